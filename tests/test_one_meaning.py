@@ -13,7 +13,7 @@ RECORDS = {
 }  # fmt: skip
 
 
-def field_types(cls):
+def get_field_types(cls):
     """Return the types of all fields of a dataclass or NamedTuple, by name, including inherited fields."""
     annotations = {}
     for base in reversed(cls.__mro__):
@@ -21,38 +21,45 @@ def field_types(cls):
     return {name: getattr(kind, "__name__", str(kind)) for name, kind in annotations.items()}
 
 
-def arguments(word):
+def find_arguments(word):
     """Return the defaults of all arguments with this name, by function."""
-    found = {name: inspect.signature(function).parameters.get(word) for name, function in FUNCTIONS.items()}
-    return {name: parameter.default for name, parameter in found.items() if parameter is not None}
+    parameters = {name: inspect.signature(function).parameters.get(word) for name, function in FUNCTIONS.items()}
+    return {name: parameter.default for name, parameter in parameters.items() if parameter is not None}
 
 
-def attributes(word):
+def find_attributes(word):
     """Return the types of all fields and properties with this name, by class."""
-    found = {name: field_types(cls)[word] for name, cls in RECORDS.items() if word in field_types(cls)}
-    properties = {name: getattr(cls, word, None) for name, cls in RECORDS.items() if name not in found}
-    return found | {name: "property" for name, value in properties.items() if isinstance(value, property)}
+    fields = {name: get_field_types(cls)[word] for name, cls in RECORDS.items() if word in get_field_types(cls)}
+    properties = {name: getattr(cls, word, None) for name, cls in RECORDS.items() if name not in fields}
+    return fields | {name: "property" for name, value in properties.items() if isinstance(value, property)}
 
 
 def test_stable_is_a_property_of_solutions_only():
-    assert arguments("stable") == {}
-    assert attributes("stable") == {"Stability": "property", "BayesStateEvolution": "bool"}
-    assert all(default is True for default in arguments("stability").values())
-    assert len(arguments("stability")) == 3
+    assert find_arguments("stable") == {}
+    assert find_attributes("stable") == {"Stability": "property", "BayesStateEvolution": "bool"}
+    assert all(default is True for default in find_arguments("stability").values())
+    assert len(find_arguments("stability")) == 3
 
 
 def test_a_variance_is_a_number():
-    assert set(arguments("variance")) == {"power_law_spectrum", "sparse_teacher"}
-    assert all(isinstance(default, float) for default in arguments("variance").values())
-    assert attributes("variance") == {"BayesAmpResult": "ndarray"}
-    assert set(arguments("response").values()) == {"stein"}
+    assert set(find_arguments("variance")) == {"power_law_spectrum", "sparse_teacher"}
+    assert all(isinstance(default, float) for default in find_arguments("variance").values())
+    assert find_attributes("variance") == {"BayesAmpResult": "ndarray"}
+    assert set(find_arguments("response").values()) == {"stein"}
 
 
 def test_error_is_in_the_units_of_the_value_it_belongs_to():
     """Relative errors are named `relative_error`."""
-    assert arguments("error") == {}
-    assert attributes("error") == {"Boundary": "float", "Departure": "float", "Trajectory": "Overlaps"}
+    assert find_arguments("error") == {}
+    assert find_attributes("error") == {"Boundary": "float", "Departure": "float", "Trajectory": "Overlaps"}
     for name, cls in RECORDS.items():
-        known = set(field_types(cls)) | {each for each in dir(cls) if isinstance(getattr(cls, each), property)}
-        of = {each.removesuffix("_error") for each in known if each.endswith("_error")} - {"test", "relative"}
-        assert {each for each in of if each not in known and f"{each}_value" not in known} == set(), name
+        names = set(get_field_types(cls)) | {
+            attribute for attribute in dir(cls) if isinstance(getattr(cls, attribute), property)
+        }
+        quantities = {attribute.removesuffix("_error") for attribute in names if attribute.endswith("_error")} - {
+            "test",
+            "relative",
+        }
+        assert {
+            attribute for attribute in quantities if attribute not in names and f"{attribute}_value" not in names
+        } == set(), name

@@ -21,22 +21,22 @@ WORDS = {status.value for status in ga.Status}
 L, R, D, T = 2, 2, 300, 400
 
 
-def arrays(*before):
+def make_arrays(*before):
     """Return the four overlaps, with axes `before` in front."""
     shapes = {"q": (L, R, R), "m": (L, R), "theta": (L, R, 1), "V": (L, R, R)}
     return {name: np.full((*before, *shape), 0.25) for name, shape in shapes.items()}
 
 
-def state_evolution():
+def make_state_evolution():
     """Return a fixed point with all fields."""
     stability = ga.Stability({"symmetric": np.array([0.5 + 0.1j, 0.2]), "m": np.array([1.5]), "theta": np.array([])})
     return ga.StateEvolutionResult(
         status=ga.Status.INACCURATE,
         n_iter=12,
         residual=1e-5,
-        history=StateEvolutionHistory(**arrays(12)),
-        overlaps=ga.Overlaps(**arrays()),
-        overlaps_error=ga.Overlaps(**{name: 1e-3 * value for name, value in arrays().items()}),
+        history=StateEvolutionHistory(**make_arrays(12)),
+        overlaps=ga.Overlaps(**make_arrays()),
+        overlaps_error=ga.Overlaps(**{name: 1e-3 * value for name, value in make_arrays().items()}),
         relative_error=1e-3,
         train_loss=0.1,
         train_loss_error=1e-4,
@@ -56,20 +56,20 @@ def state_evolution():
     )
 
 
-def history():
+def make_history():
     """Return the history of a long run."""
-    return ga.History(**arrays(T), gradient_norm=np.ones(T), train_loss=np.ones(T), damping=np.ones(T - 1))
+    return ga.History(**make_arrays(T), gradient_norm=np.ones(T), train_loss=np.ones(T), damping=np.ones(T - 1))
 
 
-def gamp():
+def make_gamp():
     """Return the result of a long run."""
     return ga.GampResult(
         status=ga.Status.SETTLED,
         n_iter=T,
         residual=1e-9,
-        history=history(),
+        history=make_history(),
         Q=np.ones((D, R)),
-        overlaps=ga.Overlaps(**arrays()),
+        overlaps=ga.Overlaps(**make_arrays()),
         train_loss=0.1,
         gradient_norm=1e-9,
         message_passing=ga.Status.STALLED,
@@ -81,12 +81,12 @@ def gamp():
         n_escapes=0,
         n_off_global=0,
         n_near_jump=1,
-        state=state(),
+        state=make_state(),
         message="Message passing stopped improving after 400 iterations; a descent converged after 3 steps.",
     )
 
 
-def leave_one_out():
+def make_leave_one_out():
     """Return errors that are not trusted."""
     errors, flags = np.arange(90.0), np.arange(90) % 3 == 0
     message = "not to be trusted: the landscape is rough; 30 of 90 samples are doubtful"
@@ -95,34 +95,34 @@ def leave_one_out():
     )
 
 
-def references():
+def make_references():
     """Return errors of 90 samples, their means and standard errors."""
     errors = np.arange(270.0).reshape(3, 90)
     return errors, errors.mean(axis=1), np.ones(3)
 
 
-def regularization_path():
+def make_regularization_path():
     """Return a path of three values."""
     values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, True)
     return ga.RegularizationPath(
         "lam", values, values, values / 10, values, np.ones((3, 90)), "cavity", 1, 2, trusted, values * np.nan,
-        (gamp(),) * 3, "The smallest test error is at lam = 0.1.",
+        (make_gamp(),) * 3, "The smallest test error is at lam = 0.1.",
     )  # fmt: skip
 
 
-def state():
+def make_state():
     """Return a state of message passing."""
     return ga.GampState(np.ones((D, R)), np.ones((L, R, R)), np.ones((D, L, R)), np.ones((D, L, R)))
 
 
-def descent():
+def make_descent():
     """Return the result of a long descent."""
-    overlaps = ga.Overlaps(**arrays() | {"V": np.full((L, R, R), np.nan)})
+    overlaps = ga.Overlaps(**make_arrays() | {"V": np.full((L, R, R), np.nan)})
     return ga.DescentResult(
         ga.Status.MAX_ITER,
         T,
         1e-3,
-        history(),
+        make_history(),
         np.arange(T),
         np.ones((D, R)),
         overlaps,
@@ -133,98 +133,106 @@ def descent():
     )
 
 
-def trajectory():
+def make_trajectory():
     """Return a predicted trajectory."""
     hats = np.ones((20, L, R, R))
     losses = dict.fromkeys(("train_loss", "train_loss_error", "test_error", "test_error_error"), np.ones(21))
     responses = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), hats)
     jumps = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(20))
-    return ga.Trajectory(**arrays(21), error=ga.Overlaps(**arrays(21)), **losses, **responses, **jumps)
+    return ga.Trajectory(**make_arrays(21), error=ga.Overlaps(**make_arrays(21)), **losses, **responses, **jumps)
 
 
-def baseline():
+def make_baseline():
     """Return a linear baseline."""
     return ga.LinearBaseline(np.ones((L, L)), np.zeros((L, L)), 0.1, 1e-6, ga.Status.CONVERGED)
 
 
-def row():
+def make_row():
     """Return a row of a comparison."""
     values = dict.fromkeys(("q", "m", "theta", "V", "train_loss", "test_error"), 0.5)
     return Row("GAMP", "converged", 12, values, {"test_error": 1e-3}, 1e-9, np.nan, 0.3)
 
 
-def branch():
+def make_branch():
     """Return a branch of a comparison."""
     spread = {name: np.ones((3, 21)) for name in ("q", "m", "theta", "V")}
-    ends = gamp(), trajectory(), trajectory(), state_evolution(), descent(), descent(), descent()
-    return Branch("semantic", *ends, spread, [row()] * 5)
+    ends = (
+        make_gamp(),
+        make_trajectory(),
+        make_trajectory(),
+        make_state_evolution(),
+        make_descent(),
+        make_descent(),
+        make_descent(),
+    )
+    return Branch("semantic", *ends, spread, [make_row()] * 5)
 
 
-def comparison():
+def make_comparison():
     """Return a comparison on one branch."""
     settings = {"d": D, "n": 450, "alpha": 1.5, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {"semantic": 0.5}}
-    return ga.Comparison(settings, [branch()], baseline(), 12.0)
+    return ga.Comparison(settings, [make_branch()], make_baseline(), 12.0)
 
 
-def boundaries():
+def make_boundaries():
     """Return a phase diagram of two points."""
     names = [
         f"{name}_{what}" for name in ("semantic", "positional") for what in ("from", "to", "stable_from", "stable_to")
     ]
-    found = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
-    lines = dict.fromkeys(("alpha_c", "alpha_l", *names), found)
+    boundaries = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
+    lines = dict.fromkeys(("alpha_c", "alpha_l", *names), boundaries)
     status = [ga.Status.CONVERGED, ga.Status.INACCURATE]
     return ga.PhaseBoundaries(
         "omega", np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2
     )
 
 
-def sweep():
+def make_sweep():
     """Return a sweep of many cells."""
     cells = [Cell("SE", "semantic", 0.1 * k, 0.3, 0.01, 0.5, None, None) for k in range(T)]
     rows = [{"status": "converged", "train_loss": np.nan, "overlaps": {"q": [0.1] * 9}} for _ in cells]
     return ga.Sweep(Path("folder"), cells, rows, T, 0, {"model": "abc", "settings": {}})
 
 
-def path():
+def make_path():
     """Return the path of a continued branch."""
     growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
-    overlaps = ga.Overlaps(**arrays(T))
+    overlaps = ga.Overlaps(**make_arrays(T))
     return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
 
 
-def denoised():
+def make_denoised():
     """Return a denoiser's result for many samples."""
     shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,), (D,)
     return ga.Denoised(*(np.ones(shape) for shape in shapes))
 
 
-def dataset():
+def make_dataset():
     """Return a dataset of arrays."""
     rng = np.random.default_rng(0)
     return ga.Dataset(rng.normal(size=(D, L, 50)), rng.normal(size=(D, L, 50)), np.ones((L, 50)) / 50)
 
 
-def distributed():
+def make_distributed():
     """Return the same dataset as a distributed dataset without workers."""
-    found = object.__new__(ga.DistributedDataset)
-    vars(found).update(vars(dataset()))
-    return found
+    dataset = object.__new__(ga.DistributedDataset)
+    vars(dataset).update(vars(make_dataset()))
+    return dataset
 
 
-def labelled():
+def make_labelled():
     """Return data of logistic regression."""
     x = np.random.default_rng(0).normal(size=(D, 50))
     return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
 
 
-def sampled_law():
+def make_sampled_law():
     """Return a law of many classes."""
     rng = np.random.default_rng(0)
     return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
 
 
-def bayes_amp():
+def make_bayes_amp():
     """Return the result of a long run of Bayes-optimal message passing."""
     prior = MixturePrior(np.full(3, 1 / 3), np.zeros((3, R)), np.ones((3, R, R)))
     return ga.BayesAmpResult(
@@ -244,72 +252,72 @@ def bayes_amp():
     )
 
 
-def bayes_fixed_point():
+def make_bayes_fixed_point():
     """Return a fixed point with an infinite free entropy."""
     q, V = np.ones((R, R)), np.ones((L, R, R))
     return ga.BayesStateEvolution(ga.Status.INACCURATE, 12, 1e-9, q, q, V, V, np.inf, np.nan, 0.1, 1e-3, True, True)
 
 
 RESULTS = {
-    "BayesAmpResult": bayes_amp,
-    "BayesHistory": lambda: bayes_amp().history,
-    "BayesStateEvolution": bayes_fixed_point,
+    "BayesAmpResult": make_bayes_amp,
+    "BayesHistory": lambda: make_bayes_amp().history,
+    "BayesStateEvolution": make_bayes_fixed_point,
     "BayesThresholds": lambda: ga.BayesThresholds(
         0.5, 0.1, np.nan, np.nan, (1.0, 1.1), (0.1, 0.1), {"full_recovery": "none"}
     ),
     "Boundary": lambda: ga.Boundary.found(1.25, 1e-4, 1e-3),
-    "Branch": branch,
-    "BranchPath": path,
+    "Branch": make_branch,
+    "BranchPath": make_path,
     "Branches": lambda: ga.Branches(
-        [state_evolution()] * 3, ["semantic", "positional", "a mixture"], {"random": "lost"}
+        [make_state_evolution()] * 3, ["semantic", "positional", "a mixture"], {"random": "lost"}
     ),
-    "Comparison": comparison,
-    "Denoised": denoised,
+    "Comparison": make_comparison,
+    "Denoised": make_denoised,
     "Departure": lambda: ga.Departure("correlation", 0.1, 0.01, 0.0, "mild", "samples are not independent"),
     "DebiasedWeights": lambda: ga.DebiasedWeights(
         np.ones((D, R)), np.ones((D, R)), np.ones((1, R, R)), trusted=True, message="", form="independent", dof=np.inf
     ),
-    "DescentResult": descent,
+    "DescentResult": make_descent,
     "SpectralDirections": lambda: ga.SpectralDirections(np.ones(3), np.ones((3, D, 1))),
     "SpectralOverlap": lambda: ga.SpectralOverlap(-1.0, 1.5, *3 * [np.ones(1)], 0.1, np.nan, *3 * [np.ones(1)]),
     "StartRecord": lambda: ga.StartRecord(
-        "random 1", False, None, 6, 0.1, 1.0, np.inf, 0.5, ga.Overlaps(**arrays()), np.ones((D, R))
+        "random 1", False, None, 6, 0.1, 1.0, np.inf, 0.5, ga.Overlaps(**make_arrays()), np.ones((D, R))
     ),
-    "GampResult": gamp,
-    "LeaveOneOut": leave_one_out,
-    "History": history,
-    "LinearBaseline": baseline,
+    "GampResult": make_gamp,
+    "LeaveOneOut": make_leave_one_out,
+    "History": make_history,
+    "LinearBaseline": make_baseline,
     "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
-    "Overlaps": lambda: ga.Overlaps(**arrays()),
-    "PhaseBoundaries": boundaries,
-    "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *references(), left_out=True),
+    "Overlaps": lambda: ga.Overlaps(**make_arrays()),
+    "PhaseBoundaries": make_boundaries,
+    "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *make_references(), left_out=True),
     "ReferenceVerdict": lambda: RESULTS["ReferenceErrors"]().verdict(np.ones(90)),
-    "RegularizationPath": regularization_path,
-    "Row": row,
+    "RegularizationPath": make_regularization_path,
+    "Row": make_row,
     "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12, 0.5, SettlingHistory(np.ones(13), np.ones(13))),
     "SettlingHistory": lambda: SettlingHistory(np.ones(T), np.ones(T)),
-    "Stability": lambda: state_evolution().stability,
-    "StateEvolutionResult": state_evolution,
-    "Sweep": sweep,
-    "Trajectory": trajectory,
+    "Stability": lambda: make_state_evolution().stability,
+    "StateEvolutionResult": make_state_evolution,
+    "Sweep": make_sweep,
+    "Trajectory": make_trajectory,
 }
 OTHERS = {
-    "AttentionLoss": lambda: dataset().loss,
+    "AttentionLoss": lambda: make_dataset().loss,
     "Checkpoint": lambda: ga.Checkpoint("run.npz"),
     "ClassLabels": ga.ClassLabels,
     "ClassLaw": lambda: ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4]),
     "CoordinateClasses": lambda: ga.power_law_spectrum(1.0),
     "CoordinateLaw": ga.coordinate_law,
     "DataLaw": lambda: ga.law_of(ga.sample(ga.paper_model(), 20, 2.0), replicas=2),
-    "Dataset": dataset,
-    "DistributedDataset": distributed,
+    "Dataset": make_dataset,
+    "DistributedDataset": make_distributed,
     "DotProductAttention": ga.DotProductAttention,
     "ElasticNet": lambda: ga.ElasticNet(0.1, 0.1),
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
-    "GampState": state,
+    "GampState": make_state,
     "IterationOptions": lambda: ga.IterationOptions(onsager=np.ones((T, L, R, R)), V=np.ones((L, R, R))),
     "IntensityLabels": ga.IntensityLabels,
-    "LabelledDataset": labelled,
+    "LabelledDataset": make_labelled,
     "LinearLabels": ga.LinearLabels,
     "LogisticLabels": ga.LogisticLabels,
     "LogisticLoss": ga.LogisticLoss,
@@ -318,16 +326,16 @@ OTHERS = {
     "MultinomialLoss": ga.MultinomialLoss,
     "PhaseRetrievalLoss": ga.PhaseRetrievalLoss,
     "Ridge": lambda: ga.Ridge(0.1),
-    "SampledLaw": sampled_law,
+    "SampledLaw": make_sampled_law,
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "SquaredLoss": ga.SquaredLoss,
     "StepReport": lambda: StepReport(
-        np.ones((D, L, R)), denoised(), np.ones((L, R, R)), np.ones((L, R, R)), lambda: (0.1, 1e-3)
+        np.ones((D, L, R)), make_denoised(), np.ones((L, R, R)), np.ones((L, R, R)), lambda: (0.1, 1e-3)
     ),
 }
 
 
-def words_of(value):
+def find_statuses(value):
     """Yield all words under a key named status."""
     if isinstance(value, dict):
         own = value.get("status") or []  # None for starts that were stopped early
@@ -335,7 +343,7 @@ def words_of(value):
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            yield from words_of(item)
+            yield from find_statuses(item)
 
 
 @pytest.mark.parametrize("name", RESULTS | OTHERS)
@@ -367,12 +375,12 @@ def test_results_have_a_summary_and_a_table(name):
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_plain_data(name):
     result = RESULTS[name]()
-    found = result.to_dict()
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert set(words_of(found)) <= WORDS
+    plain = result.to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert set(find_statuses(plain)) <= WORDS
     names = result._fields if isinstance(result, tuple) else vars(result)
     left_out = {"state", "Q"} if name == "StartRecord" else {"state"}  # records of starts leave out the weights
-    assert set(names) - left_out <= set(found)
+    assert set(names) - left_out <= set(plain)
 
 
 def test_every_public_class_is_covered():
@@ -387,7 +395,7 @@ def test_every_public_class_is_covered():
 
 
 def test_known_errors_are_shown_with_their_numbers():
-    text = str(state_evolution())
+    text = str(make_state_evolution())
     assert text.startswith("StateEvolutionResult: inaccurate after 12 iterations, residual 1.0e-05")
     assert "0.100000(100)" in text
     assert "unstable; growth by sector: symmetric 0.5, m 1.5" in text

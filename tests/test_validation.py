@@ -57,7 +57,7 @@ def scripts(tmp_path, monkeypatch):
     return write
 
 
-def lines(text):
+def parse_table(text):
     """Return the lines of a table, by their first word."""
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
 
@@ -67,8 +67,8 @@ def test_every_script_is_listed_with_its_stored_results(capsys):
     listed = capsys.readouterr().out.splitlines()
     for path in RESULTS:
         (line,) = (line for line in listed if line.split()[:1] == [path.stem])
-        found = catalogue.load_result(path)
-        assert f"{len(found['held'])} held {len(found['failed']):3} failed" in line
+        result = catalogue.load_result(path)
+        assert f"{len(result['held'])} held {len(result['failed']):3} failed" in line
     for script in SCRIPTS:
         assert any(line.endswith(script.description.splitlines()[0]) for line in listed)
 
@@ -77,8 +77,8 @@ def test_every_result_belongs_to_a_script():
     names = [script.name for script in SCRIPTS]
     assert len(set(names)) == len(names) > 20
     assert set(catalogue.GROUPS).isdisjoint(names)
-    found = [path for script in SCRIPTS for path in script.results(catalogue.ROOT / "results")]
-    assert sorted(found) == RESULTS
+    paths = [path for script in SCRIPTS for path in script.results(catalogue.ROOT / "results")]
+    assert sorted(paths) == RESULTS
 
 
 def test_the_readme_has_every_script_in_its_group():
@@ -99,17 +99,17 @@ def test_scripts_can_be_imported(script):
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_results_have_date_versions_and_commit(path):
-    found = json.loads(path.read_text())
-    assert {"gamp_attention", "numpy", "scipy", "numba"} <= set(found["versions"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["when"])
-    assert re.fullmatch(r"[0-9a-f]{10}(\+| \(from history\))?", found["commit"])
-    assert len(found["held"]) + len(found["failed"]) > 0
+    result = json.loads(path.read_text())
+    assert {"gamp_attention", "numpy", "scipy", "numba"} <= set(result["versions"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["when"])
+    assert re.fullmatch(r"[0-9a-f]{10}(\+| \(from history\))?", result["commit"])
+    assert len(result["held"]) + len(result["failed"]) > 0
 
 
 def test_the_table_counts_checks(scripts, capfd):
     run = scripts(claims=["holds"], speed=["fails"])
     assert run("all", "--quick") == 1
-    table = lines(capfd.readouterr().out)
+    table = parse_table(capfd.readouterr().out)
     assert table["holds"][:2] == ["1", "0"]
     assert table["holds"][-1] == "holds"
     assert table["fails"][:2] == ["1", "2"]
@@ -142,7 +142,7 @@ def test_finished_scripts_are_not_run_again(scripts, capfd, jobs):
     assert run("speed") == 0
     assert run("all") == 1
     assert (scripts.out / "ran").read_text().split() == ["holds", "raises"]
-    table = lines(capfd.readouterr().out)
+    table = parse_table(capfd.readouterr().out)
     assert [table[name][-1] for name in ("fails", "raises", "holds")] == ["fails", "holds", "holds"]
     assert run("all") == 1  # nothing was left
     assert sorted((scripts.out / "ran").read_text().split()) == sorted(2 * ["holds", "raises"] + ["fails"])
@@ -156,7 +156,7 @@ def test_jobs_write_logs_and_run_other_commands(scripts, capfd):
     assert "words" not in output
     assert (scripts.out / "logs" / "holds.log").read_text() == "words\n"
     assert (scripts.out / "logs" / "types.log").read_text() == "1\n"
-    table = lines(output[output.index("script ") :])
+    table = parse_table(output[output.index("script ") :])
     assert table["types"][-1] == "holds"
     assert table["wheel"][-3:] == ["exit", "status", "3"]
 
@@ -166,7 +166,7 @@ def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
     (catalogue.ROOT / "paper" / "figure.py").write_text("import sys; print('--draw')\n")
     assert run("all", "--draw") == 0
     assert not (scripts.out / "ran").exists()
-    table = lines(capfd.readouterr().out)
+    table = parse_table(capfd.readouterr().out)
     assert table["figure"][-1] == "drawn"
     assert table["holds"][-4:] == ["draws", "nothing", "by", "itself"]
 
@@ -207,7 +207,7 @@ def test_stored_trials_are_found_after_a_module_has_moved():
     assert {function: hash_origin(function) for function in known} == known
 
 
-def test_folders_of_the_user_are_refused(tmp_path, scripts, capsys):
+def test_folders_with_other_files_raise_an_error(tmp_path, scripts, capsys):
     """Accept a new or empty folder for results, and refuse a folder with other files."""
     scripts(paper=["good"])
     (tmp_path / "mine").mkdir()

@@ -54,7 +54,7 @@ COMPILERS = {  # decorators of functions and classes whose code goes into kernel
 }  # fmt: skip
 
 
-def counted(script, folder, shared=False, head=WHOLE):
+def count_compiled(script, folder, shared=False, head=WHOLE):
     """Run a script in a new process; return the number of functions that it compiles and the value that it shows.
 
     `folder` has other modules and the cache. If `shared`, the cache of this process is used instead, which has most
@@ -72,15 +72,15 @@ def counted(script, folder, shared=False, head=WHOLE):
 def test_a_second_process_compiles_nothing_unless_the_loss_is_edited(tmp_path):
     module = tmp_path / "quartic.py"
     module.write_text(LOSS)
-    compiled, loss = counted(SCRIPT, tmp_path, shared=True)
+    compiled, loss = count_compiled(SCRIPT, tmp_path, shared=True)
     assert compiled > 0
-    assert counted(SCRIPT, tmp_path, shared=True) == (0, loss)
+    assert count_compiled(SCRIPT, tmp_path, shared=True) == (0, loss)
     module.write_text(LOSS.replace("** 4", "** 4 * 10"))
-    compiled_again, other = counted(SCRIPT, tmp_path, shared=True)
+    compiled_again, other = count_compiled(SCRIPT, tmp_path, shared=True)
     assert compiled_again > 0
     assert other > loss
     module.write_text(LOSS)
-    assert counted(SCRIPT, tmp_path, shared=True) == (0, loss)
+    assert count_compiled(SCRIPT, tmp_path, shared=True) == (0, loss)
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ def copied(tmp_path):
 
 
 def test_a_kernel_is_compiled_again_if_a_file_that_it_contains_code_from_is_edited(copied, tmp_path):
-    compiled, value = counted(PENALTY, tmp_path)
+    compiled, value = count_compiled(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 0.5)
-    assert counted(PENALTY, tmp_path) == (0, 0.5)
+    assert count_compiled(PENALTY, tmp_path) == (0, 0.5)
     ridge = copied / "penalties" / "standard.py"
     ridge.write_text(ridge.read_text().replace("return 0.5 * self.lam * x * x", "return 1.5 * self.lam * x * x"))
-    compiled, value = counted(PENALTY, tmp_path)
+    compiled, value = count_compiled(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 1.5)
 
 
@@ -104,11 +104,11 @@ def is_in_stamp(path):
     return any(mark in path.read_bytes() for mark in kernels.COMPILED)
 
 
-def decorator_name(decorator):
+def get_decorator_name(decorator):
     return getattr(decorator.func if isinstance(decorator, ast.Call) else decorator, "id", None)
 
 
-def kernel_modules(module, tree):
+def find_kernel_modules(module, tree):
     """Yield modules with code for kernels: a module itself, and modules that its kernels import names from."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -117,7 +117,7 @@ def kernel_modules(module, tree):
     if any(ast.unparse(base).endswith("NamedTuple") for node in nodes for base in getattr(node, "bases", ())):
         yield module
     parts = [
-        node for node in nodes if {decorator_name(each) for each in getattr(node, "decorator_list", ())} & COMPILERS
+        node for node in nodes if {get_decorator_name(each) for each in getattr(node, "decorator_list", ())} & COMPILERS
     ]
     names = {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)} - COMPILERS
     for node in imports:
@@ -126,9 +126,11 @@ def kernel_modules(module, tree):
 
 
 def test_the_stamp_includes_every_file_with_code_or_constants_of_kernels():
-    found = {each for module, path in MODULES.items() for each in kernel_modules(module, ast.parse(path.read_text()))}
-    assert {"_core.compiled", "losses.attention", "penalties.standard", "denoisers.newton"} <= found
-    assert {module for module in found if not is_in_stamp(MODULES[module])} == set()
+    modules = {
+        each for module, path in MODULES.items() for each in find_kernel_modules(module, ast.parse(path.read_text()))
+    }
+    assert {"_core.compiled", "losses.attention", "penalties.standard", "denoisers.newton"} <= modules
+    assert {module for module in modules if not is_in_stamp(MODULES[module])} == set()
 
 
 def test_only_edits_of_these_files_change_the_stamp(copied, monkeypatch):

@@ -1,4 +1,4 @@
-"""Files that the Python interface writes: complete or absent, and never in place of a file of the user."""
+"""Files that the Python interface writes: they are complete or absent, and never replace a file of the user."""
 
 import os
 import subprocess
@@ -61,8 +61,8 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
         data = ga.sample(model, 20, 1.5, seed, storage=path)
     assert kind_of(path) == "tokens"
     wanted = ga.sample(model, 20, 1.5, 1).tokens
-    for found in (np.asarray(data.tokens), np.load(path), np.load(path, mmap_mode="r")):
-        assert np.array_equal(found, wanted)
+    for tokens in (np.asarray(data.tokens), np.load(path), np.load(path, mmap_mode="r")):
+        assert np.array_equal(tokens, wanted)
     np.save(path, np.ones((30, 2, 20)))
     with pytest.raises(
         ValueError, match=r"storage: needs the name of a new file, or of tokens .* which holds an array"
@@ -144,7 +144,7 @@ def test_the_path_of_a_penalty_keeps_foreign_checkpoints(model, tmp_path):
     assert np.load(path)["tokens"].sum() == 3
 
 
-def test_names_of_one_file_are_recognised(tmp_path, monkeypatch):
+def test_different_names_of_the_same_file_are_recognised(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.npz").write_text("a")
     os.symlink("a.npz", "link.npz")

@@ -1,4 +1,4 @@
-"""Kernels that call each other by symbol: each is compiled once and stored on disk, and none is used when outdated."""
+"""Kernels that call each other by symbol: each is compiled once and stored on disk, and outdated code is not used."""
 
 import importlib
 import inspect
@@ -115,11 +115,11 @@ def tower(tmp_path):
     return tmp_path
 
 
-def counted(script, folder):
-    return test_compile_cache.counted(script, folder, head=BARE)
+def count_compiled(script, folder):
+    return test_compile_cache.count_compiled(script, folder, head=BARE)
 
 
-def files(folder, name):
+def list_files(folder, name):
     return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
 
 
@@ -153,9 +153,9 @@ def test_exceptions_of_callees_reach_python():
 def test_kernels_defined_in_functions_are_compiled_in_every_process(tower):
     (tower / "within.py").write_text(WITHIN)
     script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
-    compiled, value = counted(script, tower)
+    compiled, value = count_compiled(script, tower)
     assert (compiled, value) == (8, 55 + 100 * 53)
-    assert counted(script, tower) == (2, value)  # kernels whose callee is defined in a function
+    assert count_compiled(script, tower) == (2, value)  # kernels whose callee is defined in a function
 
 
 def test_a_kernel_is_pickled_and_called():
@@ -164,53 +164,53 @@ def test_a_kernel_is_pickled_and_called():
 
 
 def test_a_second_process_compiles_nothing(tower):
-    compiled, value = counted(CALL, tower)
+    compiled, value = count_compiled(CALL, tower)
     assert compiled == 4  # each kernel once, including the inlined function
     assert value == 47
-    assert counted(CALL, tower) == (0, 47)
-    assert counted(RAISE, tower) == (0, 1)
+    assert count_compiled(CALL, tower) == (0, 47)
+    assert count_compiled(RAISE, tower) == (0, 1)
 
 
 def test_exceptions_are_raised_with_an_empty_cache(tower):
-    assert counted(RAISE, tower) == (4, 1)
-    assert counted(RAISE, tower) == (0, 1)
+    assert count_compiled(RAISE, tower) == (4, 1)
+    assert count_compiled(RAISE, tower) == (0, 1)
 
 
 def test_exceptions_of_inlined_code_have_their_arguments(tower):
-    assert counted(RAISE_INLINED, tower) == (4, 200)
-    assert counted(RAISE_INLINED, tower) == (0, 200)
+    assert count_compiled(RAISE_INLINED, tower) == (4, 200)
+    assert count_compiled(RAISE_INLINED, tower) == (0, 200)
 
 
 def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(tower):
-    counted(CALL, tower)
-    paths = files(tower, "lowest")
+    count_compiled(CALL, tower)
+    paths = list_files(tower, "lowest")
     assert len(paths) == 2
     for path in paths:
         path.unlink()
-    assert counted(CALL, tower) == (1, 47)
-    assert counted(CALL, tower) == (0, 47)
+    assert count_compiled(CALL, tower) == (1, 47)
+    assert count_compiled(CALL, tower) == (0, 47)
 
 
 def test_a_damaged_callee_is_compiled_again(tower):
-    counted(CALL, tower)
-    for path in files(tower, "lowest"):
+    count_compiled(CALL, tower)
+    for path in list_files(tower, "lowest"):
         path.write_bytes(path.read_bytes()[:100])
-    assert counted(CALL, tower) == (1, 47)
+    assert count_compiled(CALL, tower) == (1, 47)
 
 
 def test_callers_use_an_edited_callee(tower):
-    counted(CALL, tower)
+    count_compiled(CALL, tower)
     (tower / "below.py").write_text(BELOW.replace("3 * x", "4 * x"))
-    _, value = counted(CALL, tower)
+    _, value = count_compiled(CALL, tower)
     assert value == 9 + 10 * 5
 
 
 def test_a_caller_is_compiled_again_if_its_callee_returns_another_type(tower):
-    counted(CALL, tower)
+    count_compiled(CALL, tower)
     (tower / "below.py").write_text(BELOW.replace("3 * x", "(3 * x, x)").replace("lowest(x) + 1", "lowest(x)[0] + 1"))
-    compiled, value = counted(CALL, tower)
+    compiled, value = count_compiled(CALL, tower)
     assert (compiled, value) == (3, 47)  # the highest kernel is unchanged
-    assert counted(CALL, tower) == (0, 47)
+    assert count_compiled(CALL, tower) == (0, 47)
 
 
 def test_arrays_and_tuples_are_arguments_and_results():

@@ -30,22 +30,22 @@ def terminal(monkeypatch):
     """Standard error as a terminal on which every report is drawn at once."""
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    found = Terminal()
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
-    return found
+    terminal_output = Terminal()
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal_output))
+    return terminal_output
 
 
-def percents(text):
+def find_percents(text):
     return [int(each) for each in re.findall(r"(\d+)%\|", text)]
 
 
-def random_data(n=90, d=60):
+def draw_data(n=90, d=60):
     data = ga.sample(ga.paper_model(), d, n / d, seed=0)
     return ga.Dataset(data.tokens, data.outputs, data.positions)
 
 
 def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
-    data = random_data()
+    data = draw_data()
     result = ga.run_gamp(data, n_starts=3)
     drawn = terminal.getvalue()
     for k, record in enumerate(result.starts, 1):
@@ -68,7 +68,7 @@ def test_a_descent_after_message_passing_is_shown(terminal, model):
 
 @pytest.mark.parametrize("silent", ["progress=False", "no terminal", "thread", "short"])
 def test_nothing_is_drawn_if_it_is_switched_off(silent, terminal, monkeypatch):
-    data, options = random_data(), {}
+    data, options = draw_data(), {}
     if silent == "progress=False":
         options["progress"] = False
     elif silent == "no terminal":
@@ -86,10 +86,10 @@ def test_nothing_is_drawn_if_it_is_switched_off(silent, terminal, monkeypatch):
 
 def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
     monkeypatch.setattr(terminal, "isatty", lambda: False)
-    ga.run_gamp(random_data(), progress=True)
+    ga.run_gamp(draw_data(), progress=True)
     assert "spectral 1 start, iteration 0" in terminal.getvalue()
     with pytest.raises(TypeError, match="progress: needs True or False, got 'yes'"):
-        ga.run_gamp(random_data(), progress="yes")
+        ga.run_gamp(draw_data(), progress="yes")
 
 
 def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
@@ -100,7 +100,7 @@ def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
                 for _ in range(5):
                     inner.update()
             outer.update()
-    shown = percents(terminal.getvalue())
+    shown = find_percents(terminal.getvalue())
     assert sorted(shown) == shown
     assert set(range(0, 101, 10)) <= set(shown)
     assert "part 0" in terminal.getvalue()
@@ -117,10 +117,10 @@ def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
     assert "next 100%" in terminal.getvalue()
 
 
-def test_one_omega_does_not_jump_from_0_to_100_percent(terminal, model):
+def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
     ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
     drawn = terminal.getvalue()
-    shown = percents(drawn)
+    shown = find_percents(drawn)
     assert shown == sorted(shown)
     assert shown[-1] == 100
     assert len(set(shown)) >= 8
@@ -179,7 +179,7 @@ def pseudo_terminal():
 
 
 def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseudo_terminal):
-    data = random_data()
+    data = draw_data()
     path = tmp_path / "mine.npz"
     np.savez(path, tokens=data.tokens, outputs=data.outputs)
     quick = "from gamp_attention._core import progress; progress.DELAY = progress.INTERVAL = 0.0; "
@@ -196,7 +196,7 @@ def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseud
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):
     """A fresh cache: the first kernels take seconds. Callbacks of LLVM must not turn Ctrl-C into another error."""
-    data = random_data()
+    data = draw_data()
     np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs)
     process = pseudo_terminal(MAIN, "fit", str(tmp_path / "mine.npz"), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     process.read("compiling kernels for this loss: 10 to 40 s, only the first time")

@@ -22,9 +22,9 @@ def test_runs_end_at_the_overlap_of_state_evolution(model, alpha):
     predicted = ga.solve_bayes_state_evolution(model, alpha, n_points=512, n_replicas=3)
     runs = [ga.run_bayes_amp(ga.sample(model, d, alpha, seed)) for seed in range(n)]
     assert all(run.residual < 1e-2 for run in runs)
-    found = [np.linalg.norm(run.overlap) / np.sqrt(len(run.overlap)) for run in runs]
+    overlaps = [np.linalg.norm(run.overlap) / np.sqrt(len(run.overlap)) for run in runs]
     size = np.trace(predicted.q) / len(predicted.q)
-    assert np.mean(found) == pytest.approx(
+    assert np.mean(overlaps) == pytest.approx(
         size, abs=0.12 * np.trace(model.coordinates.rho[0]) / model.coordinates.trace[0]
     )
     for run in runs:  # squared mean plus variance is the second moment of the teacher
@@ -34,19 +34,19 @@ def test_runs_end_at_the_overlap_of_state_evolution(model, alpha):
 
 def test_two_columns_are_recovered_up_to_a_rotation():
     data = ga.sample(ga.attention_model(3, 2, 2), 150, 0.8, seed=0)
-    found = ga.run_bayes_amp(data, max_iter=150)
-    assert found.status is ga.Status.CONVERGED
+    result = ga.run_bayes_amp(data, max_iter=150)
+    assert result.status is ga.Status.CONVERGED
     own = data.Q_star.T @ data.Q_star / 150
-    np.testing.assert_allclose(found.Q @ found.Q.T, data.Q_star @ data.Q_star.T, atol=1e-2 * np.trace(own))
+    np.testing.assert_allclose(result.Q @ result.Q.T, data.Q_star @ data.Q_star.T, atol=1e-2 * np.trace(own))
 
 
 def test_linear_labels_end_at_the_posterior_mean_of_ridge_regression():
     """GAMP's fixed point is the solution of the normal equations."""
     data = ga.sample(LINEAR, 150, 1.4, seed=1)
-    found = ga.run_bayes_amp(data, tol=1e-13, max_iter=3000)
+    result = ga.run_bayes_amp(data, tol=1e-13, max_iter=3000)
     x = data.tokens[:, 0] / np.sqrt(data.dim)
     ridge = np.linalg.solve(x.T @ x + 0.3**2 * np.eye(150), x.T @ data.labels)
-    np.testing.assert_allclose(found.Q, ridge, atol=1e-8)
+    np.testing.assert_allclose(result.Q, ridge, atol=1e-8)
 
 
 def test_free_entropy_agrees_with_state_evolution():
@@ -71,20 +71,20 @@ def test_starts_end_at_the_same_weights_up_to_a_sign():
 def test_positions_and_student_do_not_matter():
     data = ga.sample(ga.paper_model(), 200, 0.6, seed=3)
     moved = ga.Dataset(data.tokens, data.outputs, 5 * data.positions, lam=3.0, rank=2)
-    found = ga.run_bayes_amp(data)
+    result = ga.run_bayes_amp(data)
     again = ga.run_bayes_amp(moved, model=data.model)
-    sign = np.sign(np.sum(found.Q * again.Q))
-    np.testing.assert_allclose(sign * again.Q, found.Q, atol=1e-3)
+    sign = np.sign(np.sum(result.Q * again.Q))
+    np.testing.assert_allclose(sign * again.Q, result.Q, atol=1e-3)
     assert np.isnan(again.overlap).all()
 
 
 def test_a_run_without_a_signal_has_status_lost():
     data = ga.sample(ga.paper_model(), 300, 0.05, seed=0)
-    found = ga.run_bayes_amp(data, "random")
-    assert found.status is ga.Status.LOST
-    assert "no signal" in found.message
-    assert np.abs(found.Q).max() < 1e-2
-    np.testing.assert_allclose(found.variance, 1, atol=0.3)
+    result = ga.run_bayes_amp(data, "random")
+    assert result.status is ga.Status.LOST
+    assert "no signal" in result.message
+    assert np.abs(result.Q).max() < 1e-2
+    np.testing.assert_allclose(result.variance, 1, atol=0.3)
     with pytest.raises(ga.ConvergenceError, match="no signal"):
         ga.run_bayes_amp(data, "random", raise_on_failure=True)
 
@@ -111,20 +111,20 @@ def test_hyperparameters_are_learnt():
 def test_score_noise_is_learnt():
     model = ga.attention_model(2, sigma=1.0, score_noise=0.4)
     data = ga.sample(model, 250, 6.0, seed=0)
-    found = ga.run_bayes_amp(data, model=replace(model, score_noise=0.6), learn="noise", max_iter=60)
-    assert found.noise == pytest.approx(0.4, abs=0.03)
+    result = ga.run_bayes_amp(data, model=replace(model, score_noise=0.6), learn="noise", max_iter=60)
+    assert result.noise == pytest.approx(0.4, abs=0.03)
 
 
 def test_coordinates_are_assigned_to_their_kinds():
     law = ga.coordinate_law(ga.power_law_spectrum(1.0, 3), ga.subset_positions([1, -1], 0.5))
     data = ga.sample(ga.attention_model(coordinates=law), 90, 1.0, seed=0)
-    found = build_problem(data)
-    assert isinstance(found, AmpProblem)
-    np.testing.assert_allclose(found.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
-    assert len(np.unique(found.kind)) == 6
+    problem = build_problem(data)
+    assert isinstance(problem, AmpProblem)
+    np.testing.assert_allclose(problem.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
+    assert len(np.unique(problem.kind)) == 6
 
 
-def test_runs_are_the_same_for_the_same_seed():
+def test_equal_seeds_give_equal_runs():
     data = ga.sample(ga.paper_model(), 150, 0.5, seed=1)
     one, two = (ga.run_bayes_amp(data, "random", seed=4, max_iter=30) for _ in range(2))
     np.testing.assert_array_equal(one.Q, two.Q)
@@ -146,7 +146,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arguments_are_named(name):
+def test_bad_arguments_raise_named_errors(name):
     call, words = BAD[name]
     data = ga.sample(ga.paper_model(), 20, 1.0, seed=0)
     with pytest.raises((ValueError, TypeError), match=words):

@@ -16,7 +16,7 @@ SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.3), n_tokens=1)
 
 
-def equations(model, n_points=8192):
+def build_equations(model, n_points=8192):
     return Equations(model, n_points, np.random.default_rng(0))
 
 
@@ -24,47 +24,47 @@ def equations(model, n_points=8192):
 def test_weak_recovery_of_attention(n_tokens):
     """The threshold is 1/(L (L + 1)), by integrals along the curve and by samples at its end."""
     model = ga.attention_model(n_tokens)
-    found = ga.bayes_thresholds(model, n_points=512)
-    assert found.weak_recovery == pytest.approx(1 / (n_tokens * (n_tokens + 1)), rel=1e-5)
-    assert found.full_recovery == pytest.approx(1 / n_tokens, rel=1e-5)
-    assert found.hard is None
-    assert 1 / equations(model).linear_growth() == pytest.approx(found.weak_recovery, rel=0.03)
+    thresholds = ga.bayes_thresholds(model, n_points=512)
+    assert thresholds.weak_recovery == pytest.approx(1 / (n_tokens * (n_tokens + 1)), rel=1e-5)
+    assert thresholds.full_recovery == pytest.approx(1 / n_tokens, rel=1e-5)
+    assert thresholds.hard is None
+    assert 1 / build_equations(model).linear_growth() == pytest.approx(thresholds.weak_recovery, rel=0.03)
 
 
 def test_weak_recovery_of_two_columns():
-    """Rotations are not determined either, so t times as large a sample is needed."""
-    assert 1 / equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
+    """Rotations are not determined either, so t times as many samples are needed."""
+    assert 1 / build_equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
 
 
-def test_weak_recovery_with_unlike_tokens_and_spectra():
+def test_weak_recovery_with_different_tokens_and_spectra():
     """Scaled tokens change nothing; of a spectrum, coordinates of large variance are found first."""
     unlike = ga.attention_model(3, sigma=[0.3, 0.6, 0.8])
-    assert 1 / equations(unlike).linear_growth() == pytest.approx(1 / 12, rel=0.03)
+    assert 1 / build_equations(unlike).linear_growth() == pytest.approx(1 / 12, rel=0.03)
     spectrum = ga.power_law_spectrum(1.0, 4)
     model = ga.attention_model(2, coordinates=ga.coordinate_law(spectrum))
     gain = spectrum.weight @ spectrum.values**2 / (spectrum.weight @ spectrum.values) ** 2
-    assert 1 / equations(model).linear_growth() == pytest.approx(1 / 6 / gain, rel=0.02)
+    assert 1 / build_equations(model).linear_growth() == pytest.approx(1 / 6 / gain, rel=0.02)
 
 
 def test_phase_retrieval_has_its_published_thresholds():
     """Weak recovery 1/2, full recovery 1.128, hard phase from 1: Barbier et al. (2019), Maillard et al. (2020)."""
-    found = ga.bayes_thresholds(PHASE)
-    assert found.weak_recovery == pytest.approx(0.5, abs=1e-5)
-    assert found.full_recovery == pytest.approx(1.128, abs=1e-3)
-    assert found.hard == pytest.approx((1.0, found.full_recovery), abs=1e-5)
+    thresholds = ga.bayes_thresholds(PHASE)
+    assert thresholds.weak_recovery == pytest.approx(0.5, abs=1e-5)
+    assert thresholds.full_recovery == pytest.approx(1.128, abs=1e-3)
+    assert thresholds.hard == pytest.approx((1.0, thresholds.full_recovery), abs=1e-5)
 
 
 @pytest.mark.parametrize(("model", "where"), [(ga.attention_model(2), 0.1), (PHASE, 0.02), (SIGN, 0.05)])
 @pytest.mark.parametrize("v", [0.9, 0.3])
 def test_integrals_are_averages_over_samples(model, where, v):
-    sampled = equations(model, 1 << 16)
+    sampled = build_equations(model, 1 << 16)
     V = v * sampled.rho
     hats, log_z = output_averages(sampled.channel, sampled.rho - V, V)
     omega, _, y = sampled.samples(V)
-    found = sampled.channel.posterior(y, omega, V)
-    g = (found.mean - omega) / V[:, 0]
+    posterior = sampled.channel.posterior(y, omega, V)
+    g = (posterior.mean - omega) / V[:, 0]
     np.testing.assert_allclose(hats[:, 0, 0], (g[:, :, 0] ** 2).mean(axis=0), rtol=where)
-    assert log_z == pytest.approx(found.log_z.mean(), abs=where)
+    assert log_z == pytest.approx(posterior.log_z.mean(), abs=where)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_integrals_are_averages_over_samples(model, where, v):
 )  # fmt: skip
 def test_nishimori_identities_of_the_channel(model):
     """E g gᵀ = −E ∂g/∂ω, and the mean square error of posterior means equals the posterior covariance."""
-    found = equations(model, 1 << 13)
-    L, t = found.rho.shape[:2]
-    V = 0.4 * found.rho
-    omega, u, y = found.samples(V)
-    posterior = found.channel.posterior(y, omega, V)
+    equations = build_equations(model, 1 << 13)
+    L, t = equations.rho.shape[:2]
+    V = 0.4 * equations.rho
+    omega, u, y = equations.samples(V)
+    posterior = equations.channel.posterior(y, omega, V)
     off = (posterior.mean - u).reshape(-1, L * t)
     own = off[:, :, None] * off[:, None, :] - posterior.cov
     assert (np.abs(own.mean(axis=0)) <= 5 * own.std(axis=0) / np.sqrt(len(off) / 2)).all()
     g = np.einsum("lab,nlb->nla", np.linalg.inv(V), posterior.mean - omega)
     inverse = np.linalg.inv(V)
-    blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+    blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # shape (L, n, t, t)
     slopes = inverse[:, None] - inverse[:, None] @ blocks @ inverse[:, None]
     own = g[:, :, :, None] * g[:, :, None, :] - slopes.transpose(1, 0, 2, 3)
     assert (np.abs(own.mean(axis=0)) <= 5 * own.std(axis=0) / np.sqrt(len(g) / 2) + 1e-12).all()
@@ -98,14 +98,14 @@ def test_nishimori_identities_of_the_prior(law, A):
     rng, n = np.random.default_rng(0), 400_000
     k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
     teacher = kind.prior.mean[k] + np.sqrt(kind.prior.cov[k][:, 0]) * rng.standard_normal((n, 1))
-    found = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
+    posterior = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
     V, known, log_z, _ = kind.prior.averages(np.array([[A]]))
     assert V[0, 0] + known[0, 0] == pytest.approx(kind.prior.second[0, 0], rel=1e-9)
-    overlaps = found.mean * teacher, found.mean**2
+    overlaps = posterior.mean * teacher, posterior.mean**2
     for each in overlaps:
         assert each.mean() == pytest.approx(kind.prior.second[0, 0] - V[0, 0], abs=5 * each.std() / np.sqrt(n))
-    assert found.cov.mean() == pytest.approx(V[0, 0], abs=5 * found.cov.std() / np.sqrt(n) + 1e-12)
-    assert found.log_z.mean() == pytest.approx(log_z, abs=5 * found.log_z.std() / np.sqrt(n))
+    assert posterior.cov.mean() == pytest.approx(V[0, 0], abs=5 * posterior.cov.std() / np.sqrt(n) + 1e-12)
+    assert posterior.log_z.mean() == pytest.approx(log_z, abs=5 * posterior.log_z.std() / np.sqrt(n))
 
 
 def test_priors_of_several_columns_agree_with_their_components():
@@ -124,14 +124,14 @@ def test_priors_of_several_columns_agree_with_their_components():
 def test_linear_labels_have_the_closed_form_of_ridge_regression():
     """1/V = 1 + α/(V + Δ²), to rounding."""
     noise, alpha = 0.4, 1.3
-    found = ga.solve_bayes_state_evolution(
+    solution = ga.solve_bayes_state_evolution(
         ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise)), alpha, n_points=64, n_replicas=2
     )
     b = noise**2 + alpha - 1  # V² + bV − Δ² = 0
     V = 0.5 * (-b + np.sqrt(b**2 + 4 * noise**2))
-    assert found.V[0, 0, 0] == pytest.approx(V, rel=1e-8)
-    assert found.q[0, 0] == pytest.approx(1 - V, rel=1e-8)
-    assert found.stable
+    assert solution.V[0, 0, 0] == pytest.approx(V, rel=1e-8)
+    assert solution.q[0, 0] == pytest.approx(1 - V, rel=1e-8)
+    assert solution.stable
 
 
 def test_ridge_with_the_optimal_penalty_is_bayes():
@@ -145,14 +145,14 @@ def test_ridge_with_the_optimal_penalty_is_bayes():
 
 
 def test_free_entropy_selects_among_fixed_points_of_phase_retrieval():
-    found = ga.bayes_fixed_points(PHASE, 1.05, n_points=512)
-    assert [each.stable for each in found] == [False, True, False, True]
-    assert found[-1].full
-    assert found[-1].free_entropy == np.inf
-    assert [each.q[0, 0] for each in found] == sorted(each.q[0, 0] for each in found)
+    fixed_points = ga.bayes_fixed_points(PHASE, 1.05, n_points=512)
+    assert [each.stable for each in fixed_points] == [False, True, False, True]
+    assert fixed_points[-1].full
+    assert fixed_points[-1].free_entropy == np.inf
+    assert [each.q[0, 0] for each in fixed_points] == sorted(each.q[0, 0] for each in fixed_points)
     assert ga.solve_bayes_state_evolution(PHASE, 1.05, "informed", n_points=512).full
     assert not ga.solve_bayes_state_evolution(PHASE, 1.05, n_points=512).full
-    assert max(each.residual for each in found) < 1e-6
+    assert max(each.residual for each in fixed_points) < 1e-6
 
 
 @pytest.mark.parametrize("alpha", [0.15, 0.3, 0.45])
@@ -167,18 +167,18 @@ def test_free_entropy_is_stationary_at_fixed_points(alpha):
 
 
 def test_atoms_with_a_sign_have_their_known_transitions():
-    """Binary weights from signs: determined above α = 1.245, found above α = 1.493 (Györgyi 1990)."""
-    found = ga.bayes_thresholds(replace(SIGN, coordinates=SIGNS), n_points=64)
-    assert found.hard == pytest.approx((1.245, 1.493), abs=2e-3)
-    assert found.full_recovery == pytest.approx(1.493, abs=2e-3)
+    """Signs determine binary weights above α = 1.245, and message passing finds them above α = 1.493 (Györgyi 1990)."""
+    thresholds = ga.bayes_thresholds(replace(SIGN, coordinates=SIGNS), n_points=64)
+    assert thresholds.hard == pytest.approx((1.245, 1.493), abs=2e-3)
+    assert thresholds.full_recovery == pytest.approx(1.493, abs=2e-3)
 
 
 def test_test_error_without_information_equals_the_linear_baseline():
     model = ga.paper_model(omega=0.3)
-    found = ga.solve_bayes_state_evolution(model, 0.1)
-    assert found.q[0, 0] == pytest.approx(0, abs=1e-8)
+    solution = ga.solve_bayes_state_evolution(model, 0.1)
+    assert solution.q[0, 0] == pytest.approx(0, abs=1e-8)
     baseline = ga.linear_baseline(model).test_error
-    assert found.test_error == pytest.approx(baseline, abs=3 * found.test_error_error + 1e-3 * baseline)
+    assert solution.test_error == pytest.approx(baseline, abs=3 * solution.test_error_error + 1e-3 * baseline)
 
 
 def test_overlap_increases_with_data_and_decreases_with_noise():

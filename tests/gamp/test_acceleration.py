@@ -21,28 +21,28 @@ def test_same_fixed_point_in_fewer_iterations(model, risk):
         assert faster.fixed_point
         assert faster.n_iter < 0.7 * damped.n_iter
         assert np.linalg.norm(faster.Q - damped.Q) / np.sqrt(data.dim) < 1e-8
-        assert np.allclose(faster.state.D, np.einsum("lab,nlb->nla", faster.state.V, faster_g(data, faster, risk)))
+        assert np.allclose(faster.state.D, np.einsum("lab,nlb->nla", faster.state.V, compute_g(data, faster, risk)))
 
 
 @pytest.mark.parametrize(("branch", "d"), [("semantic", 300), ("positional", 1000)])
 def test_default_acceleration_reaches_the_minimum_in_half_the_iterations(model, branch, d):
     data = ga.sample(model, d, 1.5, seed=1)
-    damped, found = (ga.run_gamp(data, branch, "asymptotic", accelerate=each) for each in (False, None))
-    assert found.converged
-    assert found.fixed_point
-    assert found.n_iter < 0.6 * damped.n_iter
-    assert np.linalg.norm(found.Q - damped.Q) / np.sqrt(data.dim) < 1e-6
-    assert found.history.damping[0] == FIRST_STEP
-    assert LONG_STEP in found.history.damping
+    damped, accelerated = (ga.run_gamp(data, branch, "asymptotic", accelerate=each) for each in (False, None))
+    assert accelerated.converged
+    assert accelerated.fixed_point
+    assert accelerated.n_iter < 0.6 * damped.n_iter
+    assert np.linalg.norm(accelerated.Q - damped.Q) / np.sqrt(data.dim) < 1e-6
+    assert accelerated.history.damping[0] == FIRST_STEP
+    assert LONG_STEP in accelerated.history.damping
 
 
 def test_cycling_runs_are_not_extrapolated():
     """Extrapolation of a cycle would end in a higher minimum."""
     model = ga.attention_model(student=ga.DotProductAttention(softmax=False))
     data = ga.sample(model, 120, 1.5, seed=0)
-    damped, found = (ga.run_gamp(data, "semantic", accelerate=each) for each in (False, None))
+    damped, accelerated = (ga.run_gamp(data, "semantic", accelerate=each) for each in (False, None))
     assert damped.status is ga.Status.SETTLED
-    assert found.train_loss <= damped.train_loss * (1 + 1e-9)
+    assert accelerated.train_loss <= damped.train_loss * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,12 @@ def test_cycling_runs_are_not_extrapolated():
     ],
 )
 def test_runs_that_follow_state_evolution_are_only_damped(data, options):
-    found, damped = ga.run_gamp(data, "semantic", **options), ga.run_gamp(data, "semantic", accelerate=False, **options)
-    assert np.array_equal(found.Q, damped.Q)
-    assert np.array_equal(found.history.gradient_norm, damped.history.gradient_norm)
+    default, damped = (
+        ga.run_gamp(data, "semantic", **options),
+        ga.run_gamp(data, "semantic", accelerate=False, **options),
+    )
+    assert np.array_equal(default.Q, damped.Q)
+    assert np.array_equal(default.history.gradient_norm, damped.history.gradient_norm)
 
 
 def test_an_abandoned_long_step_is_not_tried_again():
@@ -69,7 +72,7 @@ def test_an_abandoned_long_step_is_not_tried_again():
     assert fixed(0) == FIRST_STEP
 
 
-def faster_g(data, result, risk):
+def compute_g(data, result, risk):
     """Return g = −∇ℓ at the fields of the weights."""
     return -risk_at(data, result.Q, risk).loss_gradients
 
@@ -93,7 +96,7 @@ def test_undamped_iterations_converge_or_are_reported():
     assert result.converged == (layer_gradient_norm(data, result.Q, "exact") <= 1.1e-8)
 
 
-def linear_problem():
+def make_linear_problem():
     rng = np.random.default_rng(0)
     A = rng.normal(size=(6, 6))
     A = 0.9 * (A + A.T) / np.abs(np.linalg.eigvalsh(A + A.T)).max()
@@ -106,7 +109,7 @@ def linear_problem():
 
 
 def test_linear_problem_is_solved_in_a_number_of_iterations_near_its_dimension():
-    step, answer = linear_problem()
+    step, answer = make_linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
     for _ in range(WARM_UP + 10):
         after = step(state)
@@ -116,7 +119,7 @@ def test_linear_problem_is_solved_in_a_number_of_iterations_near_its_dimension()
 
 
 def test_a_bad_extrapolation_is_undone():
-    step, _ = linear_problem()
+    step, _ = make_linear_problem()
     state, accelerate = GampState(np.ones((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
     for norm in (8.0, 4.0, 2.0, 1.0):
         before, after = state, step(state)

@@ -11,16 +11,16 @@ from gamp_attention._core.check import read_only
 OPTIONS = {"damping": 0.5, "tol": 0, "max_iter": 4}
 
 
-def arrays(value):
+def find_arrays(value):
     """Return all arrays within dataclasses and tuples."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple):
         for each in value:
-            yield from arrays(each)
+            yield from find_arrays(each)
     elif is_dataclass(value):
         for each in vars(value).values():
-            yield from arrays(each)
+            yield from find_arrays(each)
 
 
 @pytest.mark.parametrize("accelerate", [False, True])
@@ -29,9 +29,9 @@ def test_callbacks_receive_read_only_arrays_and_do_not_change_the_run(data, acce
 
     def callback(t, state, report):
         assert report.gradient_norm > 0
-        found = [*arrays(state), *arrays(report)]
-        assert len(found) >= 12
-        for each in found:
+        arrays = [*find_arrays(state), *find_arrays(report)]
+        assert len(arrays) >= 12
+        for each in arrays:
             with pytest.raises(ValueError, match="read-only"):
                 each[...] = 0
             refused.append(t)

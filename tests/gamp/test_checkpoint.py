@@ -8,35 +8,35 @@ from gamp_attention._core.runs import pack, unpack
 
 
 @pytest.fixture(scope="module")
-def sentences():
+def samples():
     return ga.sample(ga.paper_model(), 120, 1.5, seed=0)
 
 
-class Cut(Exception):
+class Interruption(Exception):
     pass
 
 
-def cut_at(*iterations):
+def interrupt_at(*iterations):
     """Return a callback that interrupts the run once at each of the iterations."""
     left = list(iterations)
 
     def callback(t, state, report):
         if left and t == left[0]:
             left.pop(0)
-            raise Cut
+            raise Interruption
 
     return callback
 
 
 def run_in_pieces(data, path, iterations, **options):
-    callback = cut_at(*iterations)
+    callback = interrupt_at(*iterations)
     for _ in iterations:
-        with pytest.raises(Cut):
+        with pytest.raises(Interruption):
             ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), callback=callback, **options)
     return ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), callback=callback, **options)
 
 
-def same(one, other):
+def check_equal(one, other):
     assert one.status is other.status
     assert one.n_iter == other.n_iter
     for name, values in vars(one.history).items():
@@ -50,11 +50,11 @@ def same(one, other):
     "options",
     [{}, {"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}],
 )
-def test_resumed_runs_equal_uninterrupted_runs(sentences, branch, options, tmp_path):
+def test_resumed_runs_equal_uninterrupted_runs(samples, branch, options, tmp_path):
     options = {"init": branch, **options}
-    whole = ga.run_gamp(sentences, **options)
+    whole = ga.run_gamp(samples, **options)
     assert whole.n_iter > 30
-    same(run_in_pieces(sentences, tmp_path / "run.npz", (1, 9, 30), **options), whole)
+    check_equal(run_in_pieces(samples, tmp_path / "run.npz", (1, 9, 30), **options), whole)
 
 
 def test_adaptive_damping_is_resumed(tmp_path):
@@ -63,30 +63,30 @@ def test_adaptive_damping_is_resumed(tmp_path):
     whole = ga.run_gamp(data, **options)
     assert len(set(whole.history.damping)) > 1
     at = int(np.flatnonzero(np.diff(whole.history.damping))[0]) + 5
-    same(run_in_pieces(data, tmp_path / "run.npz", (at - 10, at), **options), whole)
+    check_equal(run_in_pieces(data, tmp_path / "run.npz", (at - 10, at), **options), whole)
 
 
-def test_a_run_may_be_resumed_with_a_larger_max_iter(sentences, tmp_path):
+def test_a_run_may_be_resumed_with_a_larger_max_iter(samples, tmp_path):
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
-    ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
-    longer = ga.run_gamp(sentences, checkpoint=file, max_iter=25, tol=0)
-    same(longer, ga.run_gamp(sentences, tol=0, max_iter=25))
+    ga.run_gamp(samples, checkpoint=file, max_iter=10, tol=0)
+    longer = ga.run_gamp(samples, checkpoint=file, max_iter=25, tol=0)
+    check_equal(longer, ga.run_gamp(samples, tol=0, max_iter=25))
     with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
-        ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
+        ga.run_gamp(samples, checkpoint=file, max_iter=10, tol=0)
 
 
-def test_checkpoints_are_not_written_more_often_than_every(sentences, tmp_path):
+def test_checkpoints_are_not_written_more_often_than_every(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 1e6))
+    ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 1e6))
     assert not path.exists()
 
 
-def test_checkpoints_of_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
+def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
+    ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
     good = path.read_bytes()
     other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
-    for data, options in ((other, {}), (sentences, {"damping": 0.2}), (sentences, {"risk": "asymptotic"})):
+    for data, options in ((other, {}), (samples, {"damping": 0.2}), (samples, {"risk": "asymptotic"})):
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
             ga.run_gamp(data, checkpoint=path, tol=0, max_iter=5, **options)
     flipped, middle = bytearray(good), len(good) // 2
@@ -99,15 +99,15 @@ def test_checkpoints_of_other_runs_and_damaged_files_are_refused(sentences, tmp_
     for bad, match in words:
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=match):
-            ga.run_gamp(sentences, checkpoint=path, tol=0, max_iter=5)
+            ga.run_gamp(samples, checkpoint=path, tol=0, max_iter=5)
         assert path.read_bytes() == bad
     path.write_bytes(b"")  # as mktemp makes it
-    assert ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5).n_iter == 5
+    assert ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5).n_iter == 5
     assert path.stat().st_size > 0
     np.save(tmp_path / "one.npy", np.ones(3))
     for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
         with pytest.raises(error, match="checkpoint"):
-            ga.run_gamp(sentences, checkpoint=where)
+            ga.run_gamp(samples, checkpoint=where)
 
 
 def test_trees_are_packed_and_unpacked():

@@ -7,7 +7,7 @@ import gamp_attention as ga
 from tests.conftest import layer_gradient_norm
 
 
-def noisy_scores(d, alpha, s, lam, seed):
+def draw_noisy_scores(d, alpha, s, lam, seed):
     """Return a dataset of arrays with y = (T + s N(0, 1)) x, and the weights of its teacher."""
     rng = np.random.default_rng(seed)
     clean = ga.sample(ga.paper_model(lam=lam), d, alpha, rng)
@@ -15,29 +15,29 @@ def noisy_scores(d, alpha, s, lam, seed):
     return ga.Dataset(clean.tokens, outputs, clean.positions, lam=lam), clean.Q_star
 
 
-def solved(data, start, risk="exact"):
-    found = ga.run_gamp(data, start, risk)
-    assert found.converged, found.message
-    assert found.fixed_point
-    assert found.n_iter < 500
-    norm = np.linalg.norm(ga.gradient(data, found.Q, risk)) / (data.penalty.strength * np.sqrt(data.dim))
+def run_model(data, start, risk="exact"):
+    result = ga.run_gamp(data, start, risk)
+    assert result.converged, result.message
+    assert result.fixed_point
+    assert result.n_iter < 500
+    norm = np.linalg.norm(ga.gradient(data, result.Q, risk)) / (data.penalty.strength * np.sqrt(data.dim))
     assert norm < 1.1e-8
     if data.penalty.quadratic:
-        assert layer_gradient_norm(data, found.Q, risk) < 1.1e-8
-    return found
+        assert layer_gradient_norm(data, result.Q, risk) < 1.1e-8
+    return result
 
 
 @pytest.mark.parametrize("d", [60, 130, 300])
 @pytest.mark.parametrize("seed", range(3))
 def test_small_positional_runs_converge(d, seed):
-    solved(ga.sample(ga.paper_model(), d, 1.5, seed=seed), "positional", "asymptotic")
+    run_model(ga.sample(ga.paper_model(), d, 1.5, seed=seed), "positional", "asymptotic")
 
 
 @pytest.mark.parametrize(("s", "lam"), [(0.3, 0.001), (0.3, 0.03), (0.6, 0.01), (0.6, 0.3)])
 @pytest.mark.parametrize("start", ["teacher", "positional", "random"])
 def test_runs_with_noisy_scores_converge(s, lam, start):
-    data, Q_star = noisy_scores(150, 1.0, s, lam, seed=1)
-    solved(data, Q_star if start == "teacher" else start)
+    data, Q_star = draw_noisy_scores(150, 1.0, s, lam, seed=1)
+    run_model(data, Q_star if start == "teacher" else start)
 
 
 MODELS = {
@@ -49,7 +49,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_runs_of_other_models_converge(name):
-    solved(ga.sample(MODELS[name], 120, 1.5, seed=0), "semantic")
+    run_model(ga.sample(MODELS[name], 120, 1.5, seed=0), "semantic")
 
 
 def test_a_cycle_is_recognised_when_it_begins():
@@ -58,17 +58,17 @@ def test_a_cycle_is_recognised_when_it_begins():
     alone = ga.run_gamp(data, "semantic", settling=False, max_iter=1000)
     assert not alone.converged
     assert alone.gradient_norm > 1e-2
-    found = solved(data, "semantic")
-    assert found.message_passing is ga.Status.STALLED
-    assert found.status is ga.Status.SETTLED
-    assert found.n_iter < 250
+    result = run_model(data, "semantic")
+    assert result.message_passing is ga.Status.STALLED
+    assert result.status is ga.Status.SETTLED
+    assert result.n_iter < 250
 
 
 def test_a_given_bound_ends_the_run_without_settling():
     data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
-    found = ga.run_gamp(data, "semantic", max_iter=30)
-    assert found.status is ga.Status.MAX_ITER
-    assert found.n_iter == 30
-    assert found.n_settle == 0
-    assert not found.is_minimum
-    assert np.isnan(found.lowest_eigenvalue)
+    result = ga.run_gamp(data, "semantic", max_iter=30)
+    assert result.status is ga.Status.MAX_ITER
+    assert result.n_iter == 30
+    assert result.n_settle == 0
+    assert not result.is_minimum
+    assert np.isnan(result.lowest_eigenvalue)

@@ -115,7 +115,7 @@ def test_settling_history_records_the_descent(penalty, model):
     assert ga.run_gamp(data, result.Q).settling_history is None
 
 
-def without_teacher():
+def strip_teacher():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 2, 30))
     rows = rng.normal(size=(90, 20))
@@ -127,9 +127,9 @@ def without_teacher():
     }
 
 
-@pytest.mark.parametrize("kind", without_teacher())
+@pytest.mark.parametrize("kind", strip_teacher())
 def test_data_without_a_teacher_start_from_spectral_weights(kind):
-    data = without_teacher()[kind]
+    data = strip_teacher()[kind]
     default, named = ga.run_gamp(data), ga.run_gamp(data, "spectral")
     assert default.converged
     assert np.array_equal(default.Q, named.Q)
@@ -237,12 +237,12 @@ def test_higher_ranks_and_more_tokens_than_in_the_paper_converge(model):
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads(data, monkeypatch):
-    found = []
+    weights = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        found.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
-    assert np.array_equal(found[0], found[1])
-    assert np.array_equal(found[0], found[2])
+        weights.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
+    assert np.array_equal(weights[0], weights[1])
+    assert np.array_equal(weights[0], weights[2])
 
 
 def test_random_starts_are_independent_of_the_teacher_with_the_same_seed():

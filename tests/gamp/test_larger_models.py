@@ -7,7 +7,7 @@ import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
 
 
-def asymptotic_objective(model, T, rho, omega, V):
+def make_asymptotic_objective(model, T, rho, omega, V):
     """Return the proximal objective of a sample and its gradient, ½ Tr (S − T) ρ (S − T)ᵀ + quadratic term."""
     L, r = omega.shape
     inverse = np.linalg.inv(V)
@@ -42,7 +42,7 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
         assert out.solved.all()
         several += np.isfinite(out.gap).sum()
         for mu in range(n):
-            objective = asymptotic_objective(model, T[mu], rho, omega[mu], V)
+            objective = make_asymptotic_objective(model, T[mu], rho, omega[mu], V)
             constant = 0.5 * (T[mu] ** 2 * rho).sum()
             assert np.isclose(objective(out.z[mu].ravel())[0] - constant, out.moreau[mu], rtol=1e-9, atol=1e-11)
             centre = omega[mu].ravel()

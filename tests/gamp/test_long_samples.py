@@ -47,7 +47,7 @@ class Sigmoids(NamedTuple):
                 S[i, j] = 1.0 / (1.0 + np.exp(-z[i, 0] * z[j, 0])) / len(z)
 
 
-def two_heads(n, L, d, rank, seed=0):
+def draw_two_heads(n, L, d, rank, seed=0):
     """Return samples of a torch layer with two heads, value and output matrices."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def two_heads(n, L, d, rank, seed=0):
     return ga.Dataset(x, y, rank=rank)
 
 
-def planted(n, L, d, rank, seed=0):
+def draw_planted(n, L, d, rank, seed=0):
     """Return samples of a tied layer with `rank` columns."""
     rng = np.random.default_rng(seed)
     x, teacher = 0.8 * rng.standard_normal((n, L, d)), rng.standard_normal((d, rank))
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_long_searches(work):
 
 @pytest.mark.parametrize(("n", "L", "d", "rank"), [(60, 5, 20, 3), (30, 9, 20, 1), (10, 16, 20, 8)])
 def test_trained_layers_end_at_critical_points(n, L, d, rank):
-    data = two_heads(n, L, d, rank)
+    data = draw_two_heads(n, L, d, rank)
     result = ga.run_gamp(data, "spectral")
     assert result.converged
     assert result.is_minimum
@@ -93,7 +93,7 @@ def test_trained_layers_end_at_critical_points(n, L, d, rank):
 
 
 def test_runs_with_expensive_iterations_are_descents():
-    data = two_heads(10, 16, 20, 8)
+    data = draw_two_heads(10, 16, 20, 8)
     result = ga.run_gamp(data, "spectral", n_starts=3)
     assert result.status is ga.Status.SETTLED
     assert result.n_iter == 0
@@ -105,7 +105,7 @@ def test_runs_with_expensive_iterations_are_descents():
 
 
 def test_bounded_and_full_searches_find_the_planted_minimum():
-    data = planted(80, 3, 40, 1)
+    data = draw_planted(80, 3, 40, 1)
     bounded, full = (
         ga.run_gamp(data, "spectral", iteration=ga.IterationOptions(search=search)) for search in ("bounded", "full")
     )
@@ -119,7 +119,7 @@ def test_bounded_and_full_searches_find_the_planted_minimum():
 
 def test_runs_with_zero_tolerance_take_global_minima():
     """State evolution describes runs with tol=0: each proximal step finds the lowest minimum of all starts."""
-    data, seen = planted(40, 3, 20, 2), []
+    data, seen = draw_planted(40, 3, 20, 2), []
     ga.run_gamp(data, "random", tol=0, max_iter=3, callback=lambda t, state, report: seen.append((state, report)))
     params, rng = data.terms("exact").params, np.random.default_rng(0)
     assert len(seen) == 4
@@ -131,17 +131,17 @@ def test_runs_with_zero_tolerance_take_global_minima():
 
 
 def test_bounded_searches_lie_between_the_local_and_the_global_minimum():
-    data, rng = planted(60, 4, 30, 2), np.random.default_rng(0)
+    data, rng = draw_planted(60, 4, 30, 2), np.random.default_rng(0)
     params, omega, V = data.terms("exact").params, rng.standard_normal((60, 4, 2)), np.tile(20 * np.eye(2), (4, 1, 1))
-    held, none, two, full = (
+    local, none, two, full = (
         ga.denoise(data.loss, params, omega, V, -omega, **options)
         for options in ({"hold": True}, {"max_starts": 0}, {"max_starts": 2}, {})
     )
-    np.testing.assert_array_equal(none.moreau, held.moreau)
-    assert (two.moreau <= held.moreau + 1e-12).all()
+    np.testing.assert_array_equal(none.moreau, local.moreau)
+    assert (two.moreau <= local.moreau + 1e-12).all()
     assert (full.moreau <= two.moreau + 1e-12).all()
-    assert held.moreau.mean() > two.moreau.mean() > full.moreau.mean() - 1e-12
-    assert (held.n_hessians <= two.n_hessians).all()
+    assert local.moreau.mean() > two.moreau.mean() > full.moreau.mean() - 1e-12
+    assert (local.n_hessians <= two.n_hessians).all()
     assert two.n_hessians.mean() < 0.5 * full.n_hessians.mean()
     with pytest.raises(ValueError, match=r"max_starts: needs .*got -1"):
         ga.denoise(data.loss, params, omega, V, max_starts=-1)
@@ -158,7 +158,7 @@ def test_user_defined_maps_without_bounds_are_evaluated_rarely():
 
 
 def test_bounded_runs_resume_with_identical_bits(tmp_path):
-    data = planted(60, 3, 30, 2, seed=2)
+    data = draw_planted(60, 3, 30, 2, seed=2)
     whole = ga.run_gamp(data, "random")
     ga.run_gamp(data, "random", max_iter=10, checkpoint=ga.Checkpoint(tmp_path / "file", 0))
     parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
@@ -167,7 +167,7 @@ def test_bounded_runs_resume_with_identical_bits(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [13, 1000])
-def test_ranks_beyond_the_dimension_are_refused(rank):
+def test_ranks_above_the_dimension_raise_errors(rank):
     x = np.random.default_rng(0).standard_normal((40, 2, 12))
     with pytest.raises(ValueError, match=f"rank: needs at most 12, .* got {rank}"):
         ga.Dataset(x, x, rank=rank)

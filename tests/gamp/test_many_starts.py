@@ -8,84 +8,84 @@ from gamp_attention.data.starts import initial_weights, several_starts
 
 
 @pytest.fixture(scope="module")
-def sentences():
+def samples():
     return ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 200, 1.5, seed=0)
 
 
 @pytest.fixture(scope="module")
-def informed(sentences):
-    return ga.run_gamp(sentences, "semantic")
+def informed(samples):
+    return ga.run_gamp(samples, "semantic")
 
 
-def test_many_starts_reach_the_minimum_of_the_informed_start(sentences, informed):
-    found = ga.run_gamp(sentences, "spectral", n_starts=8)
-    assert found.converged
-    assert found.is_minimum
-    assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
-    assert ga.run_gamp(sentences, "random").train_loss > 1.5 * informed.train_loss
-    names = [start.name for start in found.starts]
+def test_many_starts_reach_the_minimum_of_the_informed_start(samples, informed):
+    result = ga.run_gamp(samples, "spectral", n_starts=8)
+    assert result.converged
+    assert result.is_minimum
+    assert result.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
+    assert ga.run_gamp(samples, "random").train_loss > 1.5 * informed.train_loss
+    names = [start.name for start in result.starts]
     assert names == [f"spectral {k}" for k in range(1, 7)] + ["random 1", "random 2"]
-    kept = next(start for start in found.starts if start.kept)
-    assert np.array_equal(kept.Q, found.Q)
-    assert kept.agreement == 1
-    assert (kept.status, kept.n_iter) == (found.status, found.n_iter)
-    left = [start for start in found.starts if not start.kept]
-    assert {start.status for start in left} == {None}
-    assert sorted(start.n_iter for start in left) == [6, 6, 6, 6, 15, 15, 30]
-    for start in left:
-        assert start.train_loss == pytest.approx(ga.train_loss(sentences, start.Q))
-        assert start.train_loss > found.train_loss
-        beside = found.history.train_loss[start.n_iter - 1]
-        assert start.excess == pytest.approx(start.train_loss / beside - 1)
-    worst = max(start.excess for start in left if start.agreement < 0.9)
-    assert "8 starts" in found.message
-    assert f"to {100 * worst:.0f} % higher" in found.message
+    selected = next(start for start in result.starts if start.kept)
+    assert np.array_equal(selected.Q, result.Q)
+    assert selected.agreement == 1
+    assert (selected.status, selected.n_iter) == (result.status, result.n_iter)
+    stopped = [start for start in result.starts if not start.kept]
+    assert {start.status for start in stopped} == {None}
+    assert sorted(start.n_iter for start in stopped) == [6, 6, 6, 6, 15, 15, 30]
+    for start in stopped:
+        assert start.train_loss == pytest.approx(ga.train_loss(samples, start.Q))
+        assert start.train_loss > result.train_loss
+        loss = result.history.train_loss[start.n_iter - 1]
+        assert start.excess == pytest.approx(start.train_loss / loss - 1)
+    worst = max(start.excess for start in stopped if start.agreement < 0.9)
+    assert "8 starts" in result.message
+    assert f"to {100 * worst:.0f} % higher" in result.message
 
 
-def test_all_starts_may_be_run_to_the_end(sentences):
-    found = ga.run_gamp(sentences, "random", n_starts=3, n_finish=3, seed=2)
-    assert all(start.status.converged for start in found.starts)
-    losses = [start.train_loss for start in found.starts]
-    assert found.train_loss == min(losses)
-    alone = ga.run_gamp(sentences, "random", seed=2)
-    assert np.array_equal(found.starts[0].Q, alone.Q)
+def test_all_starts_may_be_run_to_the_end(samples):
+    result = ga.run_gamp(samples, "random", n_starts=3, n_finish=3, seed=2)
+    assert all(start.status.converged for start in result.starts)
+    losses = [start.train_loss for start in result.starts]
+    assert result.train_loss == min(losses)
+    single = ga.run_gamp(samples, "random", seed=2)
+    assert np.array_equal(result.starts[0].Q, single.Q)
 
 
-def test_the_given_start_is_the_first_of_many(sentences):
+def test_the_given_start_is_the_first_of_many(samples):
     given = 0.1 * np.ones((200, 1))
-    starts = several_starts(sentences, given, 3)
+    starts = several_starts(samples, given, 3)
     assert [name for name, _ in starts] == ["given", "random 1", "random 2"]
     assert np.array_equal(starts[0][1], given)
-    assert np.array_equal(several_starts(sentences, "random", 2)[0][1], initial_weights(sentences, "random"))
+    assert np.array_equal(several_starts(samples, "random", 2)[0][1], initial_weights(samples, "random"))
 
 
-def test_a_single_start_equals_the_first_of_many(sentences):
-    assert ga.run_gamp(sentences, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
-    one = initial_weights(sentences, "spectral")
-    first = several_starts(sentences, "spectral", 4)[0][1]
+def test_a_single_start_equals_the_first_of_many(samples):
+    assert ga.run_gamp(samples, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
+    one = initial_weights(samples, "spectral")
+    first = several_starts(samples, "spectral", 4)[0][1]
     along = abs(np.sum(one * first)) / np.linalg.norm(one) / np.linalg.norm(first)
     assert along > 1 - 1e-5  # to the accuracy of the eigenvectors
 
 
-def test_interrupted_runs_of_several_starts_resume_with_identical_bits(sentences, tmp_path):
+def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "seed": 3}
-    whole = ga.run_gamp(sentences, **options)
+    whole = ga.run_gamp(samples, **options)
     calls = [0]
 
-    class Cut(Exception):
+    class Interruption(Exception):
         pass
 
     def callback(t, state, report):
         calls[0] += 1
         if calls[0] in (3, 20, 50, 90):
-            raise Cut
+            raise Interruption
 
     for _ in range(5):
         try:
             pieces = ga.run_gamp(
-                sentences, **options, callback=callback, checkpoint=ga.Checkpoint(tmp_path / "starts.npz", 0)
+                samples, **options, callback=callback, checkpoint=ga.Checkpoint(tmp_path / "starts.npz", 0)
             )
-        except Cut:
+        except Interruption:
             continue
     assert np.array_equal(pieces.Q, whole.Q)
     assert [vars(start)["n_iter"] for start in pieces.starts] == [start.n_iter for start in whole.starts]
@@ -96,27 +96,27 @@ def test_interrupted_runs_of_several_starts_resume_with_identical_bits(sentences
 
 @pytest.mark.parametrize("n_finish", [1, 3])
 @pytest.mark.parametrize("max_iter", [4, 11, 32])
-def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, n_finish, sentences, tmp_path):
+def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, n_finish, samples, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "n_finish": n_finish, "tol": 1e-5}
-    whole = ga.run_gamp(sentences, **options)
+    whole = ga.run_gamp(samples, **options)
     there = options | {"checkpoint": ga.Checkpoint(tmp_path / "starts.npz", 0)}
-    short = ga.run_gamp(sentences, **there, max_iter=max_iter)
+    short = ga.run_gamp(samples, **there, max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
-    longer = ga.run_gamp(sentences, **there)
+    longer = ga.run_gamp(samples, **there)
     assert np.array_equal(longer.Q, whole.Q)
     for one, other in zip(longer.starts, whole.starts, strict=True):
         assert (one.name, one.kept, one.status, one.n_iter) == (other.name, other.kept, other.status, other.n_iter)
         assert one.train_loss == other.train_loss
 
 
-def test_impossible_arguments_are_named(sentences):
+def test_impossible_arguments_raise_named_errors(samples):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
         ({"n_starts": 2, "iteration": ga.IterationOptions("state_evolution")}, "onsager"),
     ]:
         with pytest.raises(ValueError, match=text):
-            ga.run_gamp(sentences, **options)
+            ga.run_gamp(samples, **options)
 
 
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss(), ga.PhaseRetrievalLoss()])
@@ -135,13 +135,13 @@ def test_labels_have_spectral_starts(loss):
 @pytest.mark.parametrize("tokens", [np.zeros((20, 2, 70)), np.zeros((20, 2, 7))])
 def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
-    found = ga.run_gamp(data, "spectral", n_starts=2)
-    assert [start.name for start in found.starts] == ["random 1", "random 2"]
+    result = ga.run_gamp(data, "spectral", n_starts=2)
+    assert [start.name for start in result.starts] == ["random 1", "random 2"]
 
 
-def test_starts_stopped_after_the_selected_start_has_converged(sentences):
-    data = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions, lam=1.0)
-    found = ga.run_gamp(data, "spectral", n_starts=8, tol=1e-3)
-    assert found.converged
-    assert found.n_iter < 30
-    assert np.isfinite([start.excess for start in found.starts]).all()
+def test_starts_stopped_after_the_selected_start_has_converged(samples):
+    data = ga.Dataset(samples.tokens, samples.outputs, samples.positions, lam=1.0)
+    result = ga.run_gamp(data, "spectral", n_starts=8, tol=1e-3)
+    assert result.converged
+    assert result.n_iter < 30
+    assert np.isfinite([start.excess for start in result.starts]).all()

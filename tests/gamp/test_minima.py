@@ -10,7 +10,7 @@ from gamp_attention.gamp.settling import descend_from_saddle
 from tests.conftest import layer_gradient_norm
 
 
-def hessian(data, Q, risk, step=1e-5):
+def compute_hessian(data, Q, risk, step=1e-5):
     """Return ∇²R (d r, d r) by central differences of the gradient."""
     rows = []
     for unit in np.eye(Q.size):
@@ -31,11 +31,11 @@ MODELS = {
 @pytest.mark.parametrize("d", [30, 60])  # all eigenvalues at once, and Lanczos iterations
 def test_lowest_eigenvalue_agrees_with_finite_differences(name, d):
     data = ga.sample(MODELS[name], d // data_rank(MODELS[name]), 2.0, seed=3)
-    found = ga.run_gamp(data, "semantic", "exact")
-    values = np.linalg.eigvalsh(hessian(data, found.Q, "exact"))
-    assert found.converged
-    assert found.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2, abs=1e-4 * data.lam)
-    assert found.is_minimum == (values[0] > -1e-4 * data.lam)
+    result = ga.run_gamp(data, "semantic", "exact")
+    values = np.linalg.eigvalsh(compute_hessian(data, result.Q, "exact"))
+    assert result.converged
+    assert result.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2, abs=1e-4 * data.lam)
+    assert result.is_minimum == (values[0] > -1e-4 * data.lam)
 
 
 def data_rank(model):
@@ -44,14 +44,14 @@ def data_rank(model):
 
 def test_common_rotations_do_not_make_a_minimum_a_saddle():
     data = ga.sample(MODELS["two columns"], 60, 2.0, seed=3)
-    found = ga.run_gamp(data, "semantic", "exact")
+    result = ga.run_gamp(data, "semantic", "exact")
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    along = (found.Q @ turn) / np.linalg.norm(found.Q @ turn)
+    along = (result.Q @ turn) / np.linalg.norm(result.Q @ turn)
     eps = 1e-5
-    moved = ga.gradient(data, found.Q + eps * along, "exact") - ga.gradient(data, found.Q - eps * along, "exact")
+    moved = ga.gradient(data, result.Q + eps * along, "exact") - ga.gradient(data, result.Q - eps * along, "exact")
     assert np.linalg.norm(moved) / (2 * eps) < 1e-5 * data.lam
-    assert found.is_minimum
-    assert abs(found.lowest_eigenvalue) < 1e-6 * data.lam
+    assert result.is_minimum
+    assert abs(result.lowest_eigenvalue) < 1e-6 * data.lam
 
 
 @pytest.mark.parametrize("risk", ["exact", "asymptotic"])
@@ -63,15 +63,15 @@ def test_zero_weights_are_a_saddle_that_is_escaped(data, risk):
     assert not saddle.is_minimum
     assert saddle.lowest_eigenvalue < -data.lam
     assert "saddle" in saddle.message
-    found = ga.run_gamp(data, zeros, risk, escape=True)
-    assert found.converged
-    assert found.is_minimum
-    assert found.n_escapes >= 1
-    assert found.train_loss < saddle.train_loss
-    assert layer_gradient_norm(data, found.Q, risk) < 1.1e-8
-    assert len(found.history.q) == found.n_iter + 1
-    assert np.isnan(found.history.damping).sum() == found.n_escapes
-    assert np.linalg.eigvalsh(hessian(data, found.Q, risk))[0] > 0
+    result = ga.run_gamp(data, zeros, risk, escape=True)
+    assert result.converged
+    assert result.is_minimum
+    assert result.n_escapes >= 1
+    assert result.train_loss < saddle.train_loss
+    assert layer_gradient_norm(data, result.Q, risk) < 1.1e-8
+    assert len(result.history.q) == result.n_iter + 1
+    assert np.isnan(result.history.damping).sum() == result.n_escapes
+    assert np.linalg.eigvalsh(compute_hessian(data, result.Q, risk))[0] > 0
 
 
 def test_descent_from_a_saddle_lowers_the_risk_but_not_from_a_minimum(data):
@@ -87,12 +87,12 @@ def test_descent_from_a_saddle_lowers_the_risk_but_not_from_a_minimum(data):
 
 def test_weights_at_kinks_do_not_affect_the_curvature():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), 60, 2.0, seed=0)
-    found = ga.run_gamp(data, "semantic", "exact")
-    free = found.Q.ravel() != 0
-    assert found.converged
+    result = ga.run_gamp(data, "semantic", "exact")
+    free = result.Q.ravel() != 0
+    assert result.converged
     assert 0 < free.sum() < free.size
-    values = np.linalg.eigvalsh(hessian(data, found.Q, "exact", 1e-7)[np.ix_(free, free)])
-    assert found.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2)
+    values = np.linalg.eigvalsh(compute_hessian(data, result.Q, "exact", 1e-7)[np.ix_(free, free)])
+    assert result.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2)
     heavy = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.01, 100.0)), 60, 2.0, seed=0)
     nothing = ga.run_gamp(heavy, "semantic", "exact")
     assert not nothing.Q.any()
@@ -119,24 +119,24 @@ def test_a_run_that_escapes_a_saddle_resumes_from_a_checkpoint(data, tmp_path):
 
 def test_the_direction_of_lowest_curvature_leads_down(data):
     zeros = np.zeros_like(data.Q_star)
-    found = lowest_curvature(data, risk_at(data, zeros, "exact"), zeros)
-    assert np.linalg.norm(found.direction) == pytest.approx(1, rel=1e-9)
+    lowest = lowest_curvature(data, risk_at(data, zeros, "exact"), zeros)
+    assert np.linalg.norm(lowest.direction) == pytest.approx(1, rel=1e-9)
     step = 1e-3
-    change = ga.train_loss(data, step * found.direction) - ga.train_loss(data, zeros)
-    assert change * data.dim == pytest.approx(0.5 * step**2 * found.lowest_eigenvalue, rel=1e-2)
+    change = ga.train_loss(data, step * lowest.direction) - ga.train_loss(data, zeros)
+    assert change * data.dim == pytest.approx(0.5 * step**2 * lowest.lowest_eigenvalue, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", ["paper", "two columns"])
 def test_the_lowest_eigenvalue_does_not_depend_on_the_initial_vector(name):
     data = ga.sample(MODELS[name], 100, 2.0, seed=3)
-    found = ga.run_gamp(data)
-    at, values = risk_at(data, found.Q, "exact"), np.linalg.eigh(hessian(data, found.Q, "exact"))
+    result = ga.run_gamp(data)
+    at, values = risk_at(data, result.Q, "exact"), np.linalg.eigh(compute_hessian(data, result.Q, "exact"))
     for k in (1, 5, -1):
-        wrong = values[1][:, k].reshape(found.Q.shape)
-        again = lowest_curvature(data, at, found.Q, wrong)
-        assert again.lowest_eigenvalue == pytest.approx(found.lowest_eigenvalue, rel=2e-2, abs=1e-4 * data.lam)
+        wrong = values[1][:, k].reshape(result.Q.shape)
+        again = lowest_curvature(data, at, result.Q, wrong)
+        assert again.lowest_eigenvalue == pytest.approx(result.lowest_eigenvalue, rel=2e-2, abs=1e-4 * data.lam)
         assert again.is_minimum
-    zeros = np.zeros_like(found.Q)
+    zeros = np.zeros_like(result.Q)
     at = risk_at(data, zeros, "exact")
     saddle = lowest_curvature(data, at, zeros)
     assert not lowest_curvature(data, at, zeros, values[1][:, 0].reshape(zeros.shape)).is_minimum

@@ -24,7 +24,7 @@ MAPS = [
 ]
 
 
-def parameters(rng, n, L):
+def draw_parameters(rng, n, L):
     x = rng.normal(size=(n, L, 12))
     y = rng.normal(size=(n, L, 12))
     return pack_attention_parameters(x @ x.transpose(0, 2, 1) / 12, x @ y.transpose(0, 2, 1) / 12)
@@ -34,7 +34,7 @@ def parameters(rng, n, L):
 @pytest.mark.parametrize("L", [1, 3])
 def test_derivatives_agree_with_autograd(student, L):
     rng, r = np.random.default_rng(L), 2 * student.parts
-    params, z = parameters(rng, 4, L), rng.normal(size=(4, L, r))
+    params, z = draw_parameters(rng, 4, L), rng.normal(size=(4, L, r))
     value, grad, hess = sample_derivatives(ga.AttentionLoss(student, L, r), params, z)
     for mu in range(4):
         G, M = (torch.tensor(block.reshape(L, L)) for block in np.split(params[mu], 2))

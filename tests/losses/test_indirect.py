@@ -54,9 +54,9 @@ def compute_results(student):
     omega, V = rng.standard_normal((n, L, 1)), np.full((L, 1, 1), 1.5)
     tokens, Q = rng.standard_normal((n, L, 10)), rng.standard_normal((10, 1))
     best = ga.denoise(loss, params, omega, V, jacobian=True)
-    held = ga.denoise(loss, params, omega, V, best.z, hold=True)
-    seen = passes.data_pass(passes.TokenMatrix(tokens, np.zeros((L, 10))), Q, np.zeros((n, L, 1)), V, loss, params)
-    return [*best, *held, seen.force, seen.smooth, seen.losses, *sample_derivatives(loss, params, omega)]
+    local = ga.denoise(loss, params, omega, V, best.z, hold=True)
+    result = passes.data_pass(passes.TokenMatrix(tokens, np.zeros((L, 10))), Q, np.zeros((n, L, 1)), V, loss, params)
+    return [*best, *local, result.force, result.smooth, result.losses, *sample_derivatives(loss, params, omega)]
 
 
 def test_indirect_and_compiled_in_losses_are_identical_to_the_last_bit():

@@ -50,7 +50,7 @@ class Clipped(NamedTuple):
 
 
 @ga.register_attention
-class Hardest(NamedTuple):
+class HardMaximum(NamedTuple):
     """All attention to the token with the largest score, so that S itself jumps."""
 
     even = bounded = rotations = True
@@ -65,13 +65,13 @@ class Hardest(NamedTuple):
             S[i, best] = 1.0
 
 
-@pytest.mark.parametrize("student", [ReluRows(), ReluRows(0.3), Clipped(), Hardest()])
+@pytest.mark.parametrize("student", [ReluRows(), ReluRows(0.3), Clipped(), HardMaximum()])
 @pytest.mark.parametrize("rank", [1, 2])
 def test_kinks_cause_a_warning_at_first_use(student, rank):
     with pytest.warns(ga.KinkWarning, match=f"{type(student).__name__}.attend has kinks: its slope jumps by"):
         ga.attention_model(2, rank, 1, student=student)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # once
+        warnings.simplefilter("error")  # the warning is given only once
         ga.attention_model(2, rank, 1, student=student)
 
 

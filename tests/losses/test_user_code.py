@@ -39,9 +39,9 @@ def test_derivatives_of_a_user_defined_map_equal_the_built_in_derivatives():
     z = np.random.default_rng(1).standard_normal((data.n_samples, 3, 2))
     params = data.terms("exact").params
     built_in = sample_derivatives(sample_loss(ga.DotProductAttention(), 3, 2), params, z)
-    own = sample_derivatives(sample_loss(TiedSoftmax(), 3, 2), params, z)
-    for wanted, found, error in zip(built_in, own, (1e-13, 1e-10, 1e-6), strict=True):
-        assert found == pytest.approx(wanted, abs=error)
+    user_defined = sample_derivatives(sample_loss(TiedSoftmax(), 3, 2), params, z)
+    for wanted, computed, error in zip(built_in, user_defined, (1e-13, 1e-10, 1e-6), strict=True):
+        assert computed == pytest.approx(wanted, abs=error)
 
 
 def test_gamp_with_a_user_defined_map_reaches_the_built_in_solution():
@@ -70,7 +70,7 @@ class Unregistered(NamedTuple):
 
 
 @ga.register_loss
-class Wrong(NamedTuple):
+class WrongLoss(NamedTuple):
     """Loss with an error that a flag selects."""
 
     flag: int
@@ -99,7 +99,7 @@ WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of valu
 @pytest.mark.parametrize("flag", WORDS)
 def test_wrong_losses_raise_errors_that_name_the_fault(flag):
     with pytest.raises((TypeError, ValueError), match=WORDS[flag]):
-        check_loss(sample_loss(Wrong(flag), 2, 1), np.zeros((1, 1)))
+        check_loss(sample_loss(WrongLoss(flag), 2, 1), np.zeros((1, 1)))
 
 
 def not_compiled(z):
@@ -147,7 +147,7 @@ def unknown_attribute(self, z, S):
     S[:] = z.no_such_attribute
 
 
-def message_of_dataset(**methods):
+def get_message_of_dataset(**methods):
     """Return the message of the error that a dataset raises for a loss with faulty methods."""
     faulty = ga.register_loss(type("Faulty", (FaultyLoss,), {"convex": True, "value": FaultyLoss.value, **methods}))
     tokens = np.random.default_rng(0).standard_normal((8, 2, 5))
@@ -156,7 +156,7 @@ def message_of_dataset(**methods):
     return str(caught.value)
 
 
-def line_of(function):
+def describe_line_of(function):
     """Return the words for the line after the `def` of a function of this file."""
     return f"(line {function.__code__.co_firstlineno + 1} of {Path(__file__).name})"
 
@@ -170,10 +170,10 @@ def line_of(function):
     ],
 )
 def test_a_value_that_numba_cannot_compile_raises_with_its_method_cause_and_line(value, cause):
-    message = message_of_dataset(value=value)
+    message = get_message_of_dataset(value=value)
     assert message.startswith("Faulty.value: needs code that numba compiles, got")
     assert cause in message
-    assert line_of(value) in message
+    assert describe_line_of(value) in message
     assert "found for signature" not in message
     assert "\n" not in message
 
@@ -187,14 +187,14 @@ def test_a_value_that_numba_cannot_compile_raises_with_its_method_cause_and_line
     ],
 )
 def test_derivatives_of_wrong_shape_raise_with_the_shapes_of_grad_and_hess(derivatives, cause):
-    message = message_of_dataset(derivatives=derivatives)
+    message = get_message_of_dataset(derivatives=derivatives)
     assert message.startswith("Faulty.derivatives: needs ")
     assert cause in message
     assert "grad has shape (L r,) = (2,) and hess has shape (L r, L r) = (2, 2)" in message
     assert "z has shape (L, r) = (2, 1)" in message
     assert "found for signature" not in message
     if "index" in cause:
-        assert line_of(derivatives) in message
+        assert describe_line_of(derivatives) in message
 
 
 def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line():
@@ -202,11 +202,11 @@ def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line()
     with pytest.raises(TypeError, match=r"FaultyMap\.attend: needs code that numba compiles, got") as caught:
         ga.attention_model(2, 1, student=faulty())
     assert "Unknown attribute 'no_such_attribute' of type array(float64, 2d, C)" in str(caught.value)
-    assert line_of(unknown_attribute) in str(caught.value)
+    assert describe_line_of(unknown_attribute) in str(caught.value)
     assert "S has shape (L, L) = (2, 2)" in str(caught.value)
 
 
-def test_missing_methods_are_named():
+def test_errors_name_missing_methods():
     with pytest.raises(TypeError, match=r"needs a method value"):
         ga.register_loss(Unregistered)
     with pytest.raises(TypeError, match=r"needs a method attend"):

@@ -15,12 +15,12 @@ from gamp_attention.models.channels.noiseless import fields_of_targets
 from tests.conftest import examples
 
 
-def log_prior(u, omega, V):
+def compute_log_prior(u, omega, V):
     """Return Σ_l log N(u_l; ω_l, V_l) (N,) of fields (N, L, t)."""
     return sum(multivariate_normal(omega[l], V[l]).logpdf(u[:, l]) for l in range(len(V)))
 
 
-def averages(u, logs):
+def compute_averages(u, logs):
     """Return mean, covariance and log total weight of fields (N, L, t) with given log-weights."""
     top = logs.max()
     weights = np.exp(logs - top)
@@ -30,16 +30,16 @@ def averages(u, logs):
     return mean, (weights[:, None] * (flat - mean)).T @ (flat - mean) / total, np.log(total) + top
 
 
-def assert_posterior(found, mean, cov, log_z, tolerance=1e-6):
+def assert_posterior(posterior, mean, cov, log_z, tolerance=1e-6):
     scale = np.sqrt(np.abs(cov).max()) + tolerance
-    np.testing.assert_allclose(found.mean[0].ravel(), mean, atol=tolerance * scale, rtol=tolerance)
-    np.testing.assert_allclose(found.cov[0], cov, atol=tolerance * scale**2, rtol=tolerance)
+    np.testing.assert_allclose(posterior.mean[0].ravel(), mean, atol=tolerance * scale, rtol=tolerance)
+    np.testing.assert_allclose(posterior.cov[0], cov, atol=tolerance * scale**2, rtol=tolerance)
     if log_z is not None:
-        assert found.log_z[0] == pytest.approx(log_z, abs=tolerance * 10)
+        assert posterior.log_z[0] == pytest.approx(log_z, abs=tolerance * 10)
 
 
 @st.composite
-def situations(draw, columns=1, most_tokens=4, fewest_tokens=2):
+def draw_situations(draw, columns=1, most_tokens=4, fewest_tokens=2):
     """Draw ω (1, L, t), V (L, t, t) and teacher fields from this prior."""
     L = draw(st.integers(fewest_tokens, most_tokens))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -51,29 +51,31 @@ def situations(draw, columns=1, most_tokens=4, fewest_tokens=2):
 
 
 @examples(30)
-@given(situations())
+@given(draw_situations())
 def test_fields_known_up_to_a_sign(problem):
     omega, V, u, _ = problem
     channel = channel_of(ga.attention_model(len(V)))
     both = np.concatenate([u, -u])
-    mean, cov, log_z = averages(both, log_prior(both, omega[0], V) - np.log(2))
+    mean, cov, log_z = compute_averages(both, compute_log_prior(both, omega[0], V) - np.log(2))
     assert_posterior(channel.posterior(u, omega, V), mean, cov, log_z)
 
 
 @examples(20)
-@given(situations(columns=2, fewest_tokens=3))
+@given(draw_situations(columns=2, fewest_tokens=3))
 def test_fields_known_up_to_a_rotation_and_reflection(problem):
     omega, V, u, _ = problem
     channel = channel_of(ga.attention_model(len(V), 2, 2))
     angle = 2 * np.pi * np.arange(20000) / 20000
     turn = np.stack([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]).transpose(2, 0, 1)
     all_turned = np.concatenate([u[0] @ turn, u[0] * [1, -1] @ turn])
-    mean, cov, log_z = averages(all_turned, log_prior(all_turned, omega[0], V) - np.log(len(all_turned)))
+    mean, cov, log_z = compute_averages(
+        all_turned, compute_log_prior(all_turned, omega[0], V) - np.log(len(all_turned))
+    )
     assert_posterior(channel.posterior(u, omega, V), mean, cov, log_z)
 
 
 @examples(10)
-@given(situations(columns=2, most_tokens=2))
+@given(draw_situations(columns=2, most_tokens=2))
 def test_two_tokens_of_two_columns_have_an_undetermined_shift(problem):
     omega, V, u, _ = problem
     channel = channel_of(ga.attention_model(2, 2, 2))
@@ -83,8 +85,8 @@ def test_two_tokens_of_two_columns_have_an_undetermined_shift(problem):
     first = np.stack([np.cos(angle), np.sin(angle)], axis=1)[:, None, None]
     second = np.stack([-np.sin(angle), np.cos(angle)], axis=1)[:, None, None]
     fields = (along[:, None] * first + shift[None, :, None, None] * second).reshape(-1, 2, 2)
-    logs = log_prior(fields, omega[0], V) - np.log(1500) + np.log(shift[1] - shift[0])
-    assert_posterior(channel.posterior(along[None, :, None], omega, V), *averages(fields, logs), tolerance=2e-5)
+    logs = compute_log_prior(fields, omega[0], V) - np.log(1500) + np.log(shift[1] - shift[0])
+    assert_posterior(channel.posterior(along[None, :, None], omega, V), *compute_averages(fields, logs), tolerance=2e-5)
 
 
 class Lopsided:
@@ -124,12 +126,12 @@ def test_noisy_scores_agree_with_a_dense_grid(name, size):
     fields = omega + np.sqrt(size) * white
     squares = ((model.teacher(fields) - y) ** 2).sum(axis=(1, 2))
     logs = -0.5 * squares / s**2 - L * L * np.log(np.sqrt(2 * np.pi) * s) - 0.5 * (white**2).sum(axis=(1, 2))
-    mean, cov, log_z = averages(fields, logs)
+    mean, cov, log_z = compute_averages(fields, logs)
     log_z += L * t * (np.log(line[1] - line[0]) - 0.5 * np.log(2 * np.pi))
-    found = channel.posterior(y, omega, V)
-    assert_posterior(found, mean, cov, log_z, tolerance=1e-4 if t == 1 else 2e-2)
+    posterior = channel.posterior(y, omega, V)
+    assert_posterior(posterior, mean, cov, log_z, tolerance=1e-4 if t == 1 else 2e-2)
     weights = np.exp(logs - logs.max())
-    assert found.misfit[0] == pytest.approx(weights @ squares / weights.sum(), rel=1e-4 if t == 1 else 2e-2)
+    assert posterior.misfit[0] == pytest.approx(weights @ squares / weights.sum(), rel=1e-4 if t == 1 else 2e-2)
 
 
 LABELS = {
@@ -156,19 +158,19 @@ def test_labels_of_a_sum_agree_with_integrals(name, L, y, centre):
 
     z, mean = integral(0), integral(1) / integral(0)
     variance = integral(2) / z - mean**2
-    found = channel.posterior(np.array([[y]]), omega, V[:, None, None])
-    assert found.log_z[0] == pytest.approx(np.log(z), abs=1e-6)
-    np.testing.assert_allclose(found.mean[0, :, 0], omega[0, :, 0] + V / total * (mean - centre), atol=1e-6)
+    posterior = channel.posterior(np.array([[y]]), omega, V[:, None, None])
+    assert posterior.log_z[0] == pytest.approx(np.log(z), abs=1e-6)
+    np.testing.assert_allclose(posterior.mean[0, :, 0], omega[0, :, 0] + V / total * (mean - centre), atol=1e-6)
     wanted = np.diag(V) + np.outer(V, V) * (variance - total) / total**2
-    np.testing.assert_allclose(found.cov[0], wanted, atol=1e-6)
+    np.testing.assert_allclose(posterior.cov[0], wanted, atol=1e-6)
 
 
 def test_noiseless_phase_retrieval_averages_over_a_sign():
     channel = channel_of(ga.glm_model(ga.PhaseRetrievalLoss()))
-    found = channel.posterior(np.array([[2.25]]), np.full((1, 1, 1), 0.3), np.full((1, 1, 1), 0.8))
+    posterior = channel.posterior(np.array([[2.25]]), np.full((1, 1, 1), 0.3), np.full((1, 1, 1), 0.8))
     plus = 1 / (1 + np.exp(-2 * 1.5 * 0.3 / 0.8))
-    assert found.mean[0, 0, 0] == pytest.approx(1.5 * (2 * plus - 1))
-    assert found.cov[0, 0, 0] == pytest.approx(2.25 * (1 - (2 * plus - 1) ** 2))
+    assert posterior.mean[0, 0, 0] == pytest.approx(1.5 * (2 * plus - 1))
+    assert posterior.cov[0, 0, 0] == pytest.approx(2.25 * (1 - (2 * plus - 1) ** 2))
 
 
 def test_classes_agree_with_a_sum_over_samples():
@@ -178,13 +180,13 @@ def test_classes_agree_with_a_sum_over_samples():
     white = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 1, 2)
     u = omega + white @ np.linalg.cholesky(V[0]).T
     logs = np.log(expit(u[:, 0, 1] - u[:, 0, 0])) - 0.5 * (white**2).sum(axis=(1, 2))
-    mean, cov, log_z = averages(u, logs)
+    mean, cov, log_z = compute_averages(u, logs)
     log_z += 2 * np.log(line[1] - line[0]) - np.log(2 * np.pi)
     assert_posterior(channel.posterior(np.array([[1.0]]), omega, V), mean, cov, log_z)
 
 
 @examples(20)
-@given(situations(columns=2, most_tokens=3, fewest_tokens=1))
+@given(draw_situations(columns=2, most_tokens=3, fewest_tokens=1))
 def test_linear_labels_have_gaussian_posteriors(problem):
     omega, V, u, rng = problem
     L, t = omega.shape[1:]
@@ -205,14 +207,14 @@ def test_attention_matrices_determine_fields_up_to_symmetries(L, t, attention):
     rng = np.random.default_rng(L + 7 * t)
     teacher = ga.SoftmaxTeacher(0.4, rng.normal(size=(L, L)), attention)
     u = rng.standard_normal((20, L, t))
-    found = fields_of_targets(teacher, teacher(u), t)
+    fields = fields_of_targets(teacher, teacher(u), t)
     if attention.softmax and t == L:  # all but the shift of both tokens across their difference
-        assert found.shape[2] == L - 1
+        assert fields.shape[2] == L - 1
         away = u - u.mean(axis=1, keepdims=True)
-        gram = (found - found.mean(axis=1, keepdims=True)) @ found.transpose(0, 2, 1)
+        gram = (fields - fields.mean(axis=1, keepdims=True)) @ fields.transpose(0, 2, 1)
         np.testing.assert_allclose(gram, away @ u.transpose(0, 2, 1), atol=1e-9)
     else:
-        np.testing.assert_allclose(found @ found.transpose(0, 2, 1), u @ u.transpose(0, 2, 1), atol=1e-8)
+        np.testing.assert_allclose(fields @ fields.transpose(0, 2, 1), u @ u.transpose(0, 2, 1), atol=1e-8)
 
 
 @pytest.mark.parametrize("model", [ga.attention_model(3), ga.attention_model(3, 2, 2), MAPS["tied"]])
@@ -224,14 +226,14 @@ def test_posteriors_respect_token_order_and_common_signs(model):
     V = root @ root.transpose(0, 2, 1)
     white = rng.standard_normal((6, channel.n_noise))
     y = channel.observe(u, white)
-    found = channel.posterior(y, omega, V)
+    posterior = channel.posterior(y, omega, V)
     turned = channel.posterior(y, -omega, V)
-    np.testing.assert_allclose(turned.mean, -found.mean, atol=1e-8)
-    np.testing.assert_allclose(turned.cov, found.cov, atol=1e-8)
+    np.testing.assert_allclose(turned.mean, -posterior.mean, atol=1e-8)
+    np.testing.assert_allclose(turned.cov, posterior.cov, atol=1e-8)
     moved = y[:, order] if y.shape[2] == t and model.score_noise == 0 else y[:, order][:, :, order]
     again = channel.posterior(moved, omega[:, order], V[order])
-    np.testing.assert_allclose(again.mean, found.mean[:, order], atol=1e-7)
-    np.testing.assert_allclose(again.log_z, found.log_z, atol=1e-7)
+    np.testing.assert_allclose(again.mean, posterior.mean[:, order], atol=1e-7)
+    np.testing.assert_allclose(again.log_z, posterior.log_z, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -272,5 +274,5 @@ def test_models_without_a_channel_raise_named_errors(name):
 def test_probit_agrees_with_the_sign_of_noisy_sums():
     """The posterior of a sum given its sign is a Gaussian tail."""
     channel = channel_of(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)))
-    found = channel.posterior(np.array([[-1.0]]), np.full((1, 1, 1), 0.7), np.full((1, 1, 1), 2.0))
-    assert found.log_z[0] == pytest.approx(np.log(ndtr(-0.7 / np.sqrt(2))))
+    posterior = channel.posterior(np.array([[-1.0]]), np.full((1, 1, 1), 0.7), np.full((1, 1, 1), 2.0))
+    assert posterior.log_z[0] == pytest.approx(np.log(ndtr(-0.7 / np.sqrt(2))))

@@ -15,7 +15,7 @@ from gamp_attention.state_evolution.fixed_points.stability import replicon
 from gamp_attention.state_evolution.rules.split import SplitRule
 
 
-def mixed_law(t=1):
+def make_mixed_law(t=1):
     """Return a distribution with 4 eigenvalues of unequal fractions, positions on a subset and a sparse teacher."""
     return ga.coordinate_law(
         ga.power_law_spectrum(0.8, weight=[0.1, 0.2, 0.3, 0.4]),
@@ -25,7 +25,7 @@ def mixed_law(t=1):
     )
 
 
-def coordinates_of(data):
+def get_coordinates(data):
     """Return γ, τ and π of every coordinate of a dataset."""
     return np.broadcast_to(data.spectra, data.positions.shape).T, np.sqrt(data.dim) * data.positions.T, data.Q_star
 
@@ -40,9 +40,9 @@ def test_power_law_has_its_exponent_and_its_trace():
 
 def test_samples_have_the_moments_of_the_law():
     """Class sizes are fixed by d, so the moments of γ and τ are exact; the moments of the teacher fluctuate by 1/√d."""
-    law = mixed_law(t=2)
+    law = make_mixed_law(t=2)
     data = ga.sample(ga.attention_model(2, 1, 2, coordinates=law), 16_000, 1e-4, seed=0)
-    gamma, tau, pi = coordinates_of(data)
+    gamma, tau, pi = get_coordinates(data)
     assert np.allclose(gamma.mean(axis=0), law.trace, rtol=1e-12)
     assert np.allclose((gamma**2).mean(axis=0), law.weight @ law.gamma**2, rtol=1e-12)
     assert np.allclose(data.positions @ data.positions.T, np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau))
@@ -58,7 +58,7 @@ def test_random_signs_are_independent_between_tokens():
     assert np.allclose(np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau), 4 * np.eye(3))
 
 
-def test_two_identical_classes_equal_one():
+def test_two_identical_classes_equal_one_class():
     one = ga.paper_model().coordinates
     two = ga.CoordinateLaw(
         np.array([0.3, 0.7]), *(np.repeat(part, 2, axis=0) for part in (one.gamma, one.tau, one.teacher_mean)),
@@ -81,8 +81,8 @@ def test_two_identical_classes_equal_one():
 
 def test_law_from_samples_has_the_state_evolution_of_its_coordinates():
     """It agrees with a distribution in which each coordinate is a class, for random conjugates."""
-    data = ga.sample(ga.attention_model(coordinates=mixed_law()), 120, 1.0, seed=1)
-    gamma, tau, pi = coordinates_of(data)
+    data = ga.sample(ga.attention_model(coordinates=make_mixed_law()), 120, 1.0, seed=1)
+    gamma, tau, pi = get_coordinates(data)
     alone = ga.CoordinateLaw(np.full(120, 1 / 120), gamma, tau, pi, np.zeros((120, 1, 1)))
     law = ga.law_from_samples(gamma, tau, pi)
     assert len(law.weight) == 16
@@ -108,7 +108,7 @@ def test_binning_states_its_error_which_falls_with_the_number_of_classes():
     gamma, pi = np.tile(rng.uniform(0.1, 0.5, (400, 1)), 2), rng.normal(size=(400, 1))
     tau = np.tile([1.0, -1.0], (400, 1))
 
-    def end(law):  # the same random numbers for every law
+    def end(law):  # the random numbers are the same for all distributions
         path = ga.trajectory(ga.attention_model(coordinates=law), 1.5, n_iter=8, n_paths=256, n_replicas=2)
         return path.q[-1, 0, 0, 0]
 
@@ -118,7 +118,7 @@ def test_binning_states_its_error_which_falls_with_the_number_of_classes():
         law = ga.law_from_samples(gamma, tau, pi, K)
         assert len(law.weight) == K
         assert np.allclose(law.trace, gamma.mean(axis=0), rtol=1e-12)
-        width = 0.4 / K / np.sqrt(12)  # of bins that split [0.1, 0.5] evenly
+        width = 0.4 / K / np.sqrt(12)  # standard deviation in bins that divide [0.1, 0.5] evenly
         assert law.gamma_spread == pytest.approx(width / np.sqrt((gamma**2).mean()), rel=0.15)
         assert not law.tau_spread.any()
         gaps.append(abs(end(law) / full - 1))
@@ -126,7 +126,7 @@ def test_binning_states_its_error_which_falls_with_the_number_of_classes():
     assert gaps[1] < gaps[0] / 4
 
 
-def permuted(model, order):
+def permute(model, order):
     law, T = model.coordinates, model.teacher
     law = ga.CoordinateLaw(law.weight, law.gamma[:, order], law.tau[:, order], law.teacher_mean, law.teacher_cov)
     return replace(model, coordinates=law, teacher=ga.SoftmaxTeacher(T.omega, T.A[np.ix_(order, order)]))
@@ -144,7 +144,7 @@ def test_permuting_tokens_permutes_gamp(uneven):
     order = np.array([2, 0, 1])
     data = ga.sample(uneven, 80, 1.5, seed=3)
     other = Dataset.from_teacher(
-        permuted(uneven, order), np.ascontiguousarray(data.tokens[:, order]),
+        permute(uneven, order), np.ascontiguousarray(data.tokens[:, order]),
         np.ascontiguousarray(data.positions[order]), data.Q_star, np.ascontiguousarray(data.spectra[order]),
     )  # fmt: skip
     for risk in ("asymptotic", "exact"):
@@ -159,7 +159,7 @@ def test_permuting_tokens_permutes_state_evolution(uneven):
     order = np.array([2, 0, 1])
     a, b = (
         ga.trajectory(model, 1.5, "semantic", n_iter=6, n_paths=2048, n_replicas=8)
-        for model in (uneven, permuted(uneven, order))
+        for model in (uneven, permute(uneven, order))
     )
     for key, values in a.arrays().items():
         error = np.hypot(a.error.arrays()[key][:, order], b.error.arrays()[key])

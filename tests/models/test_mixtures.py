@@ -25,7 +25,7 @@ def vector(overlaps):
     return np.concatenate([values.ravel() for values in overlaps.arrays().values()])
 
 
-def some_overlaps(model):
+def make_overlaps(model):
     """Return overlaps that differ between all sources."""
     S, rho = model.n_sources, model.coordinates.rho
     q = np.linspace(0.06, 0.12, S)[:, None, None]
@@ -57,7 +57,7 @@ def test_one_class_has_the_plain_fixed_point(model, branch):
     assert one.replicon == pytest.approx(two.replicon, rel=1e-12)
 
 
-def brute_force(model, overlaps, n, seed=0):
+def average_by_brute_force(model, overlaps, n, seed=0):
     """Return means and standard errors, by name, over samples whose classes are drawn one by one."""
     rng = np.random.default_rng(seed)
     law, L = model.classes, model.n_tokens
@@ -82,20 +82,20 @@ def brute_force(model, overlaps, n, seed=0):
         out = ga.denoise(model.loss, params[rows], omega[rows], V[rows][0])
         g[rows], moreau[rows] = out.g[..., 0], out.moreau
     moreau += 0.5 * np.einsum("nij,nj->n", T**2, trace)
-    found = {"moreau": (moreau.mean(), moreau.std() / np.sqrt(n))}
+    averages = {"moreau": (moreau.mean(), moreau.std() / np.sqrt(n))}
     for name, values in {"g": g, "gg": g**2, "with_noise": g * noise, "with_teacher": g * y}.items():
         each = np.stack([(values * (at == s)).sum(axis=1) for s in range(model.n_sources)], axis=1)
-        found[name] = each.mean(axis=0), each.std(axis=0) / np.sqrt(n)
-    return found
+        averages[name] = each.mean(axis=0), each.std(axis=0) / np.sqrt(n)
+    return averages
 
 
 @pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
 def test_averages_agree_with_brute_force(mixture, rule):
-    at = some_overlaps(mixture)
-    found = first_rule(rule, mixture, (0,))
-    assert found.name == rule
-    moments = average_channels(found, mixture, at)
-    for name, (value, error) in brute_force(mixture, at, 40_000).items():
+    at = make_overlaps(mixture)
+    rule_averages = first_rule(rule, mixture, (0,))
+    assert rule_averages.name == rule
+    moments = average_channels(rule_averages, mixture, at)
+    for name, (value, error) in average_by_brute_force(mixture, at, 40_000).items():
         mean = np.mean([np.ravel(getattr(each, name)) for each in moments], axis=0)
         assert (np.abs(mean - value) <= 4.5 * error).all(), name
 
@@ -105,7 +105,7 @@ def test_permuting_class_labels_permutes_state_evolution():
     one = ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4])
     two = ga.mixture_model(CLASSES[::-1], means, sigma=sigma, teacher_mean=[0.4])
     order = [1, 0, 2, 3]
-    at = some_overlaps(one)
+    at = make_overlaps(one)
     moved = ga.Overlaps(**{name: values[order] for name, values in at.arrays().items()})
     images = [OverlapMap(m, 1.5, first_rule("split", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
     for name, values in images[0].arrays().items():
@@ -114,7 +114,7 @@ def test_permuting_class_labels_permutes_state_evolution():
 
 def test_permuting_class_labels_permutes_gamp(mixture):
     data = ga.sample(mixture, 80, 1.5, seed=3)
-    order = np.array([1, 0, 2, 3])  # its own inverse
+    order = np.array([1, 0, 2, 3])  # the inverse of this permutation is the permutation
     law = mixture.coordinates
     law = ga.CoordinateLaw(law.weight, law.gamma[:, order], law.tau[:, order], law.teacher_mean, law.teacher_cov)
     classes = ga.ClassLaw(order[mixture.classes.patterns], mixture.classes.probability)
@@ -141,17 +141,17 @@ def test_samples_have_the_law_of_the_mixture(mixture):
         assert (np.abs(mean.mean(axis=0) - expected) < 4 * 0.6 / np.sqrt(count)).all()
 
 
-def test_predicted_test_error_agrees_with_fresh_samples(mixture):
+def test_predicted_test_error_agrees_with_new_samples(mixture):
     data = ga.sample(mixture, 1500, 0.02, seed=0)
     Q = 0.5 * data.Q_star + 0.3 * np.sqrt(1500) * data.positions[:1].T
     error, spread = sampled_test_error(data, Q, n_samples=3000)
     model = data.instance_model()
-    at = ga.Overlaps(**{**some_overlaps(model).arrays(), **_overlaps_of(data, Q)})
+    at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
     predicted = predicted_test_error(model, at, first_rule("split", model, (0,)))[0]
     assert abs(error - predicted) < 4 * spread + predicted / np.sqrt(1500)
 
 
-def _overlaps_of(data, Q):
+def _get_overlaps(data, Q):
     d = data.dim
     spectra = np.broadcast_to(data.spectra, (data.n_sources, d))
     return {
@@ -175,7 +175,7 @@ def test_linear_baseline_is_the_mean_over_classes(mixture):
     assert abs(base.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(n)
 
 
-def test_fitted_linear_layer_predicts_its_error_on_fresh_samples(mixture):
+def test_fitted_linear_layer_predicts_its_error_on_new_samples(mixture):
     data = ga.sample(mixture, 200, 3.0, seed=0)
     fit = ga.fit_linear_baseline(data)
     x, _ = draw_tokens(

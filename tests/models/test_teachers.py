@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 
 
-class OwnTeacher:
+class UserDefinedTeacher:
     """Teacher of the paper's model, as a user-defined class."""
 
     even = True
@@ -17,7 +17,7 @@ class OwnTeacher:
 
 
 def test_user_defined_teacher_agrees_with_softmax_teacher(model):
-    own = ga.attention_model(teacher=OwnTeacher())
+    own = ga.attention_model(teacher=UserDefinedTeacher())
     one, two = (ga.run_gamp(ga.sample(each, 60, 1.5, 0), "semantic", tol=0, max_iter=10) for each in (model, own))
     assert np.allclose(one.Q, two.Q, atol=1e-10)
     one, two = (ga.solve_state_evolution(each, 1.5, rtol=1e-2, stability=False) for each in (model, own))
@@ -52,7 +52,7 @@ def test_a_causal_mask_forbids_reversing_tokens(which):
         assert np.all(np.abs(np.abs(path.arrays()[key][-1]) - np.abs(values)) <= 4 * error + 1e-6), key
 
 
-def make(function, even=True):
+def make_teacher(function, even=True):
     """Return a teacher that evaluates a function."""
     return type("Made", (), {"even": even, "__call__": lambda self, u: function(u)})()
 
@@ -64,14 +64,14 @@ def identity(u):
 CASES = {
     "not callable": (0.3, "teacher.*callable"),
     "no property even": (identity, "teacher.*`even`"),
-    "even not boolean": (make(identity, even="yes"), "teacher.*`even`.*'yes'"),
-    "wrong shape": (make(lambda u: u), r"teacher\(u\).*needs shape \(3, 2, 2\).*\(3, 2, 1\)"),
-    "NaN": (make(lambda u: np.nan * identity(u)), r"teacher\(u\).*finite"),
-    "NaN at zero fields": (make(lambda u: identity(u) * (u / u).sum()), r"teacher"),
-    "only arrays of fields": (make(lambda u: np.einsum("nlt,nkt->nlk", u, u)), "teacher.*map of fields"),
-    "raises": (make(lambda u: u.no_such_thing), "teacher.*no_such_thing"),
-    "mixes samples": (make(lambda u: identity(u) * (u**2).mean()), "teacher.*same matrix for one sample"),
-    "not even though it says so": (make(lambda u: identity(u) * u[..., :1, :1]), r"teacher.*T\[-u\]"),
+    "even not boolean": (make_teacher(identity, even="yes"), "teacher.*`even`.*'yes'"),
+    "wrong shape": (make_teacher(lambda u: u), r"teacher\(u\).*needs shape \(3, 2, 2\).*\(3, 2, 1\)"),
+    "NaN": (make_teacher(lambda u: np.nan * identity(u)), r"teacher\(u\).*finite"),
+    "NaN at zero fields": (make_teacher(lambda u: identity(u) * (u / u).sum()), r"teacher"),
+    "only arrays of fields": (make_teacher(lambda u: np.einsum("nlt,nkt->nlk", u, u)), "teacher.*map of fields"),
+    "raises": (make_teacher(lambda u: u.no_such_thing), "teacher.*no_such_thing"),
+    "mixes samples": (make_teacher(lambda u: identity(u) * (u**2).mean()), "teacher.*same matrix for one sample"),
+    "not even though it says so": (make_teacher(lambda u: identity(u) * u[..., :1, :1]), r"teacher.*T\[-u\]"),
 }
 
 
@@ -91,9 +91,9 @@ def test_invalid_teachers_raise_named_errors(name):
 )
 def test_parameter_omega_raises_named_errors_for_other_teachers(call):
     with pytest.raises(TypeError, match="SoftmaxTeacher"):
-        call(ga.attention_model(teacher=OwnTeacher()))
+        call(ga.attention_model(teacher=UserDefinedTeacher()))
 
 
 def test_omega_and_a_teacher_exclude_each_other():
     with pytest.raises(ValueError, match="omega, A"):
-        ga.attention_model(omega=0.2, teacher=OwnTeacher())
+        ga.attention_model(omega=0.2, teacher=UserDefinedTeacher())

@@ -1,4 +1,4 @@
-"""Calls that tests with random arguments found to be slow or to raise errors that name no argument; all are fixed."""
+"""Calls that were slow, or raised errors that named no argument, in tests with random arguments."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ from tests.conftest import examples
 seeds = st.integers(0, 2**32 - 1)
 
 
-def random_rotation(rng, size):
+def draw_rotation(rng, size):
     q, r = np.linalg.qr(rng.normal(size=(size, size)))
     return q * np.sign(np.diag(r))
 
@@ -44,7 +44,7 @@ def test_order_of_samples_does_not_matter(seed):
 @given(seeds)
 def test_weights_rotate_with_the_tokens(seed):
     rng, data, Q = make(seed)
-    O = random_rotation(rng, data.dim)
+    O = draw_rotation(rng, data.dim)
     turned = Dataset(data.tokens @ O, data.outputs @ O, data.positions @ O, data.lam, spectra=data.spectra)
     own = Dataset(data.tokens, data.outputs, data.positions, data.lam, spectra=data.spectra)
     assert np.allclose(run(own, Q)[0], O @ run(turned, O.T @ Q)[0], atol=1e-7)
@@ -62,7 +62,7 @@ def test_opposite_starts_end_at_opposite_weights(seed, risk):
 def test_runs_rotate_with_the_columns(seed):
     """Q → QO changes neither the tied map nor the first V, a multiple of 1, so all iterates are rotated."""
     rng, data, Q = make(seed, rank=2)
-    O = random_rotation(rng, 2)
+    O = draw_rotation(rng, 2)
     here, there = run(data, Q, steps=8), run(data, Q @ O, steps=8)
     assert np.allclose(here[0] @ O, there[0], atol=1e-6)
     if here[1].converged and there[1].converged and np.linalg.norm(here[1].Q @ O - there[1].Q) < 1e-3:

@@ -14,7 +14,7 @@ PATIENCE = 1.0  # maximum CPU time of a call, in seconds
 SLOW = {"branches", "compare", "continue_branch", "phase_boundaries", "sweep"}  # at full size in `random_calls`
 
 
-def wants_a_number(parameter):
+def accepts_a_number(parameter):
     """Return whether a parameter has a number as default or is annotated as a number."""
     default, said = parameter.default, str(parameter.annotation).split(" | ")
     return (isinstance(default, int | float) and not isinstance(default, bool)) or bool({"int", "float"} & set(said))
@@ -30,7 +30,7 @@ def test_the_calls_include_all_numeric_arguments(name):
     known = {slot.name for slot in list_arguments(LINES[name]) if slot.kind in ("number", "array")}
     if inspect.isfunction(getattr(ga, name)):
         missing = {
-            p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if wants_a_number(p)
+            p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if accepts_a_number(p)
         } - known
         other_methods = {"momentum", "batch"}  # arguments that do not exist for other methods
         assert missing - {"checkpoint_every", "damping"} - other_methods == set()
@@ -62,9 +62,9 @@ def test_numbers_of_any_size_are_accepted_or_rejected(name, patient):
     wrong = []
     for slot in list_arguments(line):
         for other in vary_argument(slot, line, SIZES):
-            found = patient(other, PATIENCE, line)
-            if found["faults"]:
-                wrong.append((other, found["faults"], found["message"], found["warned"]))
+            outcome = patient(other, PATIENCE, line)
+            if outcome["faults"]:
+                wrong.append((other, outcome["faults"], outcome["message"], outcome["warned"]))
     assert wrong == []
 
 
@@ -83,6 +83,6 @@ def test_numbers_of_any_size_are_accepted_or_rejected(name, patient):
     ],
 )
 def test_faults_are_detected(line, fault, limit, patient):
-    found = patient(line, limit)["faults"]
-    assert fault is None or fault in found
-    assert (fault is None) == (found == [])
+    outcome = patient(line, limit)["faults"]
+    assert fault is None or fault in outcome
+    assert (fault is None) == (outcome == [])

@@ -9,7 +9,7 @@ from tests.conftest import examples
 from tests.properties.strategies import proximal_problems
 
 
-def reference_objective(loss, p, omega, V):
+def compute_objective(loss, p, omega, V):
     """Return the proximal objective of one sample at points (N, L r), by its definition in numpy."""
     L = loss.n_tokens
     G, M = p[: L * L].reshape(L, L), p[L * L :].reshape(L, L)
@@ -24,7 +24,7 @@ def reference_objective(loss, p, omega, V):
     return values
 
 
-def brute_force(values, omega, V, n_scan=3000, n_polish=12):
+def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
     """Return the best of many random points and sign patterns, refined by scipy with central differences."""
     rng = np.random.default_rng(5)
     spread = np.minimum(np.sqrt(np.linalg.eigvalsh(V).max()), 3.0)
@@ -37,8 +37,8 @@ def brute_force(values, omega, V, n_scan=3000, n_polish=12):
     steps = step * np.concatenate([np.eye(omega.size), -np.eye(omega.size)])
 
     def with_slope(x):
-        found = values(np.concatenate([x[None], x + steps]))
-        return found[0], (found[1 : omega.size + 1] - found[omega.size + 1 :]) / (2 * step)
+        objectives = values(np.concatenate([x[None], x + steps]))
+        return objectives[0], (objectives[1 : omega.size + 1] - objectives[omega.size + 1 :]) / (2 * step)
 
     return min(minimize(with_slope, point, jac=True, method="BFGS", options={"gtol": 1e-8}).fun for point in best)
 
@@ -50,9 +50,9 @@ def test_brute_force_finds_no_lower_minimum(problem):
     out = ga.denoise(loss, params, omega, V)
     assert out.solved.all()
     for mu in range(len(omega)):
-        values = reference_objective(loss, params[mu], omega[mu], V)
+        values = compute_objective(loss, params[mu], omega[mu], V)
         assert np.isclose(values(out.z[mu].reshape(1, -1))[0], out.moreau[mu], rtol=1e-11, atol=1e-13)
-        assert out.moreau[mu] <= brute_force(values, omega[mu], V) + 1e-9
+        assert out.moreau[mu] <= minimize_by_brute_force(values, omega[mu], V) + 1e-9
 
 
 @examples(60)

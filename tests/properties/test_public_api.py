@@ -73,8 +73,8 @@ def test_descent_ends_finite_with_a_status(data):
 def test_state_evolution_is_finite_or_has_a_failure_status(model, exponent, init):
     budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stability": False}
     result = ga.solve_state_evolution(model, 10**exponent, init, **budget)
-    found = result.train_loss, result.test_error, *result.overlaps.arrays().values()
-    assert is_finite(*found) or result.status in (
+    values = result.train_loss, result.test_error, *result.overlaps.arrays().values()
+    assert is_finite(*values) or result.status in (
         ga.Status.MAX_ITER, ga.Status.NONFINITE, ga.Status.LOST, ga.Status.STALLED, ga.Status.DIVERGED,
     )  # fmt: skip
-    assert result.converged <= is_finite(*found, result.residual)
+    assert result.converged <= is_finite(*values, result.residual)

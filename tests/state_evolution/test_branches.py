@@ -93,7 +93,7 @@ def test_the_semantic_branch_is_followed_to_its_end(model):
 
 
 def test_a_branch_that_fades_slowly_is_lost(model):
-    """Just below the end of the semantic branch θ shrinks by 1 % a step: that is neither convergence nor failure."""
+    """Just below the end of the semantic branch θ shrinks by 1 % per step; this is neither convergence nor failure."""
     se = ga.solve_state_evolution(model, 0.71, "semantic", rtol=1e-3, stability=False)
     assert se.status is ga.Status.LOST
     assert not se.overlaps.theta.any()
@@ -118,13 +118,13 @@ def test_continuation_reaches_omega_zero():
 
 
 def test_all_branches_are_listed(model):
-    found = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
-    assert found.names[0] == "positional"
-    assert found.global_minimum is found.solutions[0]
-    assert "semantic" in found.names
-    losses = [se.train_loss for se in found.solutions]
+    solutions = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
+    assert solutions.names[0] == "positional"
+    assert solutions.global_minimum is solutions.solutions[0]
+    assert "semantic" in solutions.names
+    losses = [se.train_loss for se in solutions.solutions]
     assert losses == sorted(losses)
-    assert "no" in str(found)
+    assert "no" in str(solutions)
     lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stability=False)
     assert lost.missing == {"semantic": "the solution found from random"}
 

@@ -16,7 +16,7 @@ SETTINGS = {
 }
 
 
-def deviations(model, name, method, alpha=1.5, **options):
+def compute_deviations(model, name, method, alpha=1.5, **options):
     """Return the largest mean deviation of descents from the prediction for their instance, in standard errors."""
     gaps, errors = [], []
     for seed in range(SEEDS):
@@ -47,7 +47,7 @@ def deviations(model, name, method, alpha=1.5, **options):
     ("name", "method"), [("positional", "gd"), ("positional", "sgd"), *(("semantic", method) for method in SETTINGS)]
 )
 def test_descents_follow_their_theory(model, name, method):
-    assert deviations(model, name, method, **SETTINGS[method]) <= 4.5
+    assert compute_deviations(model, name, method, **SETTINGS[method]) <= 4.5
 
 
 OTHERS = {
@@ -62,7 +62,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_follow_their_theory(name):
     make, start = OTHERS[name]
-    assert deviations(make(), start, "gd", lr=1.0) <= 4.5
+    assert compute_deviations(make(), start, "gd", lr=1.0) <= 4.5
 
 
 def test_without_memory_the_same_check_fails(model, monkeypatch):
@@ -73,7 +73,7 @@ def test_without_memory_the_same_check_fails(model, monkeypatch):
         return with_memory(self, alpha, overlaps, covariances, 0 * memory)
 
     monkeypatch.setattr(DescentPaths, "advance", forgetful)
-    assert deviations(model, "semantic", "gd", lr=1.5) > 4.5
+    assert compute_deviations(model, "semantic", "gd", lr=1.5) > 4.5
 
 
 def test_responses_equal_their_recursion():
@@ -102,24 +102,24 @@ def test_responses_are_derivatives_of_the_path_map(model):
     covariances = [0.9 ** abs(s - steps) * now.q for s in range(steps)] + [now.q]
     memory = np.random.default_rng(1).uniform(0.5, 2, (steps + 1, steps, 2, 1, 1))
 
-    def forces(moved=None, by=0.0, token=0):
+    def compute_forces(moved=None, by=0.0, token=0):
         """Return E[f^t] and the responses of each step; the fields of one token are shifted by `by` at step `moved`."""
         paths = DescentPaths(component, 256, steps, 1.0, np.random.default_rng(0))
         draw, times = paths._paths.draw, iter(range(steps + 1))
 
-        def drawn(*given):
-            fields = draw(*given)
+        def draw_shifted(*arguments):
+            fields = draw(*arguments)
             fields[:, token] += by * (next(times) == moved)
             return fields
 
-        paths._paths.draw = drawn
+        paths._paths.draw = draw_shifted
         rows = [paths.advance(1.5, now, covariances[steps - t :], memory[t, :t]) for t in range(steps + 1)]
         return [row.m for row in rows], [row.response for row in rows]
 
-    _, responses = forces()
+    _, responses = compute_forces()
     for s in range(steps):
         for token in range(2):
-            (up, _), (down, _) = forces(s, shift, token), forces(s, -shift, token)
+            (up, _), (down, _) = compute_forces(s, shift, token), compute_forces(s, -shift, token)
             for t in range(s, steps + 1):
                 difference = (up[t] - down[t])[token, 0] / (2 * shift)
                 assert responses[t][s, token, 0, 0] == pytest.approx(difference, rel=1e-3, abs=1e-5)
@@ -203,7 +203,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_descents_are_named_errors(name, model, named_error):
+def test_bad_descents_raise_named_errors(name, model, named_error):
     options, pattern = BAD[name]
     named_error(lambda: ga.trajectory(model, 1.5, **options), pattern)
 

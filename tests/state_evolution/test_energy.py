@@ -14,14 +14,14 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 ALPHA = 1.5
 
 
-def moved(family, values, index, step):
+def perturb(family, values, index, step):
     """Return a family of overlaps or hats with one entry changed; for symmetric matrices, with its mirror entry."""
     values = values.copy()
     values[index] += step
     return {family: values}
 
 
-def entries(family, values):
+def list_entries(family, values):
     return [index for index in np.ndindex(values.shape) if family in ("m", "theta") or index[1] >= index[2]]
 
 
@@ -35,7 +35,7 @@ def point(request, model):
 
 def test_three_routes_give_the_training_loss(point):
     F, se, _ = point
-    image = F.on(SplitRule(3)).images(se.overlaps)[0]  # as fine as the solution
+    image = F.on(SplitRule(3)).images(se.overlaps)[0]  # a rule as accurate as the rule of the solution
     routes = (
         moreau_loss(se.overlaps, image.hats, image.penalty),
         image.hats.loss + image.penalty,
@@ -52,8 +52,8 @@ def test_hats_make_the_free_energy_stationary_in_every_overlap(point):
     for family, unit in (("m", 0.1), ("q", 0.05), ("theta", 0.1), ("V", 10.0)):
         values = se.overlaps.arrays()[family]
         hat = np.abs(getattr(image.hats, {"m": "m", "q": "V", "theta": "theta", "V": "q"}[family])).max()
-        for index in entries(family, values):
-            ends = [replace(se.overlaps, **moved(family, values, index, s * step * unit)) for s in (1, -1)]
+        for index in list_entries(family, values):
+            ends = [replace(se.overlaps, **perturb(family, values, index, s * step * unit)) for s in (1, -1)]
             there = [
                 free_energy(F.model, end, image.hats, ALPHA * F.rule.moments(Channel(F.model, end))[0].moreau)
                 for end in ends
@@ -69,8 +69,8 @@ def test_overlaps_make_the_free_energy_stationary_in_every_hat(point):
         values = getattr(image.hats, family)
         overlap = np.abs(se.overlaps.arrays()[{"m": "m", "q": "V", "theta": "theta", "V": "q"}[family]]).max()
         step = 1e-4 * max(np.abs(values).max(), 1e-4)
-        for index in entries(family, values):
-            ends = [replace(image.hats, **moved(family, values, index, s * step)) for s in (1, -1)]
+        for index in list_entries(family, values):
+            ends = [replace(image.hats, **perturb(family, values, index, s * step)) for s in (1, -1)]
             there = [free_energy(F.model, se.overlaps, end) for end in ends]
             slope = (there[0] - there[1]) / (2 * step)
             assert abs(slope) <= 1e-4 * overlap + 1e-7, (family, index, slope, overlap)

@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 
 
-def overlaps(L, r, t, q, theta, V, m=None):
+def make_overlaps(L, r, t, q, theta, V, m=None):
     one = np.tile(np.eye(r), (L, 1, 1))
     m = np.zeros((L, r)) if m is None else np.array(m, dtype=float).reshape(L, r)
     return ga.Overlaps(q * one, m, np.tile(theta * np.eye(r, t), (L, 1, 1)), V * one)
@@ -26,19 +26,19 @@ def overlaps(L, r, t, q, theta, V, m=None):
 
 SKEWED = [[0.5, 0.3, 0.2], [0.15, 0.7, 0.15], [0.2, 0.3, 0.5]]
 CASES = {
-    "any order": (ga.attention_model(3), overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
-    "four tokens": (ga.attention_model(4), overlaps(4, 1, 1, 0.2, 0.21, 10.0)),
-    "reversed": (ga.attention_model(3, A=SKEWED), overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
-    "no teacher": (ga.attention_model(3), overlaps(3, 1, 1, 0.05, 0.0, 14.0, [0.25, 0, -0.25])),
-    "columns": (ga.attention_model(2, 2, 2), overlaps(2, 2, 2, 0.105, 0.138, 15.0)),
-    "three columns": (ga.attention_model(2, 3, 3), overlaps(2, 3, 3, 0.105, 0.138, 12.0)),
-    "columns of three tokens": (ga.attention_model(3, 2, 2), overlaps(3, 2, 2, 0.105, 0.138, 12.0)),
-    "noisy scores": (ga.attention_model(3, score_noise=0.2), overlaps(3, 1, 1, 0.17, 0.195, 5.0)),
-    "sign": (ga.attention_model(2, sigma=[0.5, 0.6]), overlaps(2, 1, 1, 0.1, 0.13, 16.0)),
+    "any order": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "four tokens": (ga.attention_model(4), make_overlaps(4, 1, 1, 0.2, 0.21, 10.0)),
+    "reversed": (ga.attention_model(3, A=SKEWED), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "no teacher": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.05, 0.0, 14.0, [0.25, 0, -0.25])),
+    "columns": (ga.attention_model(2, 2, 2), make_overlaps(2, 2, 2, 0.105, 0.138, 15.0)),
+    "three columns": (ga.attention_model(2, 3, 3), make_overlaps(2, 3, 3, 0.105, 0.138, 12.0)),
+    "columns of three tokens": (ga.attention_model(3, 2, 2), make_overlaps(3, 2, 2, 0.105, 0.138, 12.0)),
+    "noisy scores": (ga.attention_model(3, score_noise=0.2), make_overlaps(3, 1, 1, 0.17, 0.195, 5.0)),
+    "sign": (ga.attention_model(2, sigma=[0.5, 0.6]), make_overlaps(2, 1, 1, 0.1, 0.13, 16.0)),
 }
 
 
-def moved_off(at):
+def perturb(at):
     """Return overlaps without symmetry, at a distance of about 1e-7 from given overlaps."""
     rng = np.random.default_rng(0)
     away = {name: 1e-7 * rng.normal(size=v.shape) for name, v in at.arrays().items()}
@@ -50,7 +50,7 @@ def moved_off(at):
 def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     """Moments and the test error agree within five standard errors, which are smaller with folded points."""
     model, at = CASES[case]
-    whole = moved_off(at)
+    whole = perturb(at)
     assert Channel(model, at).foldable
     assert not Channel(model, whole).foldable
     folded, plain = SobolRule(2048, 8, seed=(1,)), SobolRule(8192, 8, seed=(2,))
@@ -60,7 +60,7 @@ def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     for name in (*MOMENTS, "square"):
         if name == "with_teacher" and not at.theta.any():
             continue
-        a, b = (np.array([getattr(each, name) for each in found]) for found in (few, many))
+        a, b = (np.array([getattr(each, name) for each in averages]) for averages in (few, many))
         error = np.sqrt((a.var(axis=0, ddof=1) + b.var(axis=0, ddof=1)) / 8)
         if name == "square":  # of hundreds of entries, some have errors that are too small by chance
             error = np.full_like(error, error.max())
@@ -75,9 +75,11 @@ def test_points_in_the_fundamental_domain_have_the_same_averages(case):
 def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
     """At half the work, standard deviations are at most 0.4 times as large, 0.6 times for the envelope."""
     model, at = CASES["any order"]
-    few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, moved_off(at)))
+    few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, perturb(at)))
     for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
-        a, b = (np.array([getattr(each, name) for each in found]).std(axis=0, ddof=1).max() for found in (few, many))
+        a, b = (
+            np.array([getattr(each, name) for each in averages]).std(axis=0, ddof=1).max() for averages in (few, many)
+        )
         assert a < most * b, name
 
 
@@ -88,7 +90,7 @@ def test_student_fields_first_make_the_response_of_columns_several_times_more_ac
         np.array(
             [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(8192, 16).moments(Channel(model, o))]
         )
-        for o in (at, moved_off(at))
+        for o in (at, perturb(at))
     )
     assert few.std(ddof=1) < 0.5 * many.std(ddof=1)
 
@@ -137,7 +139,7 @@ def test_folded_points_agree_with_the_split_rule(branch, model):
 def test_isotropic_overlaps_stay_isotropic_and_have_the_same_solution():
     """There is one unknown for each family; the solution from a start without the symmetry is equal."""
     model = ga.attention_model(2, 2, 2)
-    at = overlaps(2, 2, 2, 0.1, 0.13, 16.0)
+    at = make_overlaps(2, 2, 2, 0.1, 0.13, 16.0)
     assert Symmetry.of(model, at).isotropic
     assert len(Packing.of(model, at).pack(at)) == 3
     uneven = replace(at, q=at.q * np.array([1.0, 1.1])[:, None])
@@ -181,7 +183,7 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     G = replace(F, knowledge=replace(knowledge, counts_jumps=True))
     stein, stein_samples = G.images(at)
     error, stein_error = (
-        np.std([each.hats.V for each in found], axis=0, ddof=1).max() for found in (samples, stein_samples)
+        np.std([each.hats.V for each in averages], axis=0, ddof=1).max() for averages in (samples, stein_samples)
     )
     assert error < 0.25 * stein_error
     assert np.abs(image.hats.V - stein.hats.V).max() < 5 * stein_error / np.sqrt(8)

@@ -23,20 +23,20 @@ MAPS = {
 }
 
 
-def nearby(at, number):
+def make_nearby(at, number):
     """Return overlaps that are different for each number; more of them than the map stores averages."""
     return replace(at, q=at.q * (1 + 0.02 * number), V=at.V * (1 - 0.01 * number))
 
 
-def values(F, order, at):
+def evaluate(F, order, at):
     """Return the images of nearby overlaps, evaluated twice in a given order, by the number of the overlaps."""
-    found = {}
+    images = {}
     for number in [*order, *order]:
-        image, samples = F.images(nearby(at, number), squares=number % 2 == 1)
-        arrays = [*F(nearby(at, number)).arrays().values(), image.hats.square, *(each.hats.V for each in samples)]
+        image, samples = F.images(make_nearby(at, number), squares=number % 2 == 1)
+        arrays = [*F(make_nearby(at, number)).arrays().values(), image.hats.square, *(each.hats.V for each in samples)]
         bits = [array.tobytes() for array in arrays]
-        assert found.setdefault(number, bits) == bits
-    return found
+        assert images.setdefault(number, bits) == bits
+    return images
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -46,19 +46,19 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, learned):
     if learned:
         F = F.learn(at)
     numbers = list(range(MEMORY + 2)) if name != "rare minima" else [0, 1, 2]
-    forwards = values(F, numbers, at)
+    forwards = evaluate(F, numbers, at)
     F.linearize(Packing.of(F.model, at), at, 5e-3)
-    assert values(F, numbers[::-1], at) == forwards
+    assert evaluate(F, numbers[::-1], at) == forwards
     # with an empty memory
-    assert values(replace(F, _memory={}), numbers, at) == forwards
+    assert evaluate(replace(F, _memory={}), numbers, at) == forwards
 
 
 def test_a_map_learns_once_and_keeps_its_averages():
     F, at = MAPS["rare minima"]
     learned = F.learn(at, squares=True)
     assert F.knowledge is None
-    assert learned.learn(nearby(at, 1)) is learned
+    assert learned.learn(make_nearby(at, 1)) is learned
     assert learned.has_squares(at)
-    assert not learned.has_squares(nearby(at, 1))
+    assert not learned.has_squares(make_nearby(at, 1))
     assert learned.on(SobolRule(512, 2)).knowledge is None
     assert learned.on(SobolRule(512, 2)).expects_rare_minima == learned.knowledge.rare_minima

@@ -26,7 +26,7 @@ ELASTIC = ga.ElasticNet(0.008, 0.004)
 NETS = [ga.ElasticNet(0.3, 0.2), ga.ElasticNet(0.0, 0.5), ga.ElasticNet(0.3, 0.0), ga.ElasticNet(0.0, 3.0)]
 
 
-def classes(rank, n=6):
+def draw_classes(rank, n=6):
     """Random precisions, means and covariances of b."""
     rng = np.random.default_rng(rank)
     roots = rng.normal(size=(2, n, rank, rank))
@@ -36,7 +36,7 @@ def classes(rank, n=6):
 
 @pytest.mark.parametrize("penalty", NETS)
 def test_closed_form_and_quadrature_agree(penalty):
-    A, mean, covariance = classes(1)
+    A, mean, covariance = draw_classes(1)
     closed = elastic_net_averages(penalty, A, mean, covariance)
     rule = trapezoidal_averages(penalty, A, mean, covariance)
     scale = (np.sqrt(covariance[:, 0, 0]) + np.abs(mean[:, 0])) / (A[:, 0, 0] + penalty.lam)
@@ -50,25 +50,25 @@ def test_closed_form_and_quadrature_agree(penalty):
 @pytest.mark.parametrize("rank", [2, 3])
 def test_sampled_averages_of_several_columns_agree_with_closed_forms(rank):
     """Without l1 there is a closed form; with diagonal A and N, columns are independent."""
-    A, mean, covariance = classes(rank)
-    found = sampled_averages(ga.ElasticNet(0.3, 0.0), A, mean, covariance)
+    A, mean, covariance = draw_classes(rank)
+    averages = sampled_averages(ga.ElasticNet(0.3, 0.0), A, mean, covariance)
     C = np.linalg.inv(A + 0.3 * np.eye(rank))
     x = np.einsum("kab,kb->ka", C, mean)
-    assert np.allclose(found.x, x, rtol=1e-10, atol=1e-12)
-    assert np.allclose(found.xx, x[:, :, None] * x[:, None] + C @ covariance @ C, rtol=1e-10, atol=1e-12)
-    assert np.allclose(found.response, C, rtol=1e-9, atol=1e-12)
+    assert np.allclose(averages.x, x, rtol=1e-10, atol=1e-12)
+    assert np.allclose(averages.xx, x[:, :, None] * x[:, None] + C @ covariance @ C, rtol=1e-10, atol=1e-12)
+    assert np.allclose(averages.response, C, rtol=1e-9, atol=1e-12)
     net, diagonal = NETS[0], np.eye(rank)
-    found = sampled_averages(net, A * diagonal, mean, covariance * diagonal)
+    averages = sampled_averages(net, A * diagonal, mean, covariance * diagonal)
     for a in range(rank):
         one = elastic_net_averages(
             net, A[:, a : a + 1, a : a + 1], mean[:, a : a + 1], covariance[:, a : a + 1, a : a + 1]
         )
-        assert np.allclose(found.x[:, a], one.x[:, 0], atol=2e-3)
-        assert np.allclose(found.xx[:, a, a], one.xx[:, 0, 0], rtol=2e-3, atol=1e-3)
-        assert np.allclose(found.response[:, a, a], one.response[:, 0, 0], rtol=5e-3)
+        assert np.allclose(averages.x[:, a], one.x[:, 0], atol=2e-3)
+        assert np.allclose(averages.xx[:, a, a], one.xx[:, 0, 0], rtol=2e-3, atol=1e-3)
+        assert np.allclose(averages.response[:, a, a], one.response[:, 0, 0], rtol=5e-3)
 
 
-def some_hats(L, r, t, seed=0):
+def draw_hats(L, r, t, seed=0):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(2, L, r, r))
     q, V = root @ root.transpose(0, 1, 3, 2) + 0.2 * np.eye(r)
@@ -76,7 +76,7 @@ def some_hats(L, r, t, seed=0):
     return Hats(rng.normal(size=(L, r)), q, rng.normal(size=(L, r, t)), V, V, nothing, 0.0, 0.0)
 
 
-def uneven_model(penalty, rank):
+def make_uneven_model(penalty, rank):
     """Two classes of coordinates, teachers with a mean, tokens of different variances."""
     law = CoordinateLaw(
         weight=np.array([0.3, 0.7]),
@@ -88,37 +88,37 @@ def uneven_model(penalty, rank):
     return replace(ga.attention_model(2, rank, 1, penalty=penalty), coordinates=law)
 
 
-def drawn_overlaps(model, hats, n, rng):
+def draw_overlaps(model, hats, n, rng):
     """Overlaps of n coordinates drawn in each class."""
     law, penalty, r = model.coordinates, model.penalty, model.rank
     A = precisions(penalty, law.gamma.T, hats.V)
-    found = ga.Overlaps(np.zeros((2, r, r)), np.zeros((2, r)), np.zeros((2, r, 1)), np.zeros((2, r, r)))
+    overlaps = ga.Overlaps(np.zeros((2, r, r)), np.zeros((2, r)), np.zeros((2, r, 1)), np.zeros((2, r, r)))
     for k, weight in enumerate(law.weight):
         teacher = law.teacher_mean[k] + rng.normal(size=(n, 1)) * np.sqrt(law.teacher_cov[k, 0, 0])
         noise = rng.multivariate_normal(np.zeros(r), np.einsum("l,lab->ab", law.gamma[k], hats.q), size=n)
         b = law.tau[k] @ hats.m + teacher @ np.einsum("l,lat->ta", law.gamma[k], hats.theta) + noise
         x, C = denoise_weights(penalty, b, A[k : k + 1])
         gamma = weight * law.gamma[k][:, None, None]
-        found.q[:] += gamma * (x.T @ x / n)
-        found.m[:] += weight * law.tau[k][:, None] * x.mean(axis=0)
-        found.theta[:] += gamma * (x.T @ teacher / n)
-        found.V[:] += gamma * C.mean(axis=0)
-    return found.arrays()
+        overlaps.q[:] += gamma * (x.T @ x / n)
+        overlaps.m[:] += weight * law.tau[k][:, None] * x.mean(axis=0)
+        overlaps.theta[:] += gamma * (x.T @ teacher / n)
+        overlaps.V[:] += gamma * C.mean(axis=0)
+    return overlaps.arrays()
 
 
 @pytest.mark.parametrize("penalty", [ga.ElasticNet(0.3, 0.6), Huber(0.5, 0.4)])
 @pytest.mark.parametrize("rank", [1, 2])
 def test_weights_step_agrees_with_monte_carlo(penalty, rank):
-    model, rng, hats = uneven_model(penalty, rank), np.random.default_rng(1), some_hats(2, rank, 1)
-    draws = [drawn_overlaps(model, hats, 5000, rng) for _ in range(40)]
-    found, _ = weights_step(model, hats)
-    for name, values in found.arrays().items():
+    model, rng, hats = make_uneven_model(penalty, rank), np.random.default_rng(1), draw_hats(2, rank, 1)
+    draws = [draw_overlaps(model, hats, 5000, rng) for _ in range(40)]
+    overlaps, _ = weights_step(model, hats)
+    for name, values in overlaps.arrays().items():
         seen = np.array([draw[name] for draw in draws])
         assert (np.abs(seen.mean(axis=0) - values) <= 5 * seen.std(axis=0, ddof=1) / np.sqrt(40)).all(), name
 
 
 def test_overlaps_are_derivatives_of_the_free_energy_in_the_hats():
-    model, hats = uneven_model(ga.ElasticNet(0.3, 0.6), 1), some_hats(2, 1, 1)
+    model, hats = make_uneven_model(ga.ElasticNet(0.3, 0.6), 1), draw_hats(2, 1, 1)
     overlaps, _ = weights_step(model, hats)
     for family in ("m", "q", "theta", "V"):
         values = getattr(hats, family)

@@ -19,14 +19,14 @@ from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import Panels, SplitRule
 
 
-def overlaps(q, m, theta, V):
+def make_overlaps(q, m, theta, V):
     def both(a, b=None):
         return np.array([a, a if b is None else b], dtype=float).reshape(2, 1, 1)
 
     return ga.Overlaps(both(q), both(m, -m)[..., 0], both(theta), both(V))
 
 
-SEMANTIC, POSITIONAL = overlaps(0.094, 0, 0.1345, 16.0), overlaps(0.0495, 0.2547, 0, 13.6)
+SEMANTIC, POSITIONAL = make_overlaps(0.094, 0, 0.1345, 16.0), make_overlaps(0.0495, 0.2547, 0, 13.6)
 
 
 def test_line_averages_equal_sums_over_a_dense_grid(model):
@@ -49,7 +49,7 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
         fields = centres[i] + e[:, None, None] * u
         out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
         assert out.solved.all()
-        atol = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # half a step at the jump
+        atol = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # error of half a step at the jump
         assert np.allclose(averages.g[i], np.einsum("n,nla->la", weight, out.g), atol=atol)
         assert np.allclose(averages.g_e[i], np.einsum("n,nla->la", weight * e, out.g), atol=atol)
         assert np.allclose(averages.gg[i], np.einsum("n,nla,nlb->lab", weight, out.g, out.g), atol=0.2 * atol)

@@ -26,7 +26,7 @@ def corrected_below(monkeypatch):
     return predict
 
 
-def paths_of(model, n=4096, steps=3):
+def get_paths(model, n=4096, steps=3):
     """Return the path of the first token, and its Gaussians y, ω̃^0, ω̃^1, … as columns."""
     paths, rng = FieldPaths(model, n, np.random.default_rng(0)), np.random.default_rng(1)
     root = rng.normal(size=(steps + 1, steps + 1))
@@ -44,7 +44,7 @@ def paths_of(model, n=4096, steps=3):
 
 def test_steins_lemma_includes_jumps(model):
     """The sign function has no derivative at any sample, but the mean derivative of a delta function."""
-    path, fields = paths_of(model)
+    path, fields = get_paths(model)
     normal = np.array([0.3, 1.0, -0.5, 0.7])
     along = fields @ normal
     expected = 2 * normal * stats.norm.pdf(0, scale=along.std())
@@ -54,7 +54,7 @@ def test_steins_lemma_includes_jumps(model):
 
 
 def test_correct_responses_are_not_changed(model):
-    path, fields = paths_of(model)
+    path, fields = get_paths(model)
     slope = np.array([[0.3, 1.0, -0.5, 0.7]])
     for leading in range(1, 5):
         assert np.allclose(path.responses(fields @ slope.T, slope, leading), slope, rtol=1e-10)

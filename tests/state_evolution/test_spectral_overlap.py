@@ -9,15 +9,15 @@ from gamp_attention.state_evolution.equations.spectrum import Ensemble
 from gamp_attention.state_evolution.fixed_points.spectral import lowest_edge
 
 
-def at_finite_d(model, alpha, weights, d, k, instances=4):
+def measure_at_finite_d(model, alpha, weights, d, k, instances=4):
     """Return means and standard errors of k eigenvalues and of their overlaps with teacher and positions."""
     rows = []
     for seed in range(instances):
         data = ga.sample(model, d=d, alpha=alpha, seed=seed)
-        found = ga.spectral_directions(data, k=k, weights=weights)
+        directions = ga.spectral_directions(data, k=k, weights=weights)
         spans = [np.linalg.qr(each)[0] for each in (data.Q_star, data.positions.T)]
-        shares = [[np.linalg.norm(span.T @ v) for v in found.vectors] for span in spans]
-        rows.append([found.eigenvalues, *shares])
+        shares = [[np.linalg.norm(span.T @ v) for v in directions.vectors] for span in spans]
+        rows.append([directions.eigenvalues, *shares])
     return np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / np.sqrt(instances)
 
 
@@ -35,9 +35,9 @@ def test_edge_of_a_wishart_matrix_is_the_marchenko_pastur_edge(alpha):
 def test_a_spike_above_the_bulk_is_not_counted_below_it():
     ratio, spike = 1.5, 2.0
     model = ga.glm_model(loss=ga.SquaredLoss(), labels=ga.LinearLabels(), n_tokens=1, sigma=1.0, tau=[np.sqrt(spike)])
-    found = ga.spectral_overlap(model, ratio, "hessian", n_points=64)
-    assert len(found.eigenvalues) == 0  # the spike is above the bulk, not below
-    assert found.edge == pytest.approx((1 - np.sqrt(ratio)) ** 2, rel=1e-3)
+    predicted = ga.spectral_overlap(model, ratio, "hessian", n_points=64)
+    assert len(predicted.eigenvalues) == 0  # the spike is above the bulk, not below
+    assert predicted.edge == pytest.approx((1 - np.sqrt(ratio)) ** 2, rel=1e-3)
 
 
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
@@ -65,7 +65,7 @@ def test_eigenvalues_and_overlaps_agree_with_large_matrices(model, alpha, weight
     theory = ga.spectral_overlap(model, alpha, weights, n_points=1024, n_replicas=3)
     k = len(theory.eigenvalues)
     assert k >= 1
-    mean, error = at_finite_d(model, alpha, weights, 500, k)
+    mean, error = measure_at_finite_d(model, alpha, weights, 500, k)
     scale = abs(theory.edge)
     assert (
         np.abs(mean[0] - theory.eigenvalues).max() < 4 * error[0].max() + theory.eigenvalues_error.max() + 0.03 * scale
@@ -82,7 +82,7 @@ def test_below_the_threshold_no_eigenvalue_leaves_the_bulk():
     theory = ga.spectral_overlap(model, 0.2)
     assert len(theory.eigenvalues) == len(theory.teacher) == 0
     assert theory.strength < 1
-    (values, teacher, _), _error = at_finite_d(model, 0.2, "fitted", 500, 1)
+    (values, teacher, _), _error = measure_at_finite_d(model, 0.2, "fitted", 500, 1)
     assert abs(values[0] - theory.edge) < 0.1 * abs(theory.edge)
     assert teacher[0] < 0.25
     assert ga.spectral_overlap(model, 0.6).strength > 1
@@ -93,36 +93,36 @@ def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
     """At α = 1/(L(L+1)) without noise; the strength is √(α/α_w) near it."""
     model = ga.attention_model(n_tokens, sigma=0.5)
     for ratio in (0.93, 1.07):
-        found = ga.spectral_overlap(model, ratio * weak, "posterior", n_points=2048, n_replicas=3)
-        assert found.strength == pytest.approx(np.sqrt(ratio), abs=0.005 + found.strength_error)
-        assert len(found.eigenvalues) == (ratio > 1)
+        predicted = ga.spectral_overlap(model, ratio * weak, "posterior", n_points=2048, n_replicas=3)
+        assert predicted.strength == pytest.approx(np.sqrt(ratio), abs=0.005 + predicted.strength_error)
+        assert len(predicted.eigenvalues) == (ratio > 1)
 
 
 def test_posterior_weights_reach_the_weak_recovery_of_phase_retrieval():
     for alpha in (0.46, 0.54):
-        found = ga.spectral_overlap(INTENSITIES, alpha, "posterior", n_points=4096, n_replicas=3)
-        assert found.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + found.strength_error)
+        predicted = ga.spectral_overlap(INTENSITIES, alpha, "posterior", n_points=4096, n_replicas=3)
+        assert predicted.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + predicted.strength_error)
 
 
 def test_label_noise_is_added_if_matrices_have_no_average():
     teacher = ga.SoftmaxTeacher(0.2, np.eye(2), ga.DotProductAttention(causal=True))
     model = ga.attention_model(2, 1, sigma=0.8, teacher=teacher)
     data = ga.sample(model, 200, 4.0, seed=0)
-    found = ga.spectral_directions(data, 1, "posterior").vectors[0, :, 0]
-    assert abs(found @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
+    directions = ga.spectral_directions(data, 1, "posterior").vectors[0, :, 0]
+    assert abs(directions @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
 
 
 def test_a_start_from_the_posterior_needs_fewer_samples():
     """With half of the samples that fitted weights need, it leads to the same solution as the teacher."""
     data = ga.sample(PAPER, 300, 0.75, seed=0)
-    informed, found = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
-    assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
+    informed, spectral = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
+    assert spectral.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
     assert ga.minimize_risk(data, init="posterior", risk="exact", method="lbfgs").converged
     with pytest.raises(ValueError, match="init: needs another start, unless samples are drawn from a model"):
         ga.run_gamp(ga.Dataset(data.tokens, data.outputs, data.positions), "posterior")
 
 
-def test_invalid_arguments_are_named():
+def test_invalid_arguments_raise_named_errors():
     model = ga.paper_model()
     for options, text in [
         ({"alpha": 0}, "alpha"),
@@ -154,11 +154,11 @@ def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
 
 def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():
     data = ga.sample(ga.paper_model(sigma=0.8), 70, 1.5, seed=0)
-    found = ga.spectral_directions(data, k=4, weights="hessian")
+    directions = ga.spectral_directions(data, k=4, weights="hessian")
     step = 1e-5
     hessian = np.stack([ga.gradient(data, step * unit[:, None])[:, 0] / step for unit in np.eye(70)])
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T) - data.lam * np.eye(70))
-    assert found.eigenvalues == pytest.approx(values[:4], rel=1e-4)
-    assert np.abs(np.sum(found.vectors[:, :, 0].T * vectors[:, :4], axis=0)) == pytest.approx(np.ones(4), abs=1e-2)
+    assert directions.eigenvalues == pytest.approx(values[:4], rel=1e-4)
+    assert np.abs(np.sum(directions.vectors[:, :, 0].T * vectors[:, :4], axis=0)) == pytest.approx(np.ones(4), abs=1e-2)
     small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
     assert len(lowest_eigenvectors(small.matrix, np.ones((13, 2, 2)), 1, 30, np.random.default_rng(0))[0]) == 9

@@ -29,9 +29,9 @@ def test_both_branches_have_the_expected_values(branch):
     """Compared with the prototype, whose quadrature has relative errors of about 1e-3."""
     name, se = branch
     assert se.converged
-    found = se.overlaps.scalars() | {"train_loss": se.train_loss}
+    values = se.overlaps.scalars() | {"train_loss": se.train_loss}
     for key, expected in VALUES[name].items():
-        assert abs(found[key] - expected) <= 1.5e-3 * expected, key
+        assert abs(values[key] - expected) <= 1.5e-3 * expected, key
 
 
 def test_errors_cover_a_finer_run(branch, model):
@@ -113,7 +113,7 @@ def test_vanishing_weights_have_a_definite_status(init):
 
 
 def test_tiny_weights_do_not_count_as_zero():
-    """Rare samples hold q at 1e-4 of the teacher's, and zero repels."""
+    """Rare samples keep q at 1e-4 of ρ of the teacher, and zero is not stable."""
     model = ga.paper_model(0.46, A=((0.3, 0.7), (0.8, 0.2)))
     F = OverlapMap(model, 1.337, first_rule("auto", model, (0,)))
     some = ga.Overlaps(np.full((2, 1, 1), 2e-4), np.zeros((2, 1)), np.full((2, 1, 1), 1e-3), np.full((2, 1, 1), 14.8))
@@ -135,7 +135,7 @@ def test_vanishing_penalty_has_a_clear_status():
     assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
 
 
-def test_same_seed_same_result(model):
+def test_equal_seeds_give_equal_results(model):
     one, two = (
         ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stability=False, seed=4) for _ in range(2)
     )
@@ -213,7 +213,7 @@ def test_linear_baseline_agrees_with_adaptive_quadrature(model):
 
     W00, square = average(lambda T: T[0, 0]), average(lambda T: T[0, 0] ** 2)
     assert base.weights[0, 0] == pytest.approx(W00, abs=5 * base.weights_error[0, 0] + 1e-9)
-    # T is a stochastic matrix: T_01 = 1 − T_00, and both rows have one law
+    # T is a stochastic matrix, so T_01 = 1 − T_00, and both rows have the same distribution
     assert base.test_error == pytest.approx(2 * 0.25 * (square - W00**2), abs=5 * base.test_error_error + 1e-9)
     assert base.weights.sum(axis=1) == pytest.approx([1, 1])
 

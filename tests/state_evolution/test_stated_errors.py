@@ -6,11 +6,11 @@ import pytest
 import gamp_attention as ga
 
 LOSSES = ("train_loss", "test_error")
-# ω, α, λ, σ: the example of issue 19, whose test error was 2.7 % off at rtol = 1e-2, and random ones
+# ω, α, λ, σ: the example of issue 19, whose test error was wrong by 2.7 % at rtol = 1e-2, and random values
 POINTS = [(0.155, 2.772, 0.0051, 1.211), (0.2, 1.5, 0.02, 0.9), (0.1, 2.0, 0.05, 1.4)]
 
 
-def numbers(se):
+def collect_numbers(se):
     """Return values and errors of all numbers that a finer run determines well."""
     own = [(getattr(se.overlaps, name), getattr(se.overlaps_error, name)) for name in ("q", "theta", "V")]
     own += [(np.array(getattr(se, name)), np.array(getattr(se, f"{name}_error"))) for name in (*LOSSES, "V_hat")]
@@ -24,7 +24,7 @@ def test_errors_at_large_sigma_cover_a_finer_run(point):
     rough = ga.solve_state_evolution(model, alpha, rtol=1e-2, stability=False)
     fine = ga.solve_state_evolution(model, alpha, rough.overlaps, rtol=5e-4, stability=False)
     assert fine.relative_error < 2e-3
-    (values, errors), (others, finer) = numbers(rough), numbers(fine)
+    (values, errors), (others, finer) = collect_numbers(rough), collect_numbers(fine)
     assert np.all(np.abs(values - others) <= errors + finer)
     if rough.converged:
         assert np.all(errors <= 1.001e-2 * np.abs(values).clip(1e-12))
@@ -38,7 +38,7 @@ def test_a_converged_result_is_accurate_in_every_number(model):
     assert se.test_error_error <= 1.001e-3 * se.test_error
     assert se.V_hat_error.max() <= 1.001e-3 * se.V_hat.max()
     assert se.jump_mass_error.max() <= 1e-3**0.5 * se.V_hat.max()
-    assert abs(se.replicon - 0.532) <= se.replicon_error <= 0.1  # 0.532 of levels up to 4
+    assert abs(se.replicon - 0.532) <= se.replicon_error <= 0.1  # rules of levels up to 4 give 0.532
 
 
 def test_a_lost_branch_reports_unstable_replica_symmetry():

@@ -26,7 +26,7 @@ def predictions():
         yield
 
 
-def deviations(model, name, **options):
+def compute_deviations(model, name, **options):
     """Return the largest mean deviation of each overlap from the prediction for the instance, in standard errors."""
     damping, n_iter = RUNS[name]
     branch = "positional" if name == "positional" else "semantic"
@@ -46,23 +46,23 @@ def deviations(model, name, **options):
 
 @pytest.mark.parametrize("name", ["semantic", "undamped"])
 def test_semantic_trajectories_follow_state_evolution(model, name):
-    assert max(deviations(model, name).values()) <= 4
+    assert max(compute_deviations(model, name).values()) <= 4
 
 
 def test_positional_trajectory_follows_state_evolution(model):
-    largest = deviations(model, "positional")
+    largest = compute_deviations(model, "positional")
     assert max(largest[key] for key in ("q", "m", "theta")) <= 4
 
 
 def test_positional_variances_follow_with_the_predicted_response(model):
-    largest = deviations(model, "positional", onsager="state_evolution")
+    largest = compute_deviations(model, "positional", onsager="state_evolution")
     assert largest["V"] <= 4
     assert max(largest[key] for key in ("q", "m", "theta")) <= 4
 
 
 @pytest.mark.parametrize("name", ["semantic", "positional"])
 def test_naive_onsager_term_fails_the_same_check(model, name):
-    largest = deviations(model, name, memory=naive_memory)
+    largest = compute_deviations(model, name, memory=naive_memory)
     assert max(largest[key] for key in ("q", "m", "theta")) > 4
 
 
@@ -100,31 +100,31 @@ def test_finite_d_starts_have_the_predicted_overlaps(model):
         assert np.allclose(run.V[0], first.V[0])
 
 
-def overlaps(q, m, theta, V=10.0):
+def make_overlaps(q, m, theta, V=10.0):
     """Return overlaps of two tokens with m of opposite signs."""
     one = np.ones((2, 1, 1))
     return ga.Overlaps(q * one, np.array([[m], [-m]]), theta * one, V * one)
 
 
-def changed(start, **values):
+def replace_arrays(start, **values):
     """Return overlaps with some arrays replaced."""
     return ga.Overlaps(**start.arrays() | values)
 
 
-SOME = overlaps(0.1, 0.0, 0.1)
+SOME = make_overlaps(0.1, 0.0, 0.1)
 IMPOSSIBLE = {  # ρ = 1/4, and q = σ² E[x²] with m = E[x] and σ² = 1/4
-    "theta": ("theta", overlaps(0.1, 0.0, 0.2)),
-    "m": ("m", overlaps(0.02, 0.5, 0.0)),
-    "m and theta together": ("q", overlaps(0.1, 0.5, 0.12)),
-    "m off the positions": ("m", changed(SOME, m=np.full((2, 1), 0.1))),
-    "negative q": ("q", overlaps(-0.1, 0.0, 0.0)),
-    "q of unlike tokens": ("q", changed(SOME, q=np.array([[[0.1]], [[0.5]]]))),
-    "V": ("V", overlaps(0.1, 0.0, 0.1, V=0.0)),
+    "theta": ("theta", make_overlaps(0.1, 0.0, 0.2)),
+    "m": ("m", make_overlaps(0.02, 0.5, 0.0)),
+    "m and theta together": ("q", make_overlaps(0.1, 0.5, 0.12)),
+    "m off the positions": ("m", replace_arrays(SOME, m=np.full((2, 1), 0.1))),
+    "negative q": ("q", make_overlaps(-0.1, 0.0, 0.0)),
+    "q of unlike tokens": ("q", replace_arrays(SOME, q=np.array([[[0.1]], [[0.5]]]))),
+    "V": ("V", make_overlaps(0.1, 0.0, 0.1, V=0.0)),
 }
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_overlaps_that_no_weights_have_are_refused(model, case):
+def test_overlaps_that_no_weights_have_raise_errors(model, case):
     name, start = IMPOSSIBLE[case]
     with pytest.raises(ValueError, match=rf"init\.{name}: needs"):
         ga.trajectory(model, 1.5, start, n_iter=3, n_paths=256, n_replicas=2)
@@ -135,7 +135,7 @@ def test_random_overlaps_of_weights_are_accepted(model):
     rng = np.random.default_rng(0)
     for _ in range(10):
         a, b, noise = rng.normal(size=3)
-        start = overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
+        start = make_overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
         for settings in ({"method": "gamp"}, {"method": "gd", "lr": 1.0}):
             path = ga.trajectory(model, 1.5, start, n_iter=3, n_paths=128, n_replicas=2, **settings)
             assert (path.q > 0).all()
