@@ -33,7 +33,7 @@ LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without pri
 KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
 LEARN_AFTER = 15  # iterations before hyperparameters are learnt, because the first posteriors are poor
 PATIENCE = 10  # excess of iterations that reverse the previous change, after which the step is halved
-WINDOW = 75  # iterations after which the step is halved, if their smallest change is no smaller than before them
+WINDOW = 75  # number of iterations without a change below 0.9 of all earlier changes, after which the step is halved
 MIN_STEP = 0.05  # smallest step β that halving leads to
 MAX_NORM = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
 ENDINGS = {
@@ -130,7 +130,7 @@ def run_bayes_amp(
     data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
         "informed", the teacher; or weights (d, t). Further starts are random.
-    model : law of teacher, tokens and noise; None for the model from which the data were sampled.
+    model : model of teacher, tokens and noise; None for the model from which the data were sampled.
     learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
         components of the prior) and "noise".
     damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
@@ -226,7 +226,7 @@ class AmpRun(Run[Status]):
         self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
 
     def advance(self) -> Status | None:
-        """Do one iteration; return how the run ended, or None if it continues."""
+        """Do one iteration; return the status of the run if it has ended, or None if it continues."""
         try:
             after, self.posterior = amp_step(self.problem, self.state, self._damping)
         except np.linalg.LinAlgError:
@@ -245,8 +245,8 @@ class AmpRun(Run[Status]):
         if self._may_be_lost and np.sum(after.Q**2) < LOST * self._norm**2:
             return Status.LOST
         settled = self.residual <= self._tol and (learning or not self._learn)
-        known = (np.trace(after.V, axis1=1, axis2=2) < KNOWN * self._prior_V).all()
-        if self._tol > 0 and (settled or known):
+        is_certain = (np.trace(after.V, axis1=1, axis2=2) < KNOWN * self._prior_V).all()
+        if self._tol > 0 and (settled or is_certain):
             return Status.CONVERGED
         if learning:
             self.problem = self.problem.learned(self.posterior, self._learn)

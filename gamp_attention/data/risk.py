@@ -182,6 +182,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
 
 def _require_finite(Q: Any, value: T) -> T:
+    """Return a value computed at weights Q; raise ValueError if it is not finite."""
     if not np.isfinite(value).all():
         raise check.fail("Q", np.asarray(Q), "weights at which the risk is within the range of doubles")
     return value
@@ -208,7 +209,7 @@ def susceptibility(
     V solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹); for a smooth penalty it is the limit
     of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All entries are NaN if no positive definite solution is found. Up to two
     fields are solved by damped iterations, unless `quick` is True. For more fields an iteration costs as much as
-    several gradients, so it is accelerated (Anderson 1965), and stopped early if its changes stay large.
+    several gradients, so it is accelerated (Anderson, 1965), and stopped early if its changes stay large.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
@@ -232,11 +233,11 @@ def susceptibility(
         if quick:
             if number >= MAX_UNSETTLED and change > SETTLED_CHANGE:
                 return unsolved
-            V = _extrapolated(points, moves, V)
+            V = _extrapolate(points, moves, V)
     return unsolved
 
 
-def _extrapolated(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
+def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
     """Return the Anderson extrapolation of iterates and their moves (S, r, r), or the damped iterate if it fails."""
     if len(points) < 2:
         return damped
@@ -253,7 +254,7 @@ def _extrapolated(points: list[np.ndarray], moves: list[np.ndarray], damped: np.
 
 
 def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V (S, r, r) and the Hessians (n, L r, L r) of the samples."""
+    """Return V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V and the Hessians (n, L r, L r) of the samples."""
     from scipy.linalg import block_diag
 
     r, V_hat = data.rank, np.zeros(V.shape)

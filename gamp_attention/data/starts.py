@@ -179,7 +179,7 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
         flattest = lowest_eigenvectors(data.matrix, h, shape.columns, size, random)[1]
         if len(flattest):
             starts.insert(1, side_by_side(list(flattest), size))
-    return [_scaled(data, Q, z) for Q in starts[:k]]
+    return [_scale_to_fields(data, Q, z) for Q in starts[:k]]
 
 
 def _mixtures(vectors: np.ndarray, size: int) -> list[list[np.ndarray]]:
@@ -202,7 +202,7 @@ def side_by_side(directions: list[np.ndarray], size: int) -> np.ndarray:
     return Q.reshape(d, c * size)
 
 
-def _scaled(data: Dataset, Q: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _scale_to_fields(data: Dataset, Q: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Return weights whose fields have the norm of z and, if the loss is not even, a product with z >= 0."""
     fields = data.matrix.fields(Q)
     size, target = np.linalg.norm(fields), np.linalg.norm(z) or np.sqrt(z.size)
@@ -234,12 +234,13 @@ def several_starts(
     elif init == "posterior":
         starts.append((init, posterior_start(data, risk, random)))
     elif init != "random":
-        starts.append((init, _named(data, init, random)))
+        starts.append((init, _draw_start(data, init, random)))
     n_random = n_starts - len(starts)
-    return starts + [(f"random {k + 1}", _named(data, "random", random)) for k in range(n_random)]
+    return starts + [(f"random {k + 1}", _draw_start(data, "random", random)) for k in range(n_random)]
 
 
-def _named(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:
+def _draw_start(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:
+    """Return weights (d, r) of a named start, with random entries in the uninformed columns."""
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     fill_start(Q, init, data.student.parts, data.Q_star, lambda: position_directions(data.source_means))
     return Q

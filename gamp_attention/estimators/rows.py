@@ -106,7 +106,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
         )
 
     def _fields(self, X: Any) -> np.ndarray:
-        """Fields z (n, rank)."""
+        """Return the fields z (n, rank)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
@@ -128,7 +128,7 @@ def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, inte
 
 
 def _is_separable(columns: np.ndarray, labels: np.ndarray, loss: Any) -> bool:
-    """Return whether weights exist with all margins >= 0 and some > 0, by a linear program (Albert, Anderson 1984)."""
+    """Return whether weights give margins >= 0, some of them > 0, by a linear program (Albert and Anderson, 1984)."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, vstack
 

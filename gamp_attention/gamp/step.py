@@ -166,7 +166,7 @@ def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> Ga
 
 
 def near_fixed_point(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> GampState:
-    """Return the state that is a fixed point if weights (d, r) and variances V (S, r, r) are: D = V g and z = X̃Q."""
+    """Return the state with D = V g and z = X̃Q, a fixed point for critical weights Q (d, r) and their V (S, r, r)."""
     at = risk_at(data, Q, risk)
     return GampState(Q.copy(), V.copy(), weighted(data.groups, V, -at.loss_gradients), at.z.copy())
 

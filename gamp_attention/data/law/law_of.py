@@ -10,7 +10,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.law.parts import LawParts, Problem, default_target
-from gamp_attention.data.law.spectrum import Estimate, Products, jackknifed, part_covariances, relative_size
+from gamp_attention.data.law.spectrum import Estimate, Products, jackknife, part_covariances, relative_size
 from gamp_attention.data.law.tokens import (
     MAX_REPLICAS,
     N_PARTS,
@@ -123,7 +123,7 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
     moments = np.stack([np.stack([norms[b::parts].mean(), (norms[b::parts] ** 2).mean()]) for b in range(parts)])
     gaussian = 2 * size.value / d**2
-    ratio = jackknifed(lambda m: (m[1] - m[0] ** 2) / gaussian, moments)
+    ratio = jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments)
     return [
         build_departure("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, SPIKES,
                "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
@@ -156,7 +156,7 @@ def excess_kurtosis(seen: SeenTokens, directions: np.ndarray) -> Estimate:
     """Return the mean over directions (d, m) of the excess kurtosis of the fields of all tokens of unit scale."""
     fields, parts = seen.unit @ directions, N_PARTS
     moments = np.stack([np.stack([(fields[b::parts] ** k).mean(axis=(0, 1)) for k in (2, 4)]) for b in range(parts)])
-    return jackknifed(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
+    return jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
 
 
 def _means(seen: SeenTokens) -> Departure:

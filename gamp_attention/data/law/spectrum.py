@@ -32,7 +32,7 @@ class Resolvent(NamedTuple):
     Eq. :eq:`resolvents`.
     """
 
-    eigenvalues: np.ndarray  # (d,) of Ŝ, increasing
+    eigenvalues: np.ndarray  # (d,) eigenvalues of Ŝ, increasing
     vectors: np.ndarray  # (d, d) eigenvectors of Ŝ in columns
     z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
     kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
@@ -64,34 +64,34 @@ class Spectrum(NamedTuple):
     weight: np.ndarray
 
     @classmethod
-    def of(cls, found: Resolvent) -> "Spectrum":
+    def of(cls, resolvent: Resolvent) -> "Spectrum":
         """Fit the spectrum of Σ to the resolvent of Ŝ."""
         from scipy.optimize import nnls  # takes long to import
 
-        mean = found.eigenvalues.mean()
-        low = max(0.3 * found.eigenvalues[0], LOWEST * mean)
-        gamma = np.geomspace(low, 1.2 * found.eigenvalues[-1], N_EIGENVALUES)
-        averages = found.averages(np.ones(len(found.eigenvalues)))
-        rows = [found.of_grid(gamma) / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
+        mean = resolvent.eigenvalues.mean()
+        low = max(0.3 * resolvent.eigenvalues[0], LOWEST * mean)
+        gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], N_EIGENVALUES)
+        averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
+        rows = [resolvent.of_grid(gamma) / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
         target = np.append(np.ones(len(averages)), [EXACT_WEIGHT] * 2)
         weight, _ = nnls(np.vstack(rows), target, maxiter=MAX_STEPS)
         used = weight > 0
         return cls(gamma[used], weight[used] / weight.sum())
 
-    def places(self, d: int) -> np.ndarray:
+    def eigenvalue_indices(self, d: int) -> np.ndarray:
         """Return the index (d,) of the eigenvalue of Σ for each of d eigenvectors of Ŝ in increasing order."""
         return np.searchsorted(np.cumsum(self.weight), (np.arange(d) + 0.5) / d).clip(max=len(self.gamma) - 1)
 
 
-def moments_along(found: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
+def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
     """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
 
     Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
     the squares of each column along them are multiplied by a linear function of γ that gives the variance along the
     column, of which Ŝ is an unbiased estimate.
     """
-    d, along = len(columns), found.vectors.T @ columns
-    index = spectrum.places(d)
+    d, along = len(columns), resolvent.vectors.T @ columns
+    index = spectrum.eigenvalue_indices(d)
     gamma = spectrum.gamma[index]
     for column in along.T:
         total = column @ column
@@ -99,7 +99,7 @@ def moments_along(found: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> 
             continue
         fraction = column**2 / total
         mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
-        tilt = (fraction @ found.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
+        tilt = (fraction @ resolvent.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
         factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
         column *= np.sqrt(factor / (fraction @ factor))
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
@@ -107,11 +107,14 @@ def moments_along(found: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> 
     return moments
 
 
-def ratios_along(found: Resolvent, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
-    """Return ratios (J,) of a covariance to the pooled one along eigenvectors of Ŝ, which must be of other samples."""
-    index, total = spectrum.places(len(pooled)), np.zeros((2, len(spectrum.gamma)))
+def ratios_along(resolvent: Resolvent, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """Return ratios (J,) of a covariance to the pooled covariance along eigenvectors of Ŝ.
+
+    Both covariances must be estimated from other samples than Ŝ.
+    """
+    index, total = spectrum.eigenvalue_indices(len(pooled)), np.zeros((2, len(spectrum.gamma)))
     for sums, matrix in zip(total, (covariance, pooled), strict=True):
-        np.add.at(sums, index, np.einsum("ia,ij,ja->a", found.vectors, matrix, found.vectors))
+        np.add.at(sums, index, np.einsum("ia,ij,ja->a", resolvent.vectors, matrix, resolvent.vectors))
     return np.divide(total[0], total[1], out=np.ones(len(spectrum.gamma)), where=total[1] > 0)
 
 
@@ -122,7 +125,7 @@ class Estimate(NamedTuple):
     error: float
 
 
-def jackknifed(of: Callable[..., float], *parts: np.ndarray) -> Estimate:
+def jackknife(of: Callable[..., float], *parts: np.ndarray) -> Estimate:
     """Return a function of the means of B parts (B, …), with the jackknife error from leaving each part out."""
     count = len(parts[0])
     leave_one_out = [(part.sum(axis=0)[None] - part) / (count - 1) for part in parts]

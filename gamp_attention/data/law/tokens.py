@@ -46,9 +46,9 @@ class SeenTokens:
 
     def without(self, part: int, parts: int) -> "SeenTokens":
         """Leave out every `parts`-th sample, starting from index `part`."""
-        kept = np.arange(len(self.tokens)) % parts != part
+        included = np.arange(len(self.tokens)) % parts != part
         patterns, pattern = self.patterns
-        return SeenTokens(self.tokens[kept], self.sources[kept], self.n_sources, (patterns, pattern[kept]))
+        return SeenTokens(self.tokens[included], self.sources[included], self.n_sources, (patterns, pattern[included]))
 
     @property
     def token(self) -> np.ndarray:
@@ -149,19 +149,19 @@ def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarr
             return None
         tried = range(k, k + 1)
     n, L, _ = tokens.shape
-    leading = _leading(tokens)
+    leading = _leading_directions(tokens)
     labels, offset = np.empty((n, L), dtype=int), 0
     for l in range(L):
-        of_token = _labels(tokens[:, l] @ leading, tried, seed)
-        labels[:, l] = of_token + offset
-        offset += of_token.max() + 1
+        token_labels = _fit_classes(tokens[:, l] @ leading, tried, seed)
+        labels[:, l] = token_labels + offset
+        offset += token_labels.max() + 1
     if offset == L:
         return None
     patterns, pattern = np.unique(labels, axis=0, return_inverse=True)
     return patterns, pattern.ravel()
 
 
-def _leading(tokens: np.ndarray) -> np.ndarray:
+def _leading_directions(tokens: np.ndarray) -> np.ndarray:
     """Return directions (d, k) whose variance exceeds the edge of the spectrum of pure noise, at least two."""
     n, L, d = tokens.shape
     rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
@@ -171,7 +171,7 @@ def _leading(tokens: np.ndarray) -> np.ndarray:
     return vectors[:, -count:]
 
 
-def _labels(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
+def _fit_classes(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
     """Return the classes (n,) of points (n, k), numbered from zero without gaps."""
     require_modules("classes", "sklearn")
     from sklearn.mixture import GaussianMixture

@@ -96,14 +96,14 @@ def on_grid(
     step = max(1, BLOCK_SIZE // J)
     for begin in range(0, n, step):
         rows = slice(begin, min(begin + step, n))
-        logs, more = log_likelihood(rows)
+        logs, numbers = log_likelihood(rows)
         weights, log_z[rows] = softmax_sum(logs + prior)
         mean[rows] = weights @ points
         second = weights @ (points[:, :, None] * points[:, None, :]).reshape(J, D * D)
         cov[rows] = second.reshape(-1, D, D) - mean[rows][:, :, None] * mean[rows][:, None, :]
-        if more is not None:
+        if numbers is not None:
             extra = np.empty(n) if extra is None else extra
-            extra[rows] = np.einsum("nj,nj->n", weights, more)
+            extra[rows] = np.einsum("nj,nj->n", weights, numbers)
         effective[rows] = 1 / np.einsum("nj,nj->n", weights, weights)
     if is_random and np.median(effective) < MIN_EFFECTIVE:
         needs = (
@@ -114,7 +114,10 @@ def on_grid(
 
 
 def in_blocks(
-    centres: np.ndarray, h: float, likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], given: np.ndarray
+    centres: np.ndarray,
+    h: float,
+    likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    observations: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
 
@@ -123,10 +126,10 @@ def in_blocks(
 
     Parameters
     ----------
-    centres : (n, D).
+    centres : (n, D) prior means of the whitened fields.
     h : spacing of the grid.
-    likelihood : f (J, P) and c (J,) of fields (J, D).
-    given : (n, P) y.
+    likelihood : function that returns f (J, P) and c (J,) at whitened fields (J, D).
+    observations : (n, P) y of each sample.
 
     Returns
     -------
@@ -135,7 +138,7 @@ def in_blocks(
     """
     n, D = centres.shape
     cells = np.round(centres / BLOCK_WIDTH)
-    blocks, number, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     if n < MIN_PER_BLOCK * len(blocks):
         return None
     points = spaced_grid(h, D, BLOCK_RADIUS + 0.5 * BLOCK_WIDTH * np.sqrt(D), False)
@@ -143,29 +146,29 @@ def in_blocks(
     products = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
     prior = -0.5 * np.sum(points**2, axis=1)
     mean, cov, log_z = np.empty((n, D)), np.empty((n, D, D)), np.empty(n)
-    more = np.empty((n, given.shape[1] + 1))
-    order, step = np.argsort(number.ravel(), kind="stable"), max(1, BLOCK_SIZE * 8 // len(points))
+    averages = np.empty((n, observations.shape[1] + 1))
+    order, step = np.argsort(block_of_sample.ravel(), kind="stable"), max(1, BLOCK_SIZE * 8 // len(points))
     for block, rows in zip(blocks * BLOCK_WIDTH, np.split(order, np.cumsum(count)[:-1]), strict=True):
         factors, constant = likelihood(block + points)
-        left = np.concatenate([points, factors, (prior + constant)[:, None]], axis=1).T
-        right = np.concatenate([products, factors, constant[:, None]], axis=1)
+        log_factors = np.concatenate([points, factors, (prior + constant)[:, None]], axis=1).T
+        averaged = np.concatenate([products, factors, constant[:, None]], axis=1)
         for begin in range(0, len(rows), step):
             part = rows[begin : begin + step]
-            off = centres[part] - block
-            weights = np.concatenate([off, given[part], np.ones((len(part), 1))], axis=1) @ left
+            offsets = centres[part] - block
+            weights = np.concatenate([offsets, observations[part], np.ones((len(part), 1))], axis=1) @ log_factors
             top = weights.max(axis=1, keepdims=True)
             weights -= top
             np.exp(weights, out=weights)
             total = weights.sum(axis=1, keepdims=True)
-            moments = (weights @ right) / total
+            moments = (weights @ averaged) / total
             first = moments[:, :D]
-            mean[part] = first - off
+            mean[part] = first - offsets
             second = np.empty((len(part), D, D))
             second[:, a, b] = second[:, b, a] = moments[:, D : D + len(a)] - first[:, a] * first[:, b]
             cov[part] = second
-            log_z[part] = (top + np.log(total))[:, 0] - 0.5 * np.sum(off**2, axis=1)
-            more[part] = moments[:, D + len(a) :]
-    return mean, cov, log_z + D * np.log(h / np.sqrt(2 * np.pi)), more
+            log_z[part] = (top + np.log(total))[:, 0] - 0.5 * np.sum(offsets**2, axis=1)
+            averages[part] = moments[:, D + len(a) :]
+    return mean, cov, log_z + D * np.log(h / np.sqrt(2 * np.pi)), averages
 
 
 @dataclass(frozen=True, eq=False)

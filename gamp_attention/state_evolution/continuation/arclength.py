@@ -174,7 +174,7 @@ def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
     return bool(np.abs(after.q).max() < ZERO * np.abs(first.q).max())
 
 
-def where_weights_vanish(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
+def find_vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
     """Return the parameter value at which q is zero, extrapolated as a smooth function of q, and its error."""
     size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
     p = np.array([u[-1] for u in points]) * curve.unit

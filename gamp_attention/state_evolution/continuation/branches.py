@@ -273,7 +273,7 @@ def continue_branch(
     if end == "fold":
         value, error, points = arclength.extremum(curve, points)
     elif end == "vanished":
-        limit = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
+        limit = _meeting_point(curve, points, family) if family else arclength.find_vanishing_point(curve, points)
         (value, error), points = limit, points[:-1]
     return _build_path(curve, points, end, to, value, error, stability)
 

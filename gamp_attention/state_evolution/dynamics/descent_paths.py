@@ -31,7 +31,7 @@ MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times 
 
 @dataclass(frozen=True, eq=False)
 class DescentForces:
-    """Averages over the fields at time t that drive the weights; for mixtures by source, summed over the components.
+    """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over the components.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
     if len(forces) == 1:
         return forces[0]
 
-    def summed(name: str, axis: int) -> np.ndarray:
+    def sum_field(name: str, axis: int) -> np.ndarray:
         first = getattr(forces[0], name)
         total = np.zeros((*first.shape[:axis], model.n_sources, *first.shape[axis + 1 :]))
         for path, force in zip(paths, forces, strict=True):
@@ -146,7 +146,9 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
 
     loss = sum(path.share * force.loss for path, force in zip(paths, forces, strict=True))
     error = sum(path.share * force.test_error for path, force in zip(paths, forces, strict=True))
-    return DescentForces(summed("m", 0), summed("theta", 0), summed("q", 1), summed("response", 1), loss, error)
+    return DescentForces(
+        sum_field("m", 0), sum_field("theta", 0), sum_field("q", 1), sum_field("response", 1), loss, error
+    )
 
 
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")

@@ -342,15 +342,15 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
     pairs = list(zip(components, moments, strict=True))
     S = 1 + max(int(component.sources.max()) for component in components)
 
-    def summed(name: str, axes: int = 1) -> np.ndarray:
+    def sum_field(name: str, axes: int = 1) -> np.ndarray:
         total = np.zeros((S,) * axes + getattr(moments[0], name).shape[axes:])
         for (probability, sources, _), part in pairs:
             total[np.ix_(*[sources] * axes)] += probability * getattr(part, name)
         return total
 
     return Moments(
-        **{name: summed(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
-        square=summed("square", axes=2),
+        **{name: sum_field(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
+        square=sum_field("square", axes=2),
         moreau=sum(component.share * part.moreau for component, part in pairs),
         loss=sum(component.share * part.loss for component, part in pairs),
         max_jacobian_trace=max(part.max_jacobian_trace for part in moments),

@@ -148,12 +148,12 @@ class _Search:
             return self._solve_without(family, n_damped)
         root = self._solve_faded(block)
         if root is not None:
-            return Outcome.WITHOUT_FAMILY, self._joined(root)
+            return Outcome.WITHOUT_FAMILY, self._prepend_path(root)
         nearby = self._solve_nearby(change)
         if nearby is None or not self._is_same_branch(nearby):
             outcome, root = self._solve_fading(block)
             if root is not None:
-                return outcome, self._joined(root)
+                return outcome, self._prepend_path(root)
         if nearby is not None:
             solution = replace(nearby, status=Status.CONVERGED, path=self.path + nearby.path[1:])
             return Outcome.SOLVED, solution
@@ -172,7 +172,7 @@ class _Search:
         status = Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE
         return Root(status, self.path, change, packing, None, self.F)
 
-    def _joined(self, root: Root) -> Root:
+    def _prepend_path(self, root: Root) -> Root:
         """Return a root whose path includes the damped steps that led to it."""
         return replace(root, path=self.path + root.path)
 
@@ -198,7 +198,7 @@ class _Search:
         here, n_left = self.path[-1], max(self.max_iter - len(self.path), 1)
         root = find_fixed_point(self.F, here.without(family), self.tol, n_left, n_damped, anywhere=True)
         if not root.status.converged or not self._grows_back(root.overlaps, family):
-            return Outcome.WITHOUT_FAMILY, self._joined(root)
+            return Outcome.WITHOUT_FAMILY, self._prepend_path(root)
         larger = here.arrays()[family] * (RESTART * FADED / family_size(here, family))
         self.path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: larger})]
         return Outcome.GREW_BACK, None

@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.law.parts import classes_of_moments
-from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknifed, moments_along
+from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknife, moments_along
 from gamp_attention.data.law.tokens import fit_targets, score_noise
 from gamp_attention.losses.registration import DecorrelatedAttention
 from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
@@ -243,7 +243,7 @@ def test_products_have_no_bias_by_noise():
     assert np.mean(values) == pytest.approx(9.0, abs=4 * np.std(values) / np.sqrt(200))
     left = [Products.of(np.delete(truth + parts[0], b, axis=0)).value for b in range(10)]
     assert np.allclose(products[0].without, left)
-    estimate = jackknifed(lambda m: float(m[0]), rng.standard_normal((10, 1)))
+    estimate = jackknife(lambda m: float(m[0]), rng.standard_normal((10, 1)))
     assert 0.1 < estimate.error < 0.6
 
 
