@@ -187,7 +187,7 @@ def test_an_interrupted_run_prints_one_line_and_resumes(scripts, jobs, start):
         time.sleep(0.05)
     err = interrupted(process)
     assert len(err.strip().splitlines()) == 1
-    assert "run the same again" in err
+    assert "run the same command again" in err
     (scripts.out / "mended").touch()
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "finished before: holds" in done.stdout

@@ -17,7 +17,9 @@ COMMAND, MODULE = "gamp-attention", "gamp_attention.cli.main"
 
 
 def _end(*_: Any) -> None:
-    os.write(2, f"{COMMAND}: interrupted during start-up, before any work was done; run the command again\n".encode())
+    os.write(
+        2, f"{COMMAND}: interrupted during start-up, before any work was done; run the same command again\n".encode()
+    )
     os._exit(130)
 
 

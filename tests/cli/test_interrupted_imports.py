@@ -30,7 +30,7 @@ def test_ctrl_c_during_imports_leaves_one_line(start, tmp_path, library, way):
     wait_until_mapped(process, library)
     words = interrupted(process)
     assert words.startswith("gamp-attention")
-    assert "run the same again" in words
+    assert "run the same command again" in words
     assert words.count("\n") == 1
 
 

@@ -54,7 +54,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stops_at(patch, message_passing, "gamp_step", 8)
         assert main(command) == 130
-    assert f"--init {out} with another --out continues from there" in capsys.readouterr().err
+    assert f"--init {out} with another --out continues from them" in capsys.readouterr().err
     with np.load(out, allow_pickle=False) as stored:
         assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
         assert ga.train_loss(ga.Dataset(data.tokens, data.outputs, data.positions), stored["Q"]) == pytest.approx(
@@ -71,7 +71,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
 def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stops_at(patch, comparison, "compare_branch", 2)
-        with pytest.raises(comparison.Interrupted, match="on the positional branch, the semantic branch is") as stopped:
+        with pytest.raises(comparison.Interrupted, match="on the positional branch; the semantic branch is") as stopped:
             ga.compare(model, 40, 1.5, gd_steps=5, instances=2, rtol=1e-2)
     finished = stopped.value
 

@@ -55,7 +55,9 @@ def quiet_interrupts() -> None:
         if not issubclass(kind, KeyboardInterrupt):
             traceback.print_exception(kind, error, trace)
             return
-        message = str(error) or "interrupted: run the same again; stored trials and cells are not computed again"
+        message = (
+            str(error) or "interrupted: run the same command again; stored trials and cells are not computed again"
+        )
         print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(130)

@@ -159,7 +159,10 @@ def run_scripts(scripts: Sequence[Script], options: argparse.Namespace, more: Se
                 unfinished.keep(row for row in rows.values() if row.held is not None)
     except Interrupted as interrupted:
         if not interrupted.said:
-            print("validation: interrupted: run the same again; finished scripts are not run twice", file=sys.stderr)
+            print(
+                "validation: interrupted: run the same command again; finished scripts are not run twice",
+                file=sys.stderr,
+            )
         return 130
     ordered = [rows[name] for name in names]
     print(format_table(ordered), flush=True)
