@@ -13,9 +13,9 @@ from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
+from gamp_attention.cli.error_report import add_path, path_numbers, path_of, test_errors
 from gamp_attention.cli.output import chosen, report, say
 from gamp_attention.cli.parser import add_l1, chosen_penalty
-from gamp_attention.cli.test_errors import add_path, path_numbers, path_of, test_errors
 from gamp_attention.data.dataset import Dataset, held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape

@@ -45,7 +45,7 @@ def test_fit_goes_on_from_a_checkpoint(arrays, tmp_path, capsys):
     path, _ = arrays
     file = tmp_path / "run.npz"
     assert main(["fit", str(path), "--checkpoint", str(tmp_path / "none" / "run.npz")]) == 2
-    assert "checkpoint: needs a file in a folder that exists" in capsys.readouterr().err
+    assert "checkpoint: needs a file in an existing folder" in capsys.readouterr().err
     outs = [tmp_path / name for name in ("whole.npz", "cut.npz")]
     assert main(["fit", str(path), "--out", str(outs[0])]) == 0
     there = ["fit", str(path), "--checkpoint", str(file), "--checkpoint-every", "0", "--out", str(outs[1])]

@@ -279,7 +279,7 @@ def test_bad_paths_are_named(rows):
     ]:
         with pytest.raises(error, match=text):
             ga.regularization_path(rows, **options)
-    with pytest.raises(ValueError, match="lams: needs None beside a dictionary"):
+    with pytest.raises(ValueError, match="lams: needs None, because"):
         ga.regularization_path({0.1: rows}, [0.1])
     with pytest.raises(ValueError, match="data: needs one dataset at least"):
         ga.regularization_path({})

@@ -70,7 +70,7 @@ def test_signatures_state_the_default_risk():
     }
     assert defaults.pop("compare") == "asymptotic"
     assert defaults.pop("gamp_step") is Parameter.empty
-    assert set(defaults) >= {"run_gamp", "minimize_risk", "gradient", "train_loss", "sweep"}
+    assert set(defaults) >= {"run_gamp", "minimize_risk", "gradient", "train_loss"}
     assert set(defaults.values()) == {"exact"}
 
 
