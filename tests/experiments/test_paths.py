@@ -281,5 +281,5 @@ def test_bad_paths_are_named(rows):
             ga.regularization_path(rows, **options)
     with pytest.raises(ValueError, match="lams: needs None, because"):
         ga.regularization_path({0.1: rows}, [0.1])
-    with pytest.raises(ValueError, match="data: needs one dataset at least"):
+    with pytest.raises(ValueError, match="data: needs at least one dataset"):
         ga.regularization_path({})
