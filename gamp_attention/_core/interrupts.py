@@ -1,10 +1,11 @@
-"""Handling of Ctrl-C during the imports of the command line and during the compilation of kernels.
+"""Handling of Ctrl-C during the imports of the command line, during its commands and while kernels are compiled.
 
 During imports, the process prints one line instead of a traceback and ends, because no work has been done. This module
 is imported before all others. It has no effect on processes that use the package without its command line. During
-compilation, callbacks of LLVM may ignore the interrupt, so it is raised again.
+compilation and during a command, libraries may ignore the interrupt, so it is sent again.
 """
 
+import _thread
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 COMMAND, MODULE = "gamp-attention", "gamp_attention.cli.main"
+RESEND_AFTER = 0.05  # seconds after which an interrupt that a library has dropped is sent again
 
 
 def _end(*_: Any) -> None:
@@ -36,19 +38,19 @@ def raise_interrupts() -> None:
 
 
 @contextmanager
-def interruptible_compilation() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt in or after the block if Ctrl-C was pressed in it and a library has ignored that.
 
-    Python prints and drops exceptions in callbacks from C, for example from LLVM: compilation then continues, or ends
-    with another error. So each pass of the compiler checks whether Ctrl-C was pressed before it.
+    Python prints and drops exceptions in callbacks from C: LLVM then compiles on, and the Sobol generator of scipy
+    returns wrong numbers. So a dropped interrupt is sent again, and an error after Ctrl-C counts as the interrupt.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # no change in a nested block, in another thread, or if the user has set a handler
         return
-    from numba.core import event  # imported here because this module is imported before all others
-
-    pressed, previous_hook = False, sys.unraisablehook
+    pressed, resend, previous_hook = False, None, sys.unraisablehook
+    # a signal to the main thread also ends its system calls; Windows has none, and there the next instruction ends
+    send = getattr(signal, "pthread_kill", lambda *_: _thread.interrupt_main())
 
     def press(number: int, frame: Any) -> None:
         nonlocal pressed
@@ -56,22 +58,18 @@ def interruptible_compilation() -> Iterator[None]:
         signal.default_int_handler(number, frame)
 
     def report(unraisable: Any) -> None:
+        nonlocal resend
         if unraisable.exc_type is not KeyboardInterrupt:
             previous_hook(unraisable)
-
-    class Check(event.Listener):
-        def on_start(self, event: Any) -> None:
-            if pressed:
-                raise KeyboardInterrupt
-
-        def on_end(self, event: Any) -> None:
-            pass
+            return
+        resend = threading.Timer(RESEND_AFTER, send, (threading.main_thread().ident, signal.SIGINT))
+        resend.daemon = True
+        resend.start()
 
     signal.signal(signal.SIGINT, press)
     sys.unraisablehook = report
     try:
-        with event.install_listener("numba:run_pass", Check()):
-            yield
+        yield
     except Exception:
         if pressed:
             raise KeyboardInterrupt from None
@@ -79,7 +77,9 @@ def interruptible_compilation() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = previous_hook
-    if pressed:
+        if resend:
+            resend.cancel()
+    if resend:
         raise KeyboardInterrupt
 
 

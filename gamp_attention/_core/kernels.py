@@ -32,7 +32,7 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
 
 from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.interrupts import interruptible_compilation
+from gamp_attention._core.interrupts import interruptible
 from gamp_attention._core.progress import announce_compilation
 
 PACKAGE = Path(__file__).parent.parent
@@ -121,7 +121,7 @@ class Kernel(CPUDispatcher):
         collects = gc.isenabled()
         gc.disable()  # the compiler makes many objects: garbage collections took a seventh of its time
         try:
-            with interruptible_compilation():
+            with interruptible():
                 return super().compile(sig)
         finally:
             if collects:

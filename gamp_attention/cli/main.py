@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupts.raise_interrupts()
         check_extras(options)
         check_outputs(options)
-        with Progress(f"{options.command} "):  # solvers nest their progress bars in this bar
+        # solvers nest their progress bars in this bar
+        with interrupts.interruptible(), Progress(f"{options.command} "):
             return options.run(options)
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command line is being imported ends in one line, whatever library is at work."""
+"""Ctrl-C during the imports of the command line and during its commands ends in one line, in any library."""
 
 import time
 from pathlib import Path
@@ -52,3 +52,32 @@ def test_once_it_has_begun_the_command_tells(start):
 def test_the_package_alone_and_handlers_of_others_are_left(start, before, module, handler):
     code = f"import signal\n{before}\nimport {module}\nprint({HANDLER} is {handler})"
     assert start("-c", code).communicate(timeout=60)[0] == "True\n"
+
+
+def test_an_interrupt_that_a_library_drops_is_sent_again(start):
+    # ctypes prints and drops exceptions in callbacks; the callback gets Ctrl-C, as the Sobol generator of scipy may
+    work = (
+        "def work(*_, **__):\n"
+        "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
+        "    press(); time.sleep(30); sys.exit('went on')\n"
+    )
+    head = "import ctypes, os, signal, sys, time\nimport gamp_attention.cli.main as module\n"
+    code = f"{head}{work}module.solve_state_evolution = work\nsys.exit(module.main())  # gamp_attention.cli.main"
+    process = start("-c", code, "solve")
+    message = process.communicate(timeout=25)[1]
+    assert process.returncode == 130
+    assert message.startswith("gamp-attention solve: interrupted")
+    assert message.count("\n") == 1
+
+
+def test_an_error_that_an_interrupt_caused_counts_as_the_interrupt(start):
+    work = (
+        "def work(*_, **__):\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+        "    except KeyboardInterrupt: raise ImportError('a library turned the interrupt into this') from None\n"
+    )
+    head = "import os, signal, sys, time\nimport gamp_attention.cli.main as module\n"
+    code = f"{head}{work}module.solve_state_evolution = work\nsys.exit(module.main())  # gamp_attention.cli.main"
+    process = start("-c", code, "solve")
+    assert process.communicate(timeout=25)[1].startswith("gamp-attention solve: interrupted")
+    assert process.returncode == 130
