@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gamp_attention as ga
+from gamp_attention.experiments import comparison
 
 try:
     import torch
@@ -110,6 +112,14 @@ def tiny_sweep(model, tmp_path_factory):
 @pytest.fixture(scope="session")
 def data(model):
     return ga.sample(model, d=200, alpha=1.5, seed=0)
+
+
+@pytest.fixture(scope="module")
+def quick_comparisons():
+    """Reduce the number of paths by which comparisons predict trajectories from 4096 to 512."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "trajectory", partial(ga.trajectory, n_paths=512))
+        yield
 
 
 @pytest.fixture

@@ -31,9 +31,10 @@ def test_pictures_replace_pictures_of_the_package_only(trajectory, tmp_path, suf
     with pytest.raises(ValueError, match=r"path: needs the name of a new file, or of a picture .*overwrite=True"):
         ga.plot_trajectory(trajectory, path=path)
     assert path.read_bytes() == foreign
-    ga.plot_trajectory(trajectory, path=path, overwrite=True)
-    assert kind_of(path) == "picture"
-    assert len(path.read_bytes()) == pytest.approx(len(ours), rel=0.01)
+    if suffix == "png":  # saving takes most of the time of this test, and replaces files of all kinds in the same way
+        ga.plot_trajectory(trajectory, path=path, overwrite=True)
+        assert kind_of(path) == "picture"
+        assert len(path.read_bytes()) == pytest.approx(len(ours), rel=0.01)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 

@@ -79,7 +79,7 @@ def test_errors_cover_the_difference_to_finer_averages(replicas, request):
     """Require coverage in 95 % of the numbers of random models, at all accuracies and for insufficient budgets."""
     rng = np.random.default_rng(11)
     grids, hits = engine.by_grids, []
-    for seed in range(50):
+    for seed in range(25):
         model = draw_model(rng, [(2, 1), (3, 1)] if replicas else [(2, 1), (3, 1), (2, 2)])
         rtol, budget = 10.0 ** rng.integers(-7, -1), int(2 ** rng.uniform(13, 15))
         with pytest.MonkeyPatch.context() as patch:

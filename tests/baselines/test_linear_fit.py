@@ -84,7 +84,7 @@ def test_fits_approach_the_asymptotic_baseline(model):
     instance, the deviation is O(1/d).
     """
     base, count = linear_baseline(model), 24
-    for d in (200, 1000):
+    for d in (150, 600):
         draws = [ga.sample(model, d, 1.5, 100 + seed) for seed in range(count)]
         fits = [fit_linear_baseline(data) for data in draws]
         limits = [linear_baseline(data.instance_model()) for data in draws]

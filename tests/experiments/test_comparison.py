@@ -12,8 +12,8 @@ from gamp_attention.experiments.figures import plot_comparison
 
 
 @pytest.fixture(scope="module")
-def comparison(model):
-    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50)
+def comparison(model, quick_comparisons):
+    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, instances=2, rtol=1e-2)
 
 
 def test_rows_hold_every_solver(comparison):
@@ -36,7 +36,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_models_are_compared_too(name, tmp_path):
+def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
     found = ga.compare(
         OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=3000, instances=2
     )

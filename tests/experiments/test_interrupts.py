@@ -68,7 +68,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     assert "nothing was written: run the same command again" in capsys.readouterr().err
 
 
-def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys):
+def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys, quick_comparisons):
     with monkeypatch.context() as patch:
         stops_at(patch, comparison, "compare_branch", 2)
         with pytest.raises(comparison.Interrupted, match="on the positional branch; the semantic branch is") as stopped:

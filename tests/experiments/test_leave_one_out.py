@@ -111,7 +111,9 @@ def test_features_may_be_of_any_distribution(kind, form):
         assert abs(loo.test_error / np.mean((y - exact) ** 2 / 2) - 1) < 0.01
         labels = np.sign(y)
         logistic = ga.LabelledDataset(x, labels, ga.LogisticLoss(), lam=lam)
-        model = LogisticRegression(C=1 / (lam * d), fit_intercept=False, tol=1e-10, max_iter=10000)
+        model = LogisticRegression(
+            C=1 / (lam * d), fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=10000
+        )
         z = cross_val_predict(model, x, labels, cv=LeaveOneOut(), method="decision_function")
         exact = np.logaddexp(0, -labels * z).mean()
         loo = ga.leave_one_out(logistic, ga.run_gamp(logistic, "random"), form=form)

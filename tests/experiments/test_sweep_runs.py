@@ -152,7 +152,7 @@ def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
 
 def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_path):
     folder, rng, seen, kills = tmp_path / "cells", random.Random(0), {}, 0
-    while kills < 4:
+    while kills < 3:
         # first within a chain, of which one cell is finished
         process, aim = start(folder), len(seen) + (rng.randint(1, 4) if kills else 1)
         while process.poll() is None and len(files(folder)) < aim:
@@ -164,7 +164,7 @@ def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_pat
         now = files(folder)
         assert {name: now.get(name) for name in seen} == seen, "a finished cell was computed again"
         seen = now
-    assert 4 <= len(seen) < CELLS
+    assert 3 <= len(seen) < CELLS
     done = sweep(model, folder, **TINY)
     assert (done.computed, done.reused) == (CELLS - len(seen), len(seen))
     assert {name: files(folder)[name] for name in seen} == seen

@@ -102,13 +102,13 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_gamp_on_glms_agrees_with_state_evolution(name):
     model, init = MODELS[name]
-    gaps = []
+    rtol, gaps = 1e-2 if name == "multinomial" else 2e-2, []
     for seed in range(3):
         data = ga.sample(model, d=250, alpha=4.0, seed=seed)
         result = ga.run_gamp(data, init)
         assert result.converged
         assert result.fixed_point
-        here = ga.solve_state_evolution(data.instance_model(), data.alpha, init, rtol=1e-2, stability=False)
+        here = ga.solve_state_evolution(data.instance_model(), data.alpha, init, rtol=rtol, stability=False)
         assert here.converged
         gaps.append([np.trace(a - b, axis1=-2, axis2=-1).sum() / np.trace(b, axis1=-2, axis2=-1).sum() for a, b in zip(
             (result.overlaps.q, result.overlaps.theta, result.overlaps.V),

@@ -11,9 +11,9 @@ NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], 
 
 
 def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
-    """Newton's method on few random points finds a small θ, which is noise: .002 with an error of .005."""
+    """Newton's method on few random points finds a small θ, which is noise: .007 with an error of .02."""
     model, alpha = NOISY
-    se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=4e5, stability=False)
+    se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=1.2e4, stability=False)
     assert se.status is ga.Status.LOST
     assert np.isnan(se.train_loss)
     assert "theta = " in se.message
@@ -88,7 +88,7 @@ def test_errors_hold_if_student_fields_hardly_vary():
     Levels agreed to 1e-8 in V with a common error of 5e-7, and differed by 3e-6 in the training loss.
     """
     model = ga.paper_model(0.113, sigma=0.9386, lam=0.0126, A=[[0.567, 0.376], [0.542, -0.085]])
-    fine = ga.solve_state_evolution(model, 3.867, rtol=1e-6, stability=False)
+    fine = ga.solve_state_evolution(model, 3.867, rtol=3e-6, stability=False)
     assert fine.converged
     for rtol in (1e-2, 1e-4, 1e-5):
         rough = ga.solve_state_evolution(model, 3.867, rtol=rtol, stability=False)

@@ -53,7 +53,7 @@ def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     whole = perturb(at)
     assert Channel(model, at).foldable
     assert not Channel(model, whole).foldable
-    folded, plain = SobolRule(2048, 8, seed=(1,)), SobolRule(8192, 8, seed=(2,))
+    folded, plain = SobolRule(1024, 8, seed=(1,)), SobolRule(4096, 8, seed=(2,))
     few = folded.moments(Channel(model, at), squares=True)
     many = plain.moments(Channel(model, whole), squares=True)
     ratios = []
@@ -88,7 +88,7 @@ def test_student_fields_first_make_the_response_of_columns_several_times_more_ac
     model, at = CASES["columns"]
     few, many = (
         np.array(
-            [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(8192, 16).moments(Channel(model, o))]
+            [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(4096, 16).moments(Channel(model, o))]
         )
         for o in (at, perturb(at))
     )

@@ -37,9 +37,9 @@ def test_both_branches_have_the_expected_values(branch):
 def test_errors_cover_a_finer_run(branch, model):
     se = branch[1]
     assert se.relative_error <= 1e-4
-    fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=3e-6, stability=False)
+    fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=1e-5, stability=False)
     assert fine.converged
-    assert fine.relative_error <= 3e-6
+    assert fine.relative_error <= 1e-5
     for key in ("q", "m", "theta", "V"):
         away = np.abs(getattr(se.overlaps, key) - getattr(fine.overlaps, key))
         assert np.all(away <= getattr(se.overlaps_error, key) + getattr(fine.overlaps_error, key)), key

@@ -18,7 +18,9 @@ def predictions():
 
     def predicted(model, alpha, name, *, damping, seed, **options):
         if (name, damping, seed) not in predictions:
-            predictions[name, damping, seed] = ga.trajectory(model, alpha, name, damping=damping, seed=seed, **options)
+            predictions[name, damping, seed] = ga.trajectory(
+                model, alpha, name, damping=damping, seed=seed, n_paths=1024, **options
+            )
         return predictions[name, damping, seed]
 
     with pytest.MonkeyPatch.context() as patch:
