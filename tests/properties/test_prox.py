@@ -43,7 +43,7 @@ def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
     return min(minimize(with_slope, point, jac=True, method="BFGS", options={"gtol": 1e-8}).fun for point in best)
 
 
-@examples(40)
+@examples(25)
 @given(proximal_problems(n=2))
 def test_brute_force_finds_no_lower_minimum(problem):
     loss, params, omega, V = problem
@@ -55,7 +55,7 @@ def test_brute_force_finds_no_lower_minimum(problem):
         assert out.moreau[mu] <= minimize_by_brute_force(values, omega[mu], V) + 1e-9
 
 
-@examples(60)
+@examples(30)
 @given(proximal_problems())
 def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
     """∇_ω of the Moreau envelope is −g = V⁻¹(ω − z), by central differences away from jumps."""
