@@ -104,8 +104,10 @@ def denoise(
     """
     n, L, r = _checked_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
-    metric, params = make_metric(V), np.ascontiguousarray(params, dtype=float)
-    flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
+    metric = make_metric(V)
+    # kernels are compiled again for read-only arrays, such as the arrays of reports
+    params, omega = (np.require(array, float, ("C", "W")) for array in (params, omega))
+    flat = omega.reshape(n, L * r)
     out = allocate_result(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
     most, points, long = 0 if hold else most, search_points(L * r), is_long(loss, n, most)
