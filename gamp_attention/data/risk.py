@@ -60,6 +60,11 @@ class RiskAtPoint:
         return self.fields()
 
     @property
+    def losses(self) -> np.ndarray:
+        """Return ℓ_μ (n,) at z."""
+        return self._derivatives[0]
+
+    @property
     def loss_gradients(self) -> np.ndarray:
         """Return ∇ℓ_μ (n, L, r) at z."""
         return self._derivatives[1]

@@ -145,30 +145,14 @@ class FactoredHessian:
         """Return F⁻¹ times vectors (k, c)."""
         if self.signs is not None:
             return deterministic_product(self.whitener, columns)
-        from scipy.linalg import solve_triangular
-
-        out = np.empty(columns.shape)
-
-        def work(part: slice) -> None:
-            out[:, part] = solve_triangular(self.whitener, columns[:, part], lower=True, check_finite=False)
-
-        over_panels(work, columns.shape[1])
-        return out
+        return _solve_triangular(self.whitener, columns)
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """Return the inverse of H, with curvature `level` along rotations, times vectors (k, c)."""
         white = self.whiten(columns)
         if self.signs is not None:
             return deterministic_product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
-        from scipy.linalg import solve_triangular
-
-        out = np.empty(columns.shape)
-
-        def work(part: slice) -> None:
-            out[:, part] = solve_triangular(self.whitener, white[:, part], lower=True, trans=1, check_finite=False)
-
-        over_panels(work, columns.shape[1])
-        return out
+        return _solve_triangular(self.whitener, white, transposed=True)
 
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
         """Return A = X̃ H⁻¹ X̃ᵀ (m, k, k) of each sample, without the contribution of rotations.
@@ -185,6 +169,19 @@ class FactoredHessian:
             return A
         along = (self.flat @ columns).T.reshape(-1, k, len(self.flat))
         return A - along @ along.transpose(0, 2, 1) / self.level
+
+
+def _solve_triangular(F: np.ndarray, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """Return F⁻¹, or F⁻ᵀ, times vectors (k, c) for a lower triangular F, identical for any number of threads."""
+    from scipy.linalg import solve_triangular
+
+    out = np.empty(columns.shape)
+
+    def work(part: slice) -> None:
+        out[:, part] = solve_triangular(F, columns[:, part], lower=True, trans=int(transposed), check_finite=False)
+
+    over_panels(work, columns.shape[1])
+    return out
 
 
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:

@@ -29,7 +29,7 @@ from gamp_attention.experiments.inference.hessian import (
     scaled_blocks,
     token_rows,
 )
-from gamp_attention.experiments.inference.refits import refit_samples, tokens_fields
+from gamp_attention.experiments.inference.refits import refit_samples
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.results import Result
@@ -151,8 +151,7 @@ def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndar
 
     To second order in the shift of the weights, the minimum decreases by ℓ + gᵀ(z − z_∖)/2.
     """
-    g, loss = -at.loss_gradients, sample_derivatives(at.loss, at.params, at.z)[0]
-    return at.train_loss * data.dim - loss - 0.5 * np.einsum("nla,nla->n", g, at.z - fields)
+    return at.train_loss * data.dim - at.losses - 0.5 * np.einsum("nla,nla->n", -at.loss_gradients, at.z - fields)
 
 
 def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -300,11 +299,6 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
     return Q, at
 
 
-def is_trusted(data: Dataset, gamp: Any) -> bool:
-    """Return whether the leave-one-out error of a result is trusted."""
-    return leave_one_out(data, gamp).trusted
-
-
 def is_convex(data: Dataset) -> bool:
     """Return whether the risk is convex, as the loss declares; all penalties are convex."""
     return bool(getattr(data.student, "convex", False))
@@ -315,11 +309,6 @@ def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) ->
     terms = data.terms("exact")
     losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
     return losses if data.is_labelled else 2 * losses / data.n_tokens
-
-
-def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
-    """Return the fields (L, r) of one sample."""
-    return tokens_fields(data, Q, np.array([sample]))[0]
 
 
 class _Estimate:
