@@ -36,13 +36,13 @@ Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gra
 
 
 @contextmanager
-def few_threads(n_numbers: int, few: int = 10_000_000) -> Iterator[None]:
-    """Use one torch thread if the tokens have fewer than `few` numbers: synchronization would take longer than work."""
+def few_threads(n_numbers: int) -> Iterator[None]:
+    """Use one torch thread if the tokens have few numbers: synchronization would take longer than the work."""
     import torch
 
     before = torch.get_num_threads()
     try:
-        if n_numbers < few:
+        if n_numbers < 10_000_000:
             torch.set_num_threads(1)
         yield
     finally:

@@ -28,7 +28,7 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.experiments.inference.hessian import TokenRows, data_hessian, scaled_blocks
-from gamp_attention.experiments.inference.leave_one_out import is_convex, leave_one_out, trained
+from gamp_attention.experiments.inference.leave_one_out import is_convex, leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, summed
 from gamp_attention.penalties.matrix import on_kinks
@@ -144,7 +144,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     >>> bool(0.85 < inside.mean() < 0.95)
     True
     """
-    Q, at = trained(data, gamp)
+    Q, at = require_trained(data, gamp)
     law = _column_law(data)
     reasons = _training_faults(data, gamp)
     with one_thread():

@@ -188,10 +188,6 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     """Return the factored Hessian at Q (d, r), with the exact risk `at` Q, in the coordinates of `tokens`.
 
     The default are the original coordinates. A Hessian with negative curvature is factored by its eigenvectors.
-
-    Raises
-    ------
-    MemoryError : if the Hessian does not fit into the available memory.
     """
     from scipy.linalg import LinAlgError, cholesky, eigh
 

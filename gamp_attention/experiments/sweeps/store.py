@@ -188,11 +188,6 @@ class Store:
     """Folder with the manifest `sweep.json` and the cells `cells/KEY.json`; `begin` creates it.
 
     Several processes may use one folder at a time; `claims` divides the cells among them.
-
-    Raises
-    ------
-    TypeError : if `folder` is not a path.
-    ValueError : if `folder` is empty.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -207,9 +202,7 @@ class Store:
     def begin(self, manifest: dict[str, Any]) -> None:
         """Create the folder and write the manifest: plain data with at least "model", the hash of the model.
 
-        Raises
-        ------
-        ValueError : if the folder belongs to another model or has other files, or cannot be written.
+        Raise ValueError if the folder belongs to another model or has other files, or cannot be written.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")

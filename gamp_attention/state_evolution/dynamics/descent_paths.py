@@ -64,7 +64,7 @@ class DescentPaths:
     """
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator) -> None:
-        self.share, self.sources, self.model = component
+        self.probability, self.sources, self.model = component
         self._n, self._batch, self._rng = component_paths(component, n_paths, n_iter), batch, rng
         self._paths = FieldPaths(self.model, self._n, rng)
         L, r = self.model.n_tokens, self.model.rank
@@ -141,11 +141,11 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
         first = getattr(forces[0], name)
         total = np.zeros((*first.shape[:axis], model.n_sources, *first.shape[axis + 1 :]))
         for path, force in zip(paths, forces, strict=True):
-            total[(slice(None),) * axis + (path.sources,)] += path.share * getattr(force, name)
+            total[(slice(None),) * axis + (path.sources,)] += path.probability * getattr(force, name)
         return total
 
-    loss = sum(path.share * force.loss for path, force in zip(paths, forces, strict=True))
-    error = sum(path.share * force.test_error for path, force in zip(paths, forces, strict=True))
+    loss = sum(path.probability * force.loss for path, force in zip(paths, forces, strict=True))
+    error = sum(path.probability * force.test_error for path, force in zip(paths, forces, strict=True))
     return DescentForces(
         sum_field("m", 0), sum_field("theta", 0), sum_field("q", 1), sum_field("response", 1), loss, error
     )
@@ -181,14 +181,7 @@ class DescentMethod:
 
 
 def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None) -> DescentMethod:
-    """Return the method of a given name, after checking its settings; None stands for the default of a setting.
-
-    Raises
-    ------
-    TypeError : if a setting is not a real number, or `lr` is not a number or a sequence of numbers.
-    ValueError : if `lr` is empty or not positive, `momentum` is not in [0, 1), `batch` is not in (0, 1], or a setting
-        is given that the method does not have.
-    """
+    """Return the method of a given name, after checking its settings; None stands for the default of a setting."""
     if check.ndim("lr", lr) == 1:
         if len(lr) == 0:
             raise check.fail("lr", lr, "a number > 0, or a sequence of at least one such number")

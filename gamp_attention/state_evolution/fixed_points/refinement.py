@@ -408,15 +408,9 @@ def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray
 
 
 def _build_result(
-    point: Point,
-    errors: np.ndarray,
-    error: float,
-    indicators: Indicators,
-    path: list[Overlaps],
-    n_iter: int,
-    rtol: float,
-    max_work: float,
-) -> StateEvolutionResult:
+    point: Point, errors: np.ndarray, error: float, indicators: Indicators, path: list[Overlaps], n_iter: int,
+    rtol: float, max_work: float,
+) -> StateEvolutionResult:  # fmt: skip
     """Return the result at the last point.
 
     `path` are the overlaps up to the solution on the first rule; `n_iter` counts the iterations on all rules.
@@ -446,12 +440,9 @@ def _build_result(
         train_loss_error=float(errors[k]),
         test_error=float(point.numbers[k + 1]),
         test_error_error=float(errors[k + 1]),
-        jump_mass=indicators.jump_mass,
-        jump_mass_error=indicators.jump_mass_error,
         V_hat=V_hat,
         V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        replicon=indicators.replicon,
-        replicon_error=indicators.replicon_error,
+        **vars(indicators),
         stability=None,
         consistent=consistent,
         validity=explanation,
