@@ -263,7 +263,7 @@ class Dataset(DisplayMixin):
         return self._copy(
             tokens=np.asarray(self.tokens)[rows],
             groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
-            _risks={name: terms[id(each)] for name, each in self._risks.items()},  # both risks may have the same terms
+            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},  # both risks may have the same terms
             **parts,
         )
 

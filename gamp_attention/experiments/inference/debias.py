@@ -453,11 +453,11 @@ def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Cur
         weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
         error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
         z = at.z[:, 0, a] - weights * leverage * error
-        known = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
-        error = error - known @ np.linalg.lstsq(known, error, rcond=None)[0]
+        regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
+        error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
         for power in (2, 3):
-            part = known[:, 1] ** power
-            part = part - known @ np.linalg.lstsq(known, part, rcond=None)[0]
+            part = regressors[:, 1] ** power
+            part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
             if _association(error, part) > NONLINEAR:
                 return ["labels are not linear in the fields: weights are coefficients of the best linear prediction"]
     return []

@@ -106,14 +106,15 @@ def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
     before = previous_row if previous_row is not None and previous_row.get("converged") else {}
-    known = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
-    result, known, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol, known)
+    derivatives = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
+    near = row_overlaps(before)
+    result, derivatives, warm = solve_near(model, cell.alpha, cell.branch, near, settings.rtol, derivatives)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {
-        "derivatives": None if known is None else known.to_dict(),
+        "derivatives": None if derivatives is None else derivatives.to_dict(),
         "overlaps_error": _lists(result.overlaps_error),
         "jump_share": float(result.jump_mass.sum() / total),
         "jump_share_error": float(result.jump_mass_error.sum() / total),

@@ -78,13 +78,13 @@ class Claims:
             return False
         lock = path.with_suffix(".lock")
         if not _create(lock, text):
-            left = _read(lock)
-            if left is not None and self._is_void(left):  # the process that made this lock was killed
+            old_lock = _read(lock)
+            if old_lock is not None and self._is_void(old_lock):  # the process that made this lock was killed
                 lock.unlink(missing_ok=True)
             return False
         try:
-            known = _read(path)
-            if known is None or known.text != claim.text:
+            current = _read(path)
+            if current is None or current.text != claim.text:
                 return False
             aside = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
             aside.write_bytes(text)
@@ -206,11 +206,11 @@ class Store:
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")
-        known = self.manifest()
-        if known is not None and known.get("model") != manifest["model"]:
+        existing = self.manifest()
+        if existing is not None and existing.get("model") != manifest["model"]:
             needs = "another folder, because this folder has the cells of another model"
             raise check.fail("folder", str(self.folder), needs)
-        if known is None and self._has_other_files():
+        if existing is None and self._has_other_files():
             needs = "the folder of a sweep, or a folder whose subfolder 'cells' has no other files; choose another name"
             raise check.fail("folder", str(self.folder), needs)
         try:
@@ -219,7 +219,7 @@ class Store:
             raise check.fail("folder", str(self.folder), f"a folder that can be created ({error.strerror})") from error
         if not os.access(self._cells, os.W_OK):
             raise check.fail("folder", str(self.folder), "a folder that can be written to")
-        if known != manifest:
+        if existing != manifest:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             path = self.folder / "sweep.json"
             write_atomically(path, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
