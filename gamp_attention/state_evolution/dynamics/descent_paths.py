@@ -152,6 +152,7 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
 
 
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")
+USED_BY = {"lr": DESCENTS, "momentum": ("momentum", "nesterov"), "batch": ("sgd",), "damping": ("gamp",)}
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch
 
@@ -188,8 +189,7 @@ def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None
         steps = tuple(check.real(f"lr[{t}]", step, low=0, strict=True) for t, step in enumerate(lr))
     else:
         steps = (check.real("lr", lr, low=0, strict=True),)
-    require_unused(method, {"momentum": momentum}, ("momentum", "nesterov"))
-    require_unused(method, {"batch": batch}, ("sgd",))
+    require_unused(method, momentum=momentum, batch=batch)
     if method in ("momentum", "nesterov"):
         momentum = check.real("momentum", MOMENTUM if momentum is None else momentum, low=0, high=1)
         if momentum == 1:
@@ -199,11 +199,10 @@ def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None
     return DescentMethod(steps, batch=fraction if method == "sgd" else 1.0)
 
 
-def require_unused(method: str, settings: dict[str, Any], methods: tuple[str, ...]) -> None:
-    """Raise ValueError if a setting of some methods is given, not None, with a method that does not use it."""
-    if method in methods:
-        return
+def require_unused(method: str, **settings: Any) -> None:
+    """Raise ValueError if a setting is given, not None, with a method that does not use it."""
     for name, value in settings.items():
-        if value is not None:
+        methods = USED_BY[name]
+        if value is not None and method not in methods:
             needs = f"method {' or '.join(map(repr, methods))}, as {method!r} does not use it"
             raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
