@@ -20,6 +20,7 @@ from gamp_attention.data.law.tokens import (
     token_classes,
     used_rows,
 )
+from gamp_attention.data.stores import distinct_samples
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
 
@@ -174,8 +175,7 @@ def _means(seen: SeenTokens) -> Departure:
 def _repeated(seen: SeenTokens) -> list[Departure]:
     """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
     n, L, d = seen.tokens.shape
-    samples = len({hash(sample.tobytes()) for sample in seen.tokens})
-    tokens = len({hash(token.tobytes()) for token in seen.tokens.reshape(n * L, d)})
+    samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
     return [
