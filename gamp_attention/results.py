@@ -80,33 +80,33 @@ class Result(DisplayMixin):
 
     def _heading(self) -> str:
         """Return the first line of the summary: status, number of iterations, and residual."""
-        own = dict(self._items())
-        iterations = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
-        residual = f", residual {own['residual']:.1e}" if "residual" in own and "gradient_norm" not in own else ""
-        return f"{type(self).__name__}: {own['status'].value}{iterations}{residual}"
+        items = dict(self._items())
+        iterations = f" after {items['n_iter']} iterations" if "n_iter" in items else ""
+        residual = f", residual {items['residual']:.1e}" if "residual" in items and "gradient_norm" not in items else ""
+        return f"{type(self).__name__}: {items['status'].value}{iterations}{residual}"
 
     def _rows(self) -> Rows:
         """Return the heading, a row for each quantity with its error, and the message."""
-        own = dict(self._items())
-        if "status" not in own:
+        items = dict(self._items())
+        if "status" not in items:
             return DisplayMixin._rows(self)
-        cells = {label: text(self) for label, text in self._columns.items()} or _quantities(own)
+        cells = {label: text(self) for label, text in self._columns.items()} or _quantities(items)
         rows: Rows = [self._heading(), *([f"  {label}", text] for label, text in cells.items() if text)]
-        return [*rows, f"  {own['message']}"] if own.get("message") else rows
+        return [*rows, f"  {items['message']}"] if items.get("message") else rows
 
 
-def _quantities(own: dict[str, Any]) -> dict[str, str]:
+def _quantities(items: dict[str, Any]) -> dict[str, str]:
     """Return label and text of each quantity in SIGNS, with its error, and of the gradient norm."""
-    values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
-    if "overlaps" in own:
-        values |= own["overlaps"].scalars()
-        errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
+    values, errors = dict(items), {name: items.get(f"{name}_error", np.nan) for name in SIGNS}
+    if "overlaps" in items:
+        values |= items["overlaps"].scalars()
+        errors |= items["overlaps_error"].scalars() if "overlaps_error" in items else {}
     cells = {
         sign: format_with_error(float(values[name]), abs(float(errors[name])), digits)
         for name, (sign, digits) in SIGNS.items()
         if name in values
     }
-    return cells | ({"‖∇R‖/λ√d": f"{own['gradient_norm']:.1e}"} if "gradient_norm" in own else {})
+    return cells | ({"‖∇R‖/λ√d": f"{items['gradient_norm']:.1e}"} if "gradient_norm" in items else {})
 
 
 class Ended(Result):
@@ -182,8 +182,8 @@ class Overlaps(Result):
 
     def _rows(self) -> Rows:
         """Return a table of the scalars with errors if known; for a long history, of at most 12 times."""
-        own = dict(self._items())
-        values, errors = self.scalars(), own["error"].scalars() if "error" in own else None
+        items = dict(self._items())
+        values, errors = self.scalars(), items["error"].scalars() if "error" in items else None
         heads = [SIGNS[name][0] for name in values]
         if self.q.ndim == 3:
             return [["", *heads], [type(self).__name__, *cells(values, (), errors)]]

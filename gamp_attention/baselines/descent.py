@@ -1,7 +1,7 @@
 """Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
-`minimize_risk` chooses among loops for first-order methods, proximal and minibatch descent, and L-BFGS. `stable_step`
-derives a step size from the curvature of the risk.
+`minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
+L-BFGS (`quasi_newton`). `stable_step` derives a step size from the curvature of the risk.
 """
 
 import math
@@ -25,25 +25,24 @@ from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, r
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
-from gamp_attention.state_evolution.dynamics.descent_paths import DESCENTS, descent_method
+from gamp_attention.state_evolution.dynamics.descent_paths import DESCENTS, DescentMethod, descent_method
 
 if TYPE_CHECKING:
     import torch
 
 
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
-Steps = Callable[[int], float]  # learning rate of step t
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
 
 
 @contextmanager
-def few_threads(n_numbers: int, few: int = 10_000_000) -> Iterator[None]:
-    """Use one torch thread if the tokens have fewer than `few` numbers: synchronization would take longer than work."""
+def few_threads(n_numbers: int) -> Iterator[None]:
+    """Use one torch thread if the tokens have few numbers: synchronization would take longer than the work."""
     import torch
 
     before = torch.get_num_threads()
     try:
-        if n_numbers < few:
+        if n_numbers < 10_000_000:
             torch.set_num_threads(1)
         yield
     finally:
@@ -65,66 +64,61 @@ def _status(loss: float, norm: float, tol: float, otherwise: Status) -> Status:
     return Status.CONVERGED if norm <= tol else otherwise
 
 
-def first_order(
-    function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", lr: Steps | None, max_iter: int, tol: float,
-    visit: Visit,
+def descend(
+    evaluate: Callable[[], tuple[float, float]], step: Callable[[int], None], max_iter: int, tol: float, visit: Visit,
+    is_evaluated: Callable[[int], bool] | None = None,
 ) -> tuple[Status, int]:  # fmt: skip
-    """Run a torch optimizer, with learning rates `lr` if given, until the gradient norm is at most tol."""
-    for t in range(max_iter + 1):
-        loss, norm = _value_and_norm(function, Q)
-        done = norm <= tol or t == max_iter or not math.isfinite(loss)
-        visit(t, loss, norm, done)
-        if done:
-            break
-        if lr is not None:
-            optimizer.param_groups[0]["lr"] = lr(t)
-        optimizer.step()
-    return _status(loss, norm, tol, Status.MAX_ITER), t
+    """Take steps until the gradient norm is at most tol.
 
-
-def proximal_descent(
-    function: Risk, Q: "torch.Tensor", penalty: Any, lr: Steps, max_iter: int, tol: float, visit: Visit
-) -> tuple[Status, int]:
-    """Run proximal gradient steps Q ← prox(Q − lr ∇f) until the smallest subgradient has norm at most tol."""
-    for t in range(max_iter + 1):
-        loss, norm = _value_and_subgradient(function, Q, penalty)
-        done = norm <= tol or t == max_iter or not math.isfinite(loss)
-        visit(t, loss, norm, done)
-        if done:
-            break
-        _proximal_step(Q, penalty, lr(t))
-    return _status(loss, norm, tol, Status.MAX_ITER), t
-
-
-def minibatch_descent(
-    function: Any, Q: "torch.Tensor", penalty: Any, method: Any, rng: np.random.Generator, max_iter: int, tol: float,
-    seen: tuple[int, int], visit: Visit,
-) -> tuple[Status, int]:  # fmt: skip
-    """Run minibatch descent: each step uses the gradient of a random fraction of the data; proximal with a penalty.
-
-    The whole risk is evaluated at the first `seen[0]` steps and at every `seen[1]`-th step.
+    Parameters
+    ----------
+    evaluate : function that returns the risk and its gradient norm.
+    step : function that takes step t.
+    is_evaluated : function that returns whether the risk is evaluated before step t, and then recorded; if not given,
+        the risk is evaluated before all steps.
     """
-    import torch
-
-    n = len(function)
-    size = max(1, round(method.batch * n))
     for t in range(max_iter + 1):
-        if t <= seen[0] or t % seen[1] == 0 or t == max_iter:
-            loss, norm = (
-                _value_and_norm(function, Q) if penalty is None else _value_and_subgradient(function, Q, penalty)
-            )
+        if is_evaluated is None or is_evaluated(t) or t == max_iter:
+            loss, norm = evaluate()
             done = norm <= tol or t == max_iter or not math.isfinite(loss)
-            visit(t, loss, norm, True)
+            visit(t, loss, norm, done or is_evaluated is not None)
             if done:
                 break
-        rows = torch.as_tensor(rng.choice(n, size, replace=False))
-        _value_and_norm(partial(function, rows=rows), Q)
-        assert Q.grad is not None
-        if penalty is None:
-            Q.data.sub_(method.lr(t) * Q.grad)
-        else:
-            _proximal_step(Q, penalty, method.lr(t))
+        step(t)
     return _status(loss, norm, tol, Status.MAX_ITER), t
+
+
+def _step_function(
+    function: "TorchRisk", Q: "torch.Tensor", penalty: Any, method: str, steps: DescentMethod, seed: Any
+) -> Callable[[int], None]:
+    """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
+    import torch
+
+    if method == "sgd":
+        rng, n = generator(seed, Stream.MINIBATCHES), len(function)
+        size = max(1, round(steps.batch * n))
+
+        def minibatch_step(t: int) -> None:
+            rows = torch.as_tensor(rng.choice(n, size, replace=False))
+            _value_and_norm(partial(function, rows=rows), Q)
+            assert Q.grad is not None
+            if penalty.quadratic:
+                Q.data.sub_(steps.lr(t) * Q.grad)
+            else:
+                _proximal_step(Q, penalty, steps.lr(t))
+
+        return minibatch_step
+    if not penalty.quadratic:
+        return lambda t: _proximal_step(Q, penalty, steps.lr(t))
+    optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
+    if method != "adam":
+        optimizer = torch.optim.SGD([Q], steps.lr(0), momentum=steps.momentum, nesterov=steps.nesterov)
+
+    def optimizer_step(t: int) -> None:
+        optimizer.param_groups[0]["lr"] = steps.lr(t)
+        optimizer.step()
+
+    return optimizer_step
 
 
 def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> tuple[float, float]:
@@ -213,10 +207,8 @@ def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
 
 
 METHODS = (*DESCENTS, "adam", "lbfgs")
-LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {
-    "adam": 0.01,
-    "lbfgs": 1.0,
-}  # the rates of gd and Adam are from the paper
+# the learning rates of gd and Adam are from the paper
+LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
 
 
 RECORD_FIRST = 40  # number of initial steps of which each is recorded
@@ -396,23 +388,18 @@ def minimize_risk(
             iterations.append(t)
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
 
+    def evaluate() -> tuple[float, float]:
+        if data.penalty.quadratic:
+            return _value_and_norm(function, Q)
+        return _value_and_subgradient(function, Q, data.penalty)
+
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, rate, max_iter, tol * size, visit)
-        elif method == "sgd":
-            rng = generator(seed, Stream.MINIBATCHES)
-            penalty = None if data.penalty.quadratic else data.penalty
-            seen = RECORD_FIRST, every
-            status, n_iter = minibatch_descent(function, Q, penalty, steps, rng, max_iter, tol * size, seen, visit)
-        elif not data.penalty.quadratic:
-            status, n_iter = proximal_descent(function, Q, data.penalty, steps.lr, max_iter, tol * size, visit)
-        elif method == "adam":
-            optimizer: torch.optim.Optimizer = torch.optim.Adam([Q], lr=rate)
-            status, n_iter = first_order(function, Q, optimizer, None, max_iter, tol * size, visit)
         else:
-            moving = {"momentum": steps.momentum, "nesterov": steps.nesterov}
-            optimizer = torch.optim.SGD([Q], lr=steps.lr(0), **moving)  # type: ignore[arg-type]
-            status, n_iter = first_order(function, Q, optimizer, steps.lr, max_iter, tol * size, visit)
+            step = _step_function(function, Q, data.penalty, method, steps, seed)
+            some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None
+            status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
     end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start

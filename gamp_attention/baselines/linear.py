@@ -82,14 +82,14 @@ def linear_baseline(
     """
     model = require_attention(model)
     integrand = _BaselineIntegrand(model)
-    values, errors, status = gaussian_average(integrand, *checked_accuracy(rtol, max_points), generator(seed))
+    values, errors, status = gaussian_average(integrand, *require_accuracy(rtol, max_points), generator(seed))
     shape = (model.n_tokens, model.n_tokens)
     return LinearBaseline(
         values[:-1].reshape(shape), errors[:-1].reshape(shape), float(values[-1]), float(errors[-1]), status
     )
 
 
-def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
+def require_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
     """Return the requested accuracy of an average and the bound on its points, after checking both."""
     min_points = N_REPLICAS * FIRST_POINTS
     rtol = check.real("rtol", rtol, low=MIN_RTOL, high=0.1)
@@ -127,8 +127,8 @@ class _BaselineIntegrand(Integrand):
     def __init__(self, model: Model) -> None:
         L = model.n_tokens
         self.parts = [
-            (share * part.coordinates.trace, WhitenedTeacher(part.teacher, part.coordinates.rho, part.teacher_shift))
-            for share, _, part in model.components
+            (p * part.coordinates.trace, WhitenedTeacher(part.teacher, part.coordinates.rho, part.teacher_shift))
+            for p, _, part in model.components
         ]
         self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
         self.dim = max(fields.dim for _, fields in self.parts)
@@ -223,7 +223,7 @@ def fit_linear_baseline(
     if require_dataset(data).is_labelled:
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
-    rtol, max_points = checked_accuracy(rtol, max_points)
+    rtol, max_points = require_accuracy(rtol, max_points)
     rng = generator(seed)
     L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
 

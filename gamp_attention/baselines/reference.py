@@ -181,8 +181,9 @@ def reference_errors(
     normal += ridge * np.eye(L)
     W = np.linalg.solve(normal, cross.T).T
 
-    def mean_square(residual: np.ndarray) -> np.ndarray:
-        return np.mean((residual * units.scale) ** 2, axis=(1, 2))
+    def mean_squares(y: np.ndarray, of_linear: np.ndarray, of_mean: np.ndarray) -> np.ndarray:
+        of_zero = y + units.centre / units.scale
+        return np.stack([np.mean((part * units.scale) ** 2, axis=(1, 2)) for part in (of_linear, of_mean, of_zero)])
 
     parts = []
     if tokens is None:
@@ -192,9 +193,7 @@ def reference_errors(
             x_t = x.transpose(0, 2, 1)
             without = normal - x @ x_t / d
             residual += (residual @ x_t / d) @ np.linalg.solve(without, x)
-            centred = (y - mean) * grown
-            zero = y + units.centre / units.scale
-            parts.append(np.stack([mean_square(difference) for difference in (residual, centred, zero)]))
+            parts.append(mean_squares(y, residual, (y - mean) * grown))
     else:
         new, targets = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
         require_same_shape(new, targets)
@@ -202,8 +201,7 @@ def reference_errors(
             raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
         for x, y in _blocks(new, partial(read_rows, targets)):
             x, y = units.standardised(x), units.standardised(y)
-            zero = y + units.centre / units.scale
-            parts.append(np.stack([mean_square(difference) for difference in (y - W @ x, y - mean, zero)]))
+            parts.append(mean_squares(y, y - W @ x, y - mean))
     errors = np.concatenate(parts, axis=1)
     if not np.isfinite(errors).all():
         raise ValueError("tokens, outputs: need products within the range of doubles, got products that overflow")

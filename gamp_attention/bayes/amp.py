@@ -114,11 +114,6 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     """Return the problem of data and a model, by default the model from which the data were sampled.
 
     If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
-
-    Raises
-    ------
-    ValueError : if no model is known, the model does not fit the data, its channel has no known posterior, or targets
-        cannot be computed because d < L.
     """
     model = data.model if model is None else require_model(model)
     if model is None:
@@ -216,10 +211,6 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
     """Return the state before the first iteration: weights, variances that belong to their norm, and no memory.
 
     If the channel or the prior mean determines the sign of Q, the start is the prior mean, plus noise for "random".
-
-    Raises
-    ------
-    TypeError, ValueError : if `init` is an array that is not (d, t), or "informed" for data without such a teacher.
     """
     d, L = problem.gamma.shape
     second_moments = problem.second_moments

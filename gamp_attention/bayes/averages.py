@@ -35,7 +35,7 @@ class IntegralRule:
 
 
 DECADE_NODES = 18  # Chebyshev nodes for each decade of c: errors below 1e-11, most below 1e-12
-FINE = INTEGRALS = IntegralRule()
+FINE = IntegralRule()
 COARSE = IntegralRule(nodes=12, smallest=0.08, growth=1.6, widest=0.6, spacing=0.15, directions=5)
 
 

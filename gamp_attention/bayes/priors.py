@@ -79,19 +79,12 @@ class MixturePrior:
     def averages(self, A: np.ndarray) -> PriorAverages:
         """Return averages of the posterior over rows q* of the prior and observations b = A q* + N(0, A).
 
-        A Gaussian prior has closed forms. For mixtures of numbers (t = 1) b is integrated by quadrature.
+        A Gaussian prior has closed forms. For mixtures of numbers (t = 1) b is integrated by quadrature; mixtures of
+        rows of more numbers raise ValueError.
 
         Parameters
         ----------
         A : (t, t) precision of the observation, positive semi-definite.
-
-        Returns
-        -------
-        PriorAverages
-
-        Raises
-        ------
-        ValueError : if the prior is a mixture of several components and t > 1.
         """
         if len(self.weight) == 1:
             mu, cov = self.mean[0], self.cov[0]

@@ -54,11 +54,7 @@ def bayes_thresholds(
 
     Raises
     ------
-    TypeError : if `model` is not a Model, or an argument has the wrong type.
-    ValueError : if `n_points` is odd or below 64, or `n_replicas` is below 2; the tokens
-        have classes; or the posterior of the fields is not available: user-defined labels, attention without score
-        noise that does not determine the fields up to a rotation, or a teacher prior that is a mixture in more than one
-        column.
+    TypeError, ValueError : as for `solve_bayes_state_evolution`.
 
     Examples
     --------

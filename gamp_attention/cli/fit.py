@@ -14,9 +14,9 @@ from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.cli.error_report import add_path, path_numbers, path_of, test_errors
-from gamp_attention.cli.output import chosen, report, say
-from gamp_attention.cli.parser import add_l1, chosen_penalty
-from gamp_attention.data.dataset import Dataset, held_out
+from gamp_attention.cli.output import report, say, select
+from gamp_attention.cli.parser import add_l1, build_penalty
+from gamp_attention.data.dataset import Dataset, split_held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
 from gamp_attention.data.loading import StoredArrays, load_arrays, load_weights
@@ -47,52 +47,36 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
         "layer predicts better than a constant and than a linear layer."
     )
     command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
-    command.add_argument(
+    add = command.add_argument
+    add(
         "data", metavar="DATA",
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
         "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    command.add_argument(
-        "--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q"
-    )
-    command.add_argument(
+    add("--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q")
+    add(
         "--n-starts", type=int, default=8, metavar="K",
         help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
     )  # fmt: skip
-    command.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
-    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    add("--rank", type=int, default=1, help="columns of Q (default 1)")
+    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     add_l1(command)
     add_path(command)
-    command.add_argument(
+    add(
         "--standardise", action="store_true",
         help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
         "standard deviation (default: arrays are used without change)",
     )  # fmt: skip
-    command.add_argument(
-        "--held-out",
-        type=float,
-        default=0.0,
-        metavar="FRACTION",
-        help="fraction of the samples, drawn at random, to test on (default 0)",
-    )
-    command.add_argument("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
-    command.add_argument(
-        "--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)"
-    )
-    command.add_argument("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
-    command.add_argument(
-        "--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum"
-    )
-    command.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
-    command.add_argument(
-        "--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts"
-    )
-    command.add_argument(
-        "--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists"
-    )
-    command.add_argument(
-        "--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)"
-    )
+    test_help = "fraction of the samples, drawn at random, to test on (default 0)"
+    add("--held-out", type=float, default=0.0, metavar="FRACTION", help=test_help)
+    add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
+    add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
+    add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
+    add("--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum")
+    add("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
+    add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")
+    add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)")
     command.set_defaults(run=_fit)
     return command
 
@@ -120,12 +104,12 @@ def _problem(options: argparse.Namespace) -> Problem:
     """Return the problem of a file: loaded, split, and standardised as the options require."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
-    train, test = held_out("--held-out", options.held_out, len(tokens), options.seed)
+    train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
     x, y = tokens, outputs
     if len(test):
         require_same_shape(x, y)
         x, y = np.asarray(tokens)[train], np.asarray(outputs)[train]
-    wanted = chosen(options, "lam", "rank") | {"penalty": chosen_penalty(options)}
+    wanted = select(options, "lam", "rank") | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardise, **wanted)
     return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
 
@@ -144,7 +128,7 @@ def _described(problem: Problem, options: argparse.Namespace) -> str:
         norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
         lines.append(
             "positions: not in the file. The mean token at each place is used instead. "
-            f"Its norm is {_several(norms)}; random tokens alone would give {_several(chance)}."
+            f"Its norm is {_list_numbers(norms)}; random tokens alone would give {_list_numbers(chance)}."
         )
     else:
         lines.append("positions: from the file, added to the tokens")
@@ -157,16 +141,16 @@ def _described(problem: Problem, options: argparse.Namespace) -> str:
             f"{constant}. λ, weights and training loss are in these units, errors and attention in units of the file."
         )
     else:
-        lines.append(f"not standardised: variance of the tokens at each place {_several(data.traces[0])}")
+        lines.append(f"not standardised: variance of the tokens at each place {_list_numbers(data.traces[0])}")
     return "\n".join(lines)
 
 
-def _several(values: np.ndarray, limit: int = 8) -> str:
-    """Return the first numbers of an array to three digits, separated by commas; a single number if all are equal."""
+def _list_numbers(values: np.ndarray) -> str:
+    """Return up to eight numbers of an array to three digits, separated by commas; only one if all are equal."""
     words = [f"{value:.3g}" for value in values]
     if len(set(words)) == 1:
         return words[0]
-    return ", ".join(words[:limit]) + (", …" if len(words) > limit else "")
+    return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -240,7 +224,7 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen or step.train_loss <= seen[2].train_loss:
             seen[:] = t, state.Q, step
 
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts")
+    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
         return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
@@ -259,18 +243,15 @@ def add_law(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "law", help="compare your arrays with the assumptions of the theory, and predict errors"
     )
-    command.add_argument(
-        "data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit"
-    )
-    command.add_argument(
-        "--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)"
-    )
-    command.add_argument("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
-    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
-    command.add_argument("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
-    command.add_argument("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
-    command.add_argument("--standardise", action="store_true", help="as for fit")
-    command.add_argument("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
+    add = command.add_argument
+    add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
+    add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
+    add("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
+    add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
+    add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
+    add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
+    add("--standardise", action="store_true", help="as for fit")
+    add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
     command.set_defaults(run=_law)
     return command
 
@@ -290,7 +271,7 @@ def _law(options: argparse.Namespace) -> int:
     stored = load_arrays(options.data)
     weights = None if options.teacher is None else load_weights(options.teacher)
     data, _ = build_dataset(*stored, options.standardise, lam=options.lam)
-    law = law_of(data, weights, **chosen(options, "classes", "noise", "seed"))
+    law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, numbers = [str(law)], law.to_dict()
     if solved:

@@ -14,12 +14,12 @@ from gamp_attention.cli.output import (
     add_json_and_force,
     check_extras,
     check_outputs,
-    chosen,
     forgiving_streams,
     report,
     say,
+    select,
 )
-from gamp_attention.cli.parser import Parser, add_l1, chosen_penalty
+from gamp_attention.cli.parser import Parser, add_l1, build_penalty
 from gamp_attention.cli.sweeps import add_boundaries, add_sweep
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
@@ -91,12 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(path)
     add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
-    path.add_argument(
-        "--method",
-        choices=("gamp", *DESCENTS),
-        default="gamp",
-        help="algorithm whose iterations are predicted (default gamp)",
-    )
+    methods = ("gamp", *DESCENTS)
+    path.add_argument("--method", choices=methods, default="gamp", help="algorithm that is predicted (default gamp)")
     path.add_argument("--damping", type=float, help="step β of GAMP; only for --method gamp (default 0.5)")
     path.add_argument("--lr", type=float, help="step size of gradient descent; not for --method gamp (default 0.15)")
     path.add_argument("--n-iter", type=int, default=20, help="number of iterations (default 20)")
@@ -118,7 +114,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 def _model(options: argparse.Namespace) -> Any:
     noise = options.score_noise
-    return paper_model(options.omega, options.sigma, options.lam, penalty=chosen_penalty(options), score_noise=noise)
+    return paper_model(options.omega, options.sigma, options.lam, penalty=build_penalty(options), score_noise=noise)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -128,7 +124,7 @@ def _compare(options: argparse.Namespace) -> int:
         say(options, f"picture: {options.plot}")
 
     try:
-        result = compare(_model(options), **chosen(options, "d", "alpha", "seed", "risk", "gd_steps"))
+        result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
     except Interrupted as stopped:
         show(stopped.result)
         raise
@@ -137,7 +133,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _solve(options: argparse.Namespace) -> int:
-    wanted = chosen(options, "alpha", "init", "rtol", "rule", "response", "seed")
+    wanted = select(options, "alpha", "init", "rtol", "rule", "response", "seed")
     result = solve_state_evolution(_model(options), **wanted)
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
@@ -147,6 +143,6 @@ def _solve(options: argparse.Namespace) -> int:
 
 
 def _trajectory(options: argparse.Namespace) -> int:
-    path = trajectory(_model(options), **chosen(options, "alpha", "init", "method", "damping", "lr", "n_iter", "seed"))
+    path = trajectory(_model(options), **select(options, "alpha", "init", "method", "damping", "lr", "n_iter", "seed"))
     report(options, str(path), path.to_dict())
     return 0

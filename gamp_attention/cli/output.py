@@ -154,6 +154,6 @@ def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None
         write_json(options.json, data, options.force)
 
 
-def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+def select(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return the options with these names, as keywords of a function."""
     return {name: getattr(options, name) for name in names}

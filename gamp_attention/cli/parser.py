@@ -46,7 +46,7 @@ def add_l1(command: argparse.ArgumentParser) -> None:
     command.add_argument("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
 
 
-def chosen_penalty(options: argparse.Namespace) -> Any:
+def build_penalty(options: argparse.Namespace) -> Any:
     """Return the elastic net if --l1 is given, otherwise None for the ridge penalty."""
     l1 = getattr(options, "l1", 0.0)
     return ElasticNet(options.lam, l1) if l1 else None

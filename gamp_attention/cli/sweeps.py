@@ -12,7 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
-from gamp_attention.cli.output import chosen, report, say
+from gamp_attention.cli.output import report, say, select
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.figures import plot_phase_diagram
 from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boundaries
@@ -76,28 +76,23 @@ def add_sweep(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "sweep", help="run solvers on a grid of parameters, resumable, on any number of processes"
     )
-    command.add_argument(
-        "folder", metavar="FOLDER", help="folder of the finished cells; run the same command again to continue"
-    )
-    command.add_argument("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
-    command.add_argument("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional fraction ω")
-    command.add_argument("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
-    command.add_argument(
-        "--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="standard deviation of tokens"
-    )
-    command.add_argument("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
-    command.add_argument("--method", nargs="+", choices=METHODS, default=["SE"], help="solvers (default SE)")
-    command.add_argument(
+    add = command.add_argument
+    add("folder", metavar="FOLDER", help="folder of the finished cells; run the same command again to continue")
+    add("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
+    add("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional fraction ω")
+    add("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
+    add("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="standard deviation of tokens")
+    add("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
+    add("--method", nargs="+", choices=METHODS, default=["SE"], help="solvers (default SE)")
+    add(
         "--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="starts (default semantic and positional)"
     )
-    command.add_argument("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
-    command.add_argument("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
-    command.add_argument("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
-    command.add_argument("--risk", choices=RISKS, default="exact", help="risk of GAMP and GD (default exact)")
-    command.add_argument(
-        "--cold", action="store_true", help="do not start cells from the solutions of their neighbours"
-    )
-    command.add_argument("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
+    add("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
+    add("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
+    add("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
+    add("--risk", choices=RISKS, default="exact", help="risk of GAMP and GD (default exact)")
+    add("--cold", action="store_true", help="do not start cells from the solutions of their neighbours")
+    add("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
     _add_workers(command)
     command.set_defaults(run=_sweep)
     return command
@@ -106,17 +101,16 @@ def add_sweep(commands: Any) -> argparse.ArgumentParser:
 def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `boundaries`."""
     command = commands.add_parser("boundaries", help="compute phase boundaries α_c, α_l and spinodals, with errors")
-    command.add_argument("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
-    command.add_argument("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several values of λ")
-    command.add_argument("--sigma", type=numbers, nargs="+", metavar="S", help="one or several values of σ")
-    command.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
-    command.add_argument(
-        "--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α"
-    )
-    command.add_argument("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
-    command.add_argument("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
-    command.add_argument("--folder", help="folder of finished results, from which the command resumes")
-    command.add_argument("--plot", metavar="FILE", help="save a picture")
+    add = command.add_argument
+    add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
+    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several values of λ")
+    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several values of σ")
+    add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
+    add("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
+    add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
+    add("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
+    add("--folder", help="folder of finished results, from which the command resumes")
+    add("--plot", metavar="FILE", help="save a picture")
     _add_workers(command)
     command.set_defaults(run=_boundaries)
     return command
@@ -177,7 +171,7 @@ def _join(lists: list[list[float]] | None) -> list[float] | None:
 def _sweep(options: argparse.Namespace) -> int:
     model = paper_model(A=options.A) if options.A else paper_model()
     axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
-    wanted = axes | chosen(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
+    wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
     with _open_executor(options) as executor:
         result = sweep(model, **wanted, warm=not options.cold, executor=executor)
     report(options, str(result), result.to_dict())
@@ -195,7 +189,7 @@ def _boundaries(options: argparse.Namespace) -> int:
         raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
     fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
     arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
-    wanted = {arguments[name]: given[name] for name in varied} | chosen(options, "alphas", "tol", "bayes", "folder")
+    wanted = {arguments[name]: given[name] for name in varied} | select(options, "alphas", "tol", "bayes", "folder")
     with _open_executor(options) as executor:
         result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]})

@@ -111,13 +111,13 @@ class Dataset(DisplayMixin):
     student: Any
     penalty: Any
     rank: int
-    sample_weight: np.ndarray | None
-    Q_star: np.ndarray | None
-    targets: np.ndarray | None
-    labels: np.ndarray | None
-    model: Model | None
+    sample_weight: np.ndarray | None = None
+    Q_star: np.ndarray | None = None
+    targets: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    model: Model | None = None
     _risks: dict[str, RiskTerms]
-    _outputs: Tokens | None
+    _outputs: Tokens | None = None
     rows_here = True  # the memory D and the minimisers z of the samples are in this process
 
     @ignore_float_errors
@@ -144,13 +144,13 @@ class Dataset(DisplayMixin):
             sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
         student = DotProductAttention() if student is None else student
         self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
-        weights = checked_weights(sample_weight, n)
+        weights = require_weights(sample_weight, n)
         exact = exact_terms(self.matrix, y)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
         if weights is not None:  # the loss is linear in its parameters
             exact = RiskTerms(exact.params * weights[:, None], exact.constant * weights)
-        self._complete({"exact": exact}, outputs=y, sample_weight=weights)
+        vars(self).update(_risks={"exact": exact}, _outputs=y, sample_weight=weights)
 
     @classmethod
     def from_teacher(
@@ -167,18 +167,18 @@ class Dataset(DisplayMixin):
         self = cls.__new__(cls)
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
         self._describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
-        targets, exact = teach(self.matrix, model.teacher, Q_star, noise)
+        targets, exact = compute_targets(self.matrix, model.teacher, Q_star, noise)
         risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, self.traces)}
-        self._complete(risks, targets=targets, Q_star=Q_star, model=model)
+        vars(self).update(_risks=risks, targets=targets, Q_star=Q_star, model=model)
         return self
 
     def _describe(
         self, tokens: Tokens, sources: Sources, penalty: Any, rank: int, spectra: ArrayLike | None, student: Any
     ) -> None:
-        """Check and set the attributes that describe tokens and student: the first half of each construction."""
+        """Check and set the attributes that describe tokens, student and penalty, which all constructions need."""
         positions, means, groups = sources
         L, d = positions.shape
-        rank = checked_rank(rank, student, d)
+        rank = require_rank(rank, student, d)
         if spectra is None:
             estimated = means if means is not positions else None
             squares = mean_squares(tokens, estimated)[:, None]
@@ -195,17 +195,6 @@ class Dataset(DisplayMixin):
         vars(self).update(
             tokens=tokens, positions=positions, source_means=means, groups=groups, spectra=spectra,
             student=check_student(student, L, rank), penalty=penalty, rank=rank,
-        )  # fmt: skip
-
-    def _complete(
-        self, risks: dict[str, RiskTerms], *, outputs: Tokens | None = None, labels: np.ndarray | None = None,
-        sample_weight: np.ndarray | None = None, targets: np.ndarray | None = None, Q_star: np.ndarray | None = None,
-        model: Model | None = None,
-    ) -> None:  # fmt: skip
-        """Set the remaining attributes: the second half of each construction."""
-        vars(self).update(
-            _risks=risks, _outputs=outputs, labels=labels, sample_weight=sample_weight, targets=targets,
-            Q_star=Q_star, model=model,
         )  # fmt: skip
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -254,7 +243,7 @@ class Dataset(DisplayMixin):
                 changes["penalty"] = with_lam(changes["penalty"], lam)
         if rank is not None or student is not None:
             student = self.student if student is None else student
-            rank = checked_rank(self.rank if rank is None else rank, student, self.dim)
+            rank = require_rank(self.rank if rank is None else rank, student, self.dim)
             changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank)}
             if self.labels is not None:
                 check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
@@ -267,14 +256,14 @@ class Dataset(DisplayMixin):
         parts = {
             name: None if values is None else np.asarray(values)[rows]
             for name in ("_outputs", "targets", "labels", "sample_weight")
-            for values in [vars(self)[name]]
+            for values in [getattr(self, name)]
         }
         ends = np.searchsorted(rows, [(group.rows.start, group.rows.stop) for group in self.groups]).tolist()
         groups = zip(ends, self.groups, strict=True)
         return self._copy(
             tokens=np.asarray(self.tokens)[rows],
             groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
-            _risks={name: terms[id(each)] for name, each in self._risks.items()},  # both risks may have the same terms
+            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},  # both risks may have the same terms
             **parts,
         )
 
@@ -432,7 +421,7 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
     return RiskTerms(*map(joined, zip(*parts, strict=True)))
 
 
-def teach(
+def compute_targets(
     matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
 ) -> tuple[np.ndarray, RiskTerms]:
     """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
@@ -468,7 +457,7 @@ def require_dataset(data: Any) -> Dataset:
     return data
 
 
-def checked_rank(rank: Any, student: Any, d: int) -> int:
+def require_rank(rank: Any, student: Any, d: int) -> int:
     """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
     rank = check.integer("rank", rank, low=1)
     if isinstance(student, DotProductAttention) and rank > d * student.parts:
@@ -477,14 +466,8 @@ def checked_rank(rank: Any, student: Any, d: int) -> int:
     return rank
 
 
-def checked_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | None:
-    """Return positive weights (n,) of the samples, or None if none are given.
-
-    Raises
-    ------
-    TypeError : if `sample_weight` is not an array of real numbers.
-    ValueError : if it does not contain n finite positive numbers.
-    """
+def require_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | None:
+    """Return positive weights (n,) of the samples, or None if none are given; raise for other values."""
     if sample_weight is None:
         return None
     weights = check.array("sample_weight", sample_weight, (n,))
@@ -557,9 +540,10 @@ class LabelledDataset(Dataset):
         self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.detach_tensor(labels))[:, None]
-        labels, weights = check_labels(loss, labels, n, L, self.rank), checked_weights(sample_weight, n)
+        labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
         params = labels if weights is None else np.column_stack([labels, weights])
-        self._complete(dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n))), labels=labels, sample_weight=weights)
+        risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
+        vars(self).update(_risks=risks, labels=labels, sample_weight=weights)
 
 
 def label_dataset(
@@ -579,15 +563,10 @@ def label_dataset(
     return data._copy(Q_star=Q_star, model=model)
 
 
-def held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
 
     `name` is the name of the argument `fraction` in errors.
-
-    Raises
-    ------
-    TypeError : if `fraction` is not a number.
-    ValueError : if it is neither 0 nor leaves at least one sample for training and one for tests.
     """
     fraction = check.real(name, fraction, low=0)
     count = round(fraction * n)

@@ -117,7 +117,7 @@ def require_same_shape(tokens: Tokens, outputs: Tokens) -> None:
         raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
 
 
-def checked_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:
+def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:
     """Return tokens (n, L, d); raise ValueError if L or d differ from the tokens of the training."""
     checked = as_tokens(name, tokens)
     if checked.shape[1:] != (L, d):

@@ -32,11 +32,6 @@ def load_arrays(path: str | Path) -> StoredArrays:
 
     The path is an .npz file; a folder with tokens.npy and outputs.npy, which stay on the disk and are read at every
     pass; or a .pt file with a dict of tensors, written by torch.save(dict(tokens=..., outputs=...), path).
-
-    Raises
-    ------
-    ImportError : if the path is a torch file and torch is not installed.
-    ValueError : if the path cannot be read, or lacks tokens or outputs.
     """
     arrays = _arrays(path, NEEDED, OPTIONAL)
     return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"))

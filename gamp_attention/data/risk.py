@@ -24,7 +24,10 @@ from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
 
-# accelerated iteration for V, see `susceptibility`
+# iteration for V, see `susceptibility`
+MAX_ITER = 500  # maximum number of iterations
+SETTLED = 1e-10  # relative change at which it has converged
+# accelerated iteration
 ANDERSON_DEPTH = 5  # number of differences that an extrapolation combines
 MAX_UNSETTLED = 12  # iterations until the change must be small; if V exists, about 8 reach 1e-10
 SETTLED_CHANGE = 1e-2  # relative change that counts as small
@@ -58,6 +61,11 @@ class RiskAtPoint:
     def z(self) -> np.ndarray:
         """Return the local fields X̃Q (n, L, r)."""
         return self.fields()
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Return ℓ_μ (n,) at z."""
+        return self._derivatives[0]
 
     @property
     def loss_gradients(self) -> np.ndarray:
@@ -201,9 +209,7 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
 
 
-def susceptibility(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500, *, quick: bool = False
-) -> np.ndarray:
+def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False) -> np.ndarray:
     """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
 
     V solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹); for a smooth penalty it is the limit
@@ -216,7 +222,7 @@ def susceptibility(
     unsolved = np.full((S, r, r), np.nan)
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
-    for number in range(max_iter):
+    for number in range(MAX_ITER):
         try:
             V_hat = response(data, at.hessians, V)
         except np.linalg.LinAlgError:
@@ -228,7 +234,7 @@ def susceptibility(
         if quick:
             points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
         V = 0.5 * (V + W)
-        if change < tol:
+        if change < SETTLED:
             return V
         if quick:
             if number >= MAX_UNSETTLED and change > SETTLED_CHANGE:

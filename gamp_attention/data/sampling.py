@@ -74,14 +74,7 @@ class RegeneratedTokens(TokenStore):
 
 
 def require_storage(storage: Any, overwrite: bool = False) -> str | Path:
-    """Return the argument `storage`: "memory", "none", or the path of a file that can be written and may be replaced.
-
-    Raises
-    ------
-    TypeError : if it is neither a string nor a path.
-    ValueError : if it is not the path of an .npy file in a folder that can be written to, or the file is not to be
-        replaced.
-    """
+    """Return `storage`: "memory", "none", or the path of a file that can be written and may be replaced; else raise."""
     needs = "'memory', 'none' or the path of an .npy file"
     if not isinstance(storage, str | Path):
         raise check.fail("storage", storage, needs, TypeError)
@@ -167,13 +160,13 @@ def _parts(groups: tuple[Group, ...], step: int) -> Iterator[Group]:
             yield Group(slice(first, min(first + step, rows.stop)), sources)
 
 
-def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
-    """Return d and α; raise TypeError or ValueError if such data cannot be drawn from the model."""
-    require_model(model)
+def require_size(model: Any, d: Any, alpha: Any) -> tuple[Model, int, float]:
+    """Return model, d and α; raise TypeError or ValueError if such data cannot be drawn from the model."""
+    model = require_model(model)
     d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
     if not 1 <= np.round(alpha * d) <= check.MAX_INTEGER:
         raise check.fail("alpha", alpha, f"at least one sample, 1 <= alpha * d, at d = {d}")
-    return d, alpha
+    return model, d, alpha
 
 
 @ignore_float_errors
@@ -214,8 +207,7 @@ def sample(
     >>> data.tokens.shape, data.Q_star.shape
     ((300, 2, 200), (200, 1))
     """
-    d, alpha = checked_size(model, d, alpha)
-    model = require_model(model)
+    model, d, alpha = require_size(model, d, alpha)
     n = round(alpha * d)
     rng, storage = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
     if storage == "memory":

@@ -72,10 +72,6 @@ class FileTokens(TokenStore):
     offset : position of the first number in the file, in bytes.
     shape : (n, L, d).
     dtype : float64 or float32.
-
-    Raises
-    ------
-    ValueError : if the file is too short.
     """
 
     def __init__(self, path: str | Path, offset: int, shape: tuple[int, int, int], dtype: Any) -> None:
@@ -119,11 +115,6 @@ def as_tokens(name: str, value: Any) -> Tokens:
 
     Memory-mapped arrays, and objects with a shape, a dtype and slices that are not arrays (zarr, h5py), stay on the
     disk; the numbers are checked to be finite when they are read.
-
-    Raises
-    ------
-    TypeError : if the numbers are not real, or the array is sparse.
-    ValueError : if the shape is not (n, L, d), or an array in memory has numbers that are not finite.
     """
     if isinstance(value, TokenStore):
         return value

@@ -1,6 +1,6 @@
 """Attention layer as an estimator of scikit-learn."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention.data.layer import Layer, build_dataset, checked_tokens
+from gamp_attention.data.layer import Layer, build_dataset, require_tokens
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
-from gamp_attention.estimators.training import InferenceMixin, checked_sample_weight, train, without_zeros
+from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 
 
+@dataclass(eq=False, repr=False)
 class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     """Dot-product attention layer with low-rank weights, trained by message passing.
 
@@ -60,32 +61,18 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     ((100, 2, 50), True)
     """
 
-    def __init__(
-        self,
-        lam: float = 0.01,
-        rank: int = 1,
-        positions: ArrayLike | None = None,
-        *,
-        student: Any = None,
-        penalty: Any = None,
-        standardise: bool = False,
-        init: str | ArrayLike = "spectral",
-        n_starts: int = 8,
-        tol: float = 1e-8,
-        max_iter: int = 10000,
-        random_state: Any = 0,
-    ) -> None:
-        self.lam = lam
-        self.rank = rank
-        self.positions = positions
-        self.student = student
-        self.penalty = penalty
-        self.standardise = standardise
-        self.init = init
-        self.n_starts = n_starts
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    lam: float = 0.01
+    rank: int = 1
+    positions: ArrayLike | None = None
+    _: KW_ONLY
+    student: Any = None
+    penalty: Any = None
+    standardise: bool = False
+    init: str | ArrayLike = "spectral"
+    n_starts: int = 8
+    tol: float = 1e-8
+    max_iter: int = 10000
+    random_state: Any = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampAttention":
         """Train on tokens X (n, L, d) and outputs y (n, L, d).
@@ -102,7 +89,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
         check.flag("standardise", self.standardise)
         tokens, outputs = self._checked("tokens", X), self._checked("outputs", y)
-        weights = checked_sample_weight(sample_weight, tokens)
+        weights = require_sample_weight(sample_weight, tokens)
         if outputs.shape == tokens.shape:
             weights, tokens, outputs = without_zeros(weights, tokens, outputs)
         data, units = build_dataset(
@@ -178,7 +165,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
 
     def _tokens(self, name: str, value: Any) -> np.ndarray:
         check_is_fitted(self)
-        return np.asarray(checked_tokens(name, self._checked(name, value), self.n_tokens_in_, self.n_features_in_))
+        return np.asarray(require_tokens(name, self._checked(name, value), self.n_tokens_in_, self.n_features_in_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,6 +1,6 @@
 """Generalised linear models of rows as estimators of scikit-learn: regression with any loss, and classification."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import LabelledDataset
-from gamp_attention.estimators.training import InferenceMixin, checked_sample_weight, train, without_zeros
+from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.gamp.result import GampResult
@@ -149,6 +149,7 @@ def _is_separable(columns: np.ndarray, labels: np.ndarray, loss: Any) -> bool:
     return bool(-solution.fun > 1e-7 * n)
 
 
+@dataclass(eq=False, repr=False)
 class GampRegressor(RegressorMixin, LinearRows):
     """Linear regression of rows with any loss, convex or not, by message passing.
 
@@ -186,28 +187,16 @@ class GampRegressor(RegressorMixin, LinearRows):
     True
     """
 
-    def __init__(
-        self,
-        lam: float = 0.01,
-        *,
-        loss: Any = None,
-        penalty: Any = None,
-        fit_intercept: bool = True,
-        init: Any = "spectral",
-        n_starts: int = 8,
-        tol: float = 1e-8,
-        max_iter: int = 10000,
-        random_state: Any = 0,
-    ) -> None:
-        self.lam = lam
-        self.loss = loss
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.init = init
-        self.n_starts = n_starts
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    lam: float = 0.01
+    _: KW_ONLY
+    loss: Any = None
+    penalty: Any = None
+    fit_intercept: bool = True
+    init: Any = "spectral"
+    n_starts: int = 8
+    tol: float = 1e-8
+    max_iter: int = 10000
+    random_state: Any = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampRegressor":
         """Train on rows X (n, d) and labels y (n,), or (n, k) for the squared loss and losses of several labels.
@@ -227,7 +216,7 @@ class GampRegressor(RegressorMixin, LinearRows):
             targets = column_or_1d(targets, warn=True)
         labels = np.asarray(targets, dtype=float).reshape(len(targets), -1)
         rank = labels.shape[1] if squared else 1
-        weights, rows, labels = without_zeros(checked_sample_weight(sample_weight, rows), rows, labels)
+        weights, rows, labels = without_zeros(require_sample_weight(sample_weight, rows), rows, labels)
         self._fit_rows(rows, labels, loss, rank, self.init, self.n_starts, weights)
         self._single = targets.ndim == 1 or not squared
         if self._single:
@@ -246,6 +235,7 @@ class GampRegressor(RegressorMixin, LinearRows):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class GampClassifier(ClassifierMixin, LinearRows):
     """Logistic regression, multinomial for more than two classes, by message passing.
 
@@ -280,22 +270,13 @@ class GampClassifier(ClassifierMixin, LinearRows):
     True
     """
 
-    def __init__(
-        self,
-        lam: float = 0.01,
-        *,
-        penalty: Any = None,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 10000,
-        random_state: Any = 0,
-    ) -> None:
-        self.lam = lam
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    lam: float = 0.01
+    _: KW_ONLY
+    penalty: Any = None
+    fit_intercept: bool = True
+    tol: float = 1e-8
+    max_iter: int = 10000
+    random_state: Any = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampClassifier":
         """Train on rows X (n, d) and classes y (n,), numbers or words.
@@ -310,7 +291,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
         """
         rows, classes = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(classes)
-        weights, rows, classes = without_zeros(checked_sample_weight(sample_weight, rows), rows, classes)
+        weights, rows, classes = without_zeros(require_sample_weight(sample_weight, rows), rows, classes)
         self.classes_, number = np.unique(classes, return_inverse=True)
         k = len(self.classes_)
         if k < 2:

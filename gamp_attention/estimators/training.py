@@ -38,13 +38,8 @@ def seed_of(random_state: Any) -> int:
     return random_state
 
 
-def checked_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
-    """Return the weights (n,) of samples X (n, ...), or None if none are given.
-
-    Raises
-    ------
-    ValueError : if a weight is negative, all weights are zero, or their number is not n.
-    """
+def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
+    """Return the weights (n,) of samples X (n, ...), or None if none are given; raise unless they can be used."""
     if sample_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64)

@@ -23,16 +23,16 @@ from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS, Dataset
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.data.sampling import checked_size, sample
+from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
-from gamp_attention.models.model import STARTS, Model, require_model
+from gamp_attention.models.model import STARTS, Model
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.results import SIGNS, Result
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.solve import checked_rtol, solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.solve import require_rtol, solve_state_evolution
 
 HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
 
@@ -364,8 +364,7 @@ def compare(
     >>> comparison.branches[0].name, comparison.branches[0].gamp.converged
     ('semantic', True)
     """
-    d, alpha = checked_size(model, d, alpha)
-    model = require_model(model)
+    model, d, alpha = require_size(model, d, alpha)
     check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:
@@ -383,7 +382,7 @@ def compare(
     if lr is not None:
         check.real("lr", lr, low=0, strict=True)
     if rtol is not None:
-        checked_rtol(rtol)
+        require_rtol(rtol)
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)

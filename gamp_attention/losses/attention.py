@@ -97,7 +97,7 @@ class DotProductAttention(NamedTuple):
         return softmax_rows(weights) if is_numpy else weights.softmax(dim=-1)
 
 
-def checked_attention(name: str, attention: Any) -> Any:
+def require_valid_attention(name: str, attention: Any) -> Any:
     """Return an attention map; raise unless a DotProductAttention has a positive temperature and three booleans."""
     if not isinstance(attention, DotProductAttention):
         return attention

@@ -76,7 +76,7 @@ def power_law_spectrum(
     variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
     K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
     check.require_memory("n_classes", K)
-    weight = np.full(K, 1 / K) if weight is None else class_shares("weight", weight, K)
+    weight = np.full(K, 1 / K) if weight is None else require_fractions("weight", weight, K)
     with np.errstate(over="ignore"):
         values = np.cumsum(weight) ** -exponent
     if not np.isfinite(values).all():
@@ -139,7 +139,7 @@ def subset_positions(tau: ArrayLike, share: float) -> CoordinateClasses:
     ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
     """
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
-    return _on_share(tau / np.sqrt(share), share)
+    return _on_fraction(tau / np.sqrt(share), share)
 
 
 def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
@@ -171,10 +171,10 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     t = check.integer("teacher_rank", teacher_rank, low=1)
     check.require_memory("teacher_rank", t, t)
     covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
-    return _on_share(covariance, share)
+    return _on_fraction(covariance, share)
 
 
-def _on_share(value: np.ndarray, share: float) -> CoordinateClasses:
+def _on_fraction(value: np.ndarray, share: float) -> CoordinateClasses:
     values, weight = np.stack([value, np.zeros_like(value)]), np.array([share, 1 - share])
     return CoordinateClasses(values[weight > 0], weight[weight > 0])
 
@@ -190,10 +190,12 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
     values = check_squarable(name, given, shape if single else ("K", *shape))
     values = values[None] if single else values
     K = len(values)
-    return CoordinateClasses(values, np.full(K, 1 / K) if weight is None else class_shares(f"{name}.weight", weight, K))
+    return CoordinateClasses(
+        values, np.full(K, 1 / K) if weight is None else require_fractions(f"{name}.weight", weight, K)
+    )
 
 
-def class_shares(name: str, value: Any, K: int) -> np.ndarray:
+def require_fractions(name: str, value: Any, K: int) -> np.ndarray:
     """Return the fractions (K,) of the classes; raise ValueError unless they are positive and add to 1."""
     weight = check.array(name, value, (K,))
     if (weight <= 0).any() or abs(weight.sum() - 1) > 1e-12:
@@ -250,7 +252,7 @@ class CoordinateLaw(DisplayMixin):
         checked = {
             "gamma": gamma,
             "teacher_mean": mean,
-            "weight": class_shares("weight", self.weight, K),
+            "weight": require_fractions("weight", self.weight, K),
             "tau": check_squarable("tau", self.tau, (K, L)),
             "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
         }

@@ -75,14 +75,15 @@ class MixtureModel(Model):
         """Return the model of samples whose tokens are drawn from given sources (L,)."""
         law = self.coordinates
         teacher = ShiftedTeacher(self.teacher, self.teacher_shift[sources])
-        own = CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov)
-        return Model(teacher, own, self.penalty, self.rank, self.student, score_noise=self.score_noise)
+        gamma, tau = law.gamma[:, sources], law.tau[:, sources]
+        coordinates = CoordinateLaw(law.weight, gamma, tau, law.teacher_mean, law.teacher_cov)
+        return Model(teacher, coordinates, self.penalty, self.rank, self.student, score_noise=self.score_noise)
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
         """One component for each pattern of classes."""
         patterns = zip(self.classes.probability, self.classes.patterns, strict=True)
-        return tuple(Component(float(share), sources, self.given(sources)) for share, sources in patterns)
+        return tuple(Component(float(probability), sources, self.given(sources)) for probability, sources in patterns)
 
     def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> Model:
         """Return this model with the distribution of given coordinates.

@@ -22,7 +22,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, checked_attention
+from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, require_valid_attention
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
@@ -122,7 +122,7 @@ class AttentionTask:
 class Component(NamedTuple):
     """A component of a mixture: the samples whose tokens have given classes."""
 
-    share: float  # probability of these classes
+    probability: float  # probability of these classes
     sources: np.ndarray  # (L,) source of each token
     model: "Model"  # model of these samples
 
@@ -314,7 +314,7 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
         needs = "a DotProductAttention, or an attention map registered by register_attention"
         needs += ", or a loss registered by register_loss" if hasattr(student, "value") else ""
         raise check.fail("student", student, needs, TypeError)
-    student = checked_attention("student", student)
+    student = require_valid_attention("student", student)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}, as queries and keys have separate columns")
     return student

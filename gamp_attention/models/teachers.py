@@ -14,8 +14,7 @@ from scipy.special import expit, ndtr, softmax
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import check_squarable
-from gamp_attention.losses.attention import DotProductAttention, checked_attention
-from gamp_attention.losses.registration import DecorrelatedAttention
+from gamp_attention.losses.attention import DotProductAttention, require_valid_attention
 
 
 class Teacher(Protocol):
@@ -59,7 +58,7 @@ class SoftmaxTeacher(DisplayMixin):
         if len(A) != A.shape[1]:
             raise check.fail("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)
-        object.__setattr__(self, "attention", checked_attention("attention", self.attention))
+        object.__setattr__(self, "attention", require_valid_attention("attention", self.attention))
 
     @property
     def even(self) -> bool:
@@ -255,7 +254,7 @@ class IntensityLabels:
 
 
 @dataclass(frozen=True, eq=False)
-class TurnedTeacher:
+class DecorrelatedTeacher:
     """Teacher T[H u] H of decorrelated tokens u, for tokens x = H u; the counterpart of `DecorrelatedAttention`."""
 
     teacher: Teacher
@@ -269,11 +268,6 @@ class TurnedTeacher:
     def __call__(self, u: np.ndarray) -> np.ndarray:
         """Return target matrices (..., L, L) for teacher fields (..., L, t)."""
         return self.teacher(self.mixing @ u) @ self.mixing
-
-
-def turned_student(student: Any, mixing: np.ndarray) -> DecorrelatedAttention:
-    """Return the student's attention map S[H z] H on decorrelated tokens."""
-    return DecorrelatedAttention(student, tuple(map(float, mixing.ravel())))
 
 
 @dataclass(frozen=True)

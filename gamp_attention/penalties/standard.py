@@ -167,13 +167,7 @@ class ElasticNet(NamedTuple):
 
 
 def require_penalty(penalty: Any, lam: Any = None) -> Any:
-    """Return a penalty after checking it, or Ridge(lam) if `penalty` is None.
-
-    Raises
-    ------
-    TypeError : if `penalty` is not a registered penalty.
-    ValueError : if its parameters are not allowed, or its methods contradict each other.
-    """
+    """Return a penalty after checking it, or Ridge(lam) if `penalty` is None."""
     if penalty is None:
         penalty = Ridge(lam)
     if isinstance(penalty, ScaledPenalty):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.dataset import held_out
+from gamp_attention.data.dataset import split_held_out
 from gamp_attention.data.layer import Layer, Units
 
 
@@ -66,13 +66,13 @@ def test_constant_coordinates_are_only_centred():
 
 
 def test_a_fraction_of_the_samples_is_held_out_at_random():
-    train, test = held_out("share", 0.3, 10, seed=0)
+    train, test = split_held_out("share", 0.3, 10, seed=0)
     assert sorted([*train, *test]) == list(range(10))
     assert len(test) == 3
-    assert any(not np.array_equal(test, held_out("share", 0.3, 10, seed)[1]) for seed in (1, 2))
-    assert [len(rows) for rows in held_out("share", 0, 10, seed=0)] == [10, 0]
+    assert any(not np.array_equal(test, split_held_out("share", 0.3, 10, seed)[1]) for seed in (1, 2))
+    assert [len(rows) for rows in split_held_out("share", 0, 10, seed=0)] == [10, 0]
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.96, 1, -0.1, np.nan, "half"])
 def test_fractions_that_leave_no_samples_raise_named_errors(fraction, named_error):
-    named_error(lambda: held_out("share", fraction, 10, 0), "share: needs")
+    named_error(lambda: split_held_out("share", fraction, 10, 0), "share: needs")

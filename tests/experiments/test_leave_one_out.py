@@ -10,8 +10,8 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference.leave_one_out import data_fields, sample_errors
-from gamp_attention.experiments.inference.refits import refit, without
+from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from gamp_attention.experiments.inference.refits import refit, tokens_fields, without
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -66,7 +66,7 @@ def test_it_is_that_of_refits(name):
     for sample in samples:
         Q, done = refit(data, gamp.Q, sample)
         assert done
-        fields[sample] = data_fields(data, Q, sample)
+        fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
     exact = sample_errors(data, fields)[samples]
     kinks = 0.03 if data.penalty.smooth else 0.1  # without a sample a kink holds other weights
     assert np.median(np.abs(formula.errors[samples] / exact - 1)) < kinks
@@ -235,7 +235,7 @@ def test_refits_replace_the_errors_of_their_samples():
     assert np.isclose(loo.test_error, loo.errors.mean())
     for sample in np.flatnonzero(loo.refitted & (loo.remainder < 0.1)):
         Q, _ = refit(data, gamp.Q, int(sample))
-        assert np.allclose(loo.fields[sample], data_fields(data, Q, int(sample)), rtol=0, atol=1e-3)
+        assert np.allclose(loo.fields[sample], tokens_fields(data, Q, np.array([sample]))[0], rtol=0, atol=1e-3)
 
 
 def test_the_default_factors_no_large_hessian():

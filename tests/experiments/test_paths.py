@@ -12,7 +12,7 @@ import gamp_attention as ga
 from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.inference.paths import Along, fold_errors
+from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -141,7 +141,7 @@ def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
 
 
 def test_folds_are_trained_without_their_samples(rows):
-    along = Along(
+    along = PathPlan(
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
     )
     known = {}

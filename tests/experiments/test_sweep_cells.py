@@ -11,7 +11,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import jobs
-from gamp_attention.experiments.sweeps.cells import base_digest, cell_key, digest, grid, listed
+from gamp_attention.experiments.sweeps.cells import base_digest, cell_key, digest, expand_cells, grid
 from gamp_attention.experiments.sweeps.jobs import Settings, chains
 from gamp_attention.experiments.sweeps.sweep import sweep, to_dataset
 from gamp_attention.models.model import with_parameter
@@ -27,7 +27,7 @@ def test_grid_is_the_product_of_its_axes(model):
 
 def test_a_list_of_small_grids_has_no_repetition(model):
     entries = [{"alpha": [1.0, 2.0]}, {"alpha": 2.0, "lam": 0.1, "method": "GD", "seed": [0, 1]}, {"alpha": 1.0}]
-    cells = listed(model, entries, branch="semantic", d=70)
+    cells = expand_cells(model, entries, branch="semantic", d=70)
     assert [(c.method, c.alpha, c.lam, c.d, c.seed) for c in cells] == [
         ("SE", 1.0, 0.01, None, None),
         ("SE", 2.0, 0.01, None, None),

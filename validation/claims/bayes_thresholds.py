@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.bayes.averages import INTEGRALS
+from gamp_attention.bayes.averages import FINE
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -80,7 +80,7 @@ def compute_shortfall(L):
     from scipy.integrate import quad
     from scipy.special import gamma
 
-    z = np.linspace(-INTEGRALS.reach, INTEGRALS.reach, 721)
+    z = np.linspace(-FINE.reach, FINE.reach, 721)
     normal = np.exp(-0.5 * z**2)
 
     def unsure(r):

@@ -146,9 +146,9 @@ def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]
     if convex:
         folds = choose_by_scikit_learn(family, x, y, lams)
     else:
-        from gamp_attention.experiments.inference.paths import Along, fold_errors
+        from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
 
-        along = Along(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
+        along = PathPlan(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
         folds = int(np.argmin(fold_errors(along, 5, {}, lambda: None)[0].mean(axis=1)))
     rows = []
     for k in COMPARED:

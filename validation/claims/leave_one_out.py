@@ -19,8 +19,8 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, GREY, figure
-from gamp_attention.experiments.inference.leave_one_out import data_fields, sample_errors
-from gamp_attention.experiments.inference.refits import refit
+from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from gamp_attention.experiments.inference.refits import refit, tokens_fields
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -58,7 +58,7 @@ def compare_errors(kind, d, refits, seed):
     fields, done = loo.fields.copy(), []
     for sample in map(int, samples):
         Q, reached = refit(data, gamp.Q, sample)
-        fields[sample] = data_fields(data, Q, sample)
+        fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
         done.append(bool(reached))
     exact = sample_errors(data, fields)[samples]
     fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH, seed=seed)

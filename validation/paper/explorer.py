@@ -52,7 +52,7 @@ def _run_replica(model, alpha, damping, seed):
     for t in range(ITERATIONS):
         now = weights.overlaps()
         moments = sum_over_components(model.components, [path.advance(now, before) for path in paths])
-        q_hats = [sum(path.share * block for path, block in zip(paths, blocks, strict=True))
+        q_hats = [sum(path.probability * block for path, block in zip(paths, blocks, strict=True))
                   for blocks in zip(*(path.q_hats(alpha) for path in paths), strict=True)]  # fmt: skip
         weights.step(conjugates(model, alpha, now, moments), q_hats, damping)
         after = weights.covariances()

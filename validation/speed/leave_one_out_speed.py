@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference.paths import Along
+from gamp_attention.experiments.inference.paths import PathPlan
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
@@ -46,7 +46,7 @@ def measure(problem, d, repeats, with_path):
         "cavity": lambda: ga.leave_one_out(data, gamp, form="cavity"),
     }
     if with_path:
-        along = Along(
+        along = PathPlan(
             np.array(LAMS), [data.replace(lam=lam) for lam in LAMS], [*range(len(LAMS))], "spectral", 8, 1e-3, 10000, 0
         )
         works["training"] = lambda: list(along.runs({}))

@@ -20,6 +20,7 @@ from gamp_attention.data.law.tokens import (
     token_classes,
     used_rows,
 )
+from gamp_attention.data.stores import distinct_samples
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
 
@@ -56,14 +57,14 @@ def exact(value: float) -> Estimate:
     return Estimate(float(value), np.nan)
 
 
-def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarray | None) -> tuple[Departure, ...]:
+def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.ndarray | None) -> tuple[Departure, ...]:
     """Return all departures of tokens from their estimated distribution."""
     n, L, d = seen.tokens.shape
     size = Products.of(law.pooled)
     measured = [
         build_departure("dimensions / number of tokens", exact(d / (n * L)), 0.0, ROWS,
                "few tokens, so the estimated spectrum is uncertain: compute errors with `replicas`"),
-        *_pairs(seen, law.pooled, size, turned),
+        *_pairs(seen, law.pooled, size, correlated),
         *_shapes(law),
         *_spread(seen, size, law),
         *_fields(seen, law.resolvent.vectors, teacher),
@@ -73,7 +74,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
     return tuple(measured)
 
 
-def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -> list[Departure]:
+def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, correlated: bool) -> list[Departure]:
     """Return departures of two tokens from independence: mean correlation, and its dependence on the direction."""
     L, parts = seen.tokens.shape[1], N_PARTS
     if L < 2:
@@ -81,7 +82,7 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -
     pairs = [(l, k) for l in range(L) for k in range(l + 1, L)]
     largest = max(pairs, key=lambda pair: abs(seen.correlation[pair]))
     number = Estimate(float(seen.correlation[largest]), float(seen.correlation_error[largest]))
-    treatment = "included in the model" if turned else "ignored by the model; include it with `correlated=True`"
+    treatment = "included in the model" if correlated else "ignored by the model; include it with `correlated=True`"
     dependence = max(
         (relative_size(Products.of(_direction_dependence(seen.unit, pooled, pair, parts)), size) for pair in pairs),
         key=lambda estimate: estimate.value,
@@ -174,8 +175,7 @@ def _means(seen: SeenTokens) -> Departure:
 def _repeated(seen: SeenTokens) -> list[Departure]:
     """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
     n, L, d = seen.tokens.shape
-    samples = len({hash(sample.tobytes()) for sample in seen.tokens})
-    tokens = len({hash(token.tobytes()) for token in seen.tokens.reshape(n * L, d)})
+    samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
     return [
@@ -259,41 +259,28 @@ def law_of(
         raise check.fail("data", type(data).__name__, needs, TypeError)
     rows = used_rows(data)
     tokens = np.asarray(data.tokens)[rows].astype(float, copy=False)
-    weights = _teacher_weights(data, teacher)
-    assigned = _assign_classes(data, tokens, classes, seed)
+    weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))
+    if data.is_labelled and classes != 1:
+        raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
+    assigned = token_classes(tokens, classes, seed)
     seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
-    turned = _check_correlated(data, seen, correlated)
+    correlated = _check_correlated(data, seen, correlated)
     problem = Problem(data, weights, default_target(data, target), 0.0)
     fitted = fit_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None
     if noise is not None:
         problem = problem._replace(noise=check.real("noise", noise, low=0))
     elif fitted is not None:
-        predicted = None
-        if weights is not None:
-            predicted = problem.target(tokens @ weights / np.sqrt(data.dim))
+        predicted = None if weights is None else problem.target(tokens @ weights / np.sqrt(data.dim))
         problem = problem._replace(noise=score_noise(fitted, tokens, predicted))
-    estimate = LawParts.of(seen, problem, turned)
-    jackknife_models = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
+    estimate = LawParts.of(seen, problem, correlated)
+    jackknife_models = tuple(LawParts.of(seen.without(part, parts), problem, correlated).model for part in range(parts))
     law = estimate.coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
-        model=estimate.model, departures=departures(seen, estimate, turned, weights),
-        correlation=seen.correlation, turned=turned, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
+        model=estimate.model, departures=departures(seen, estimate, correlated, weights),
+        correlation=seen.correlation, turned=correlated, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
         n_samples=len(rows), replicas=jackknife_models,
     )  # fmt: skip
-
-
-def _teacher_weights(data: Dataset, teacher: Any) -> np.ndarray | None:
-    if teacher is None:
-        return data.Q_star
-    return check.array("teacher", teacher, (data.dim, "t"))
-
-
-def _assign_classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the patterns of sources and the pattern of each sample; None if each token has one class."""
-    if data.is_labelled and classes != 1:
-        raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
-    return token_classes(tokens, classes, seed)
 
 
 def _check_correlated(data: Dataset, seen: SeenTokens, correlated: Any) -> bool:

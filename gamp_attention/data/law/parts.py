@@ -23,12 +23,13 @@ from gamp_attention.data.law.spectrum import (
 )
 from gamp_attention.data.law.tokens import N_PARTS, SIGNIFICANCE, SeenTokens
 from gamp_attention.losses.attention import DotProductAttention
+from gamp_attention.losses.registration import DecorrelatedAttention
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.glm import DEFAULT_LABELS, GLMModel
 from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
 from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.teachers import ShiftedLabels, SoftmaxTeacher, TurnedTeacher, turned_student
+from gamp_attention.models.teachers import DecorrelatedTeacher, ShiftedLabels, SoftmaxTeacher
 
 
 class Classes(NamedTuple):
@@ -126,7 +127,8 @@ def model_of(
         )  # fmt: skip
     target = ShiftedTeacher(target, shift) if shift.any() else target
     if mixing is not None:
-        target, student = TurnedTeacher(target, mixing), turned_student(student, mixing)
+        target = DecorrelatedTeacher(target, mixing)
+        student = DecorrelatedAttention(student, tuple(map(float, mixing.ravel())))
         noise *= float(np.sqrt(np.trace(mixing @ mixing) / L))  # keeps the total size of N x, approximated as white
     return coordinates, Model(target, coordinates, data.penalty, data.rank, student, score_noise=noise)
 

@@ -210,15 +210,12 @@ def fit_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> FittedTa
         needs = "more dimensions than tokens, so that the outputs determine T; otherwise pass `noise`"
         raise check.fail("data", f"{L} tokens in {d} dimensions", needs)
     outputs = np.asarray(data.outputs)[rows]
-    targets = np.einsum("nij,njk->nik", outputs @ tokens.transpose(0, 2, 1), _inverses(tokens))
+    # the pseudo-inverse of x xᵀ serves for linearly dependent tokens as well
+    inverse = np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
+    targets = np.einsum("nij,njk->nik", outputs @ tokens.transpose(0, 2, 1), inverse)
     remainder = outputs - targets @ tokens
     outside = float(np.mean(remainder**2))
     return FittedTargets(targets, outside if outside > 1e-20 * float(np.mean(outputs**2)) else 0.0)
-
-
-def _inverses(tokens: np.ndarray) -> np.ndarray:
-    """Return (x xᵀ)⁻¹ of each sample, the pseudo-inverse if tokens are linearly dependent."""
-    return np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
 
 
 def score_noise(fitted: FittedTargets, tokens: np.ndarray, predicted: np.ndarray | None) -> float:

@@ -28,7 +28,7 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.experiments.inference.hessian import TokenRows, data_hessian, scaled_blocks
-from gamp_attention.experiments.inference.leave_one_out import is_trusted, trained
+from gamp_attention.experiments.inference.leave_one_out import is_convex, leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, summed
 from gamp_attention.penalties.matrix import on_kinks
@@ -144,7 +144,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     >>> bool(0.85 < inside.mean() < 0.95)
     True
     """
-    Q, at = trained(data, gamp)
+    Q, at = require_trained(data, gamp)
     law = _column_law(data)
     reasons = _training_faults(data, gamp)
     with one_thread():
@@ -194,8 +194,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
     The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
     fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
     """
-    convex = getattr(data.student, "convex", False)
-    if Q.size > DENSE or not convex or (data.rank > 1 and not _is_regression(data)):
+    if Q.size > DENSE or not is_convex(data) or (data.rank > 1 and not _is_regression(data)):
         return None
     all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
     _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
@@ -209,9 +208,9 @@ def _is_regression(data: Dataset) -> bool:
 
 def _training_faults(data: Dataset, gamp: Any) -> list[str]:
     """Return reasons not to trust the end of the training; a convex problem has a single minimum."""
-    if getattr(data.student, "convex", False):
+    if is_convex(data):
         return [] if gamp.converged else ["the training did not converge"]
-    return [] if is_trusted(data, gamp) else ["leave_one_out does not trust the end of the training"]
+    return [] if leave_one_out(data, gamp).trusted else ["leave_one_out does not trust the end of the training"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +281,7 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
         reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
-    if not getattr(data.student, "convex", False):
+    if not is_convex(data):
         unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
         if unequal > UNEQUAL:
             reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
@@ -323,9 +322,8 @@ def _independent(
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
     """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimising over the other free weights."""
-    K, free, penalty = _of_column(curvature, a)
+    K, free, penalty, inverse = _of_column(curvature, a)
     A = np.empty(len(K))
-    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
     A[free] = 1 / np.diag(inverse) - penalty[free]  # the Schur complement
     cross = K[np.ix_(~free, free)]
     A[~free] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, inverse, cross, optimize=True)
@@ -355,9 +353,8 @@ def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curv
         return minimum
     X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
     for a in range(data.rank):
-        K, free, penalty = _of_column(curvature, a)
+        _, free, _, inverse = _of_column(curvature, a)
         D, size = at.hessians[:, a, a], law.sizes[:, 0]
-        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
         x = X[:, free]
         leverage = np.einsum("ni,ni->n", x @ inverse, x)
         second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
@@ -367,11 +364,12 @@ def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curv
     return minimum
 
 
-def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the blocks of column a of Q: samples (d, d), free (d,), penalty (d,)."""
+def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return samples (d, d), free (d,) and penalty (d,) of column a of Q, and the inverse Hessian of free weights."""
     d = len(curvature.free)
     part = slice(a * d, (a + 1) * d)
-    return curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
+    K, free, penalty = curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
+    return K, free, penalty, np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
 
 
 def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
@@ -417,9 +415,8 @@ def _orthogonal(
         noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
     factor, reasons = np.ones((data.dim, r)), []
     if not _is_regression(data):
-        K, free, penalty = _of_column(curvature, 0)
+        K, free, _, H = _of_column(curvature, 0)
         T = inverse @ K
-        H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
         response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
         response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
         cross = T[np.ix_(~free, free)] @ H
@@ -451,17 +448,16 @@ def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Cur
     """
     X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
     for a in range(data.rank if data.n_tokens == 1 else 0):
-        K, free, penalty = _of_column(curvature, a)
-        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
+        _, free, _, inverse = _of_column(curvature, a)
         leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
         weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
         error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
         z = at.z[:, 0, a] - weights * leverage * error
-        known = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
-        error = error - known @ np.linalg.lstsq(known, error, rcond=None)[0]
+        regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
+        error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
         for power in (2, 3):
-            part = known[:, 1] ** power
-            part = part - known @ np.linalg.lstsq(known, part, rcond=None)[0]
+            part = regressors[:, 1] ** power
+            part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
             if _association(error, part) > NONLINEAR:
                 return ["labels are not linear in the fields: weights are coefficients of the best linear prediction"]
     return []

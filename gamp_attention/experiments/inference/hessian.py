@@ -113,30 +113,30 @@ class FactoredHessian:
     ----------
     whitener : (k, k) lower triangular F if H is positive definite, otherwise F⁻¹.
     signs : (k,) diagonal of S, or None if H is positive definite.
-    kept : indices of the free weights in each column of Q.
+    free_indices : indices of the free weights in each column of Q.
     flat : (f, k) orthonormal directions of the rotations.
     level : curvature that is added along these directions.
     """
 
     whitener: np.ndarray
     signs: np.ndarray | None
-    kept: tuple[np.ndarray, ...]
+    free_indices: tuple[np.ndarray, ...]
     flat: np.ndarray
     level: float
 
     @property
     def size(self) -> int:
         """Number k of free weights."""
-        return sum(map(len, self.kept))
+        return sum(map(len, self.free_indices))
 
     def columns(self, x: np.ndarray) -> np.ndarray:
         """Return the derivatives (k, m L r) of the fields in the free weights, for scaled tokens x (m, L, d)."""
         m, L, _ = x.shape
-        r = len(self.kept)
+        r = len(self.free_indices)
         if r == 1:
-            return x.reshape(m * L, -1)[:, self.kept[0]].T
+            return x.reshape(m * L, -1)[:, self.free_indices[0]].T
         derivatives, first = np.zeros((self.size, m, L, r)), 0
-        for a, rows in enumerate(self.kept):
+        for a, rows in enumerate(self.free_indices):
             derivatives[first : first + len(rows), :, :, a] = x[:, :, rows].transpose(2, 0, 1)
             first += len(rows)
         return derivatives.reshape(self.size, -1)
@@ -145,30 +145,14 @@ class FactoredHessian:
         """Return F⁻¹ times vectors (k, c)."""
         if self.signs is not None:
             return deterministic_product(self.whitener, columns)
-        from scipy.linalg import solve_triangular
-
-        out = np.empty(columns.shape)
-
-        def work(part: slice) -> None:
-            out[:, part] = solve_triangular(self.whitener, columns[:, part], lower=True, check_finite=False)
-
-        over_panels(work, columns.shape[1])
-        return out
+        return _solve_triangular(self.whitener, columns)
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """Return the inverse of H, with curvature `level` along rotations, times vectors (k, c)."""
         white = self.whiten(columns)
         if self.signs is not None:
             return deterministic_product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
-        from scipy.linalg import solve_triangular
-
-        out = np.empty(columns.shape)
-
-        def work(part: slice) -> None:
-            out[:, part] = solve_triangular(self.whitener, white[:, part], lower=True, trans=1, check_finite=False)
-
-        over_panels(work, columns.shape[1])
-        return out
+        return _solve_triangular(self.whitener, white, transposed=True)
 
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
         """Return A = X̃ H⁻¹ X̃ᵀ (m, k, k) of each sample, without the contribution of rotations.
@@ -187,14 +171,23 @@ class FactoredHessian:
         return A - along @ along.transpose(0, 2, 1) / self.level
 
 
+def _solve_triangular(F: np.ndarray, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """Return F⁻¹, or F⁻ᵀ, times vectors (k, c) for a lower triangular F, identical for any number of threads."""
+    from scipy.linalg import solve_triangular
+
+    out = np.empty(columns.shape)
+
+    def work(part: slice) -> None:
+        out[:, part] = solve_triangular(F, columns[:, part], lower=True, trans=int(transposed), check_finite=False)
+
+    over_panels(work, columns.shape[1])
+    return out
+
+
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
     """Return the factored Hessian at Q (d, r), with the exact risk `at` Q, in the coordinates of `tokens`.
 
     The default are the original coordinates. A Hessian with negative curvature is factored by its eigenvectors.
-
-    Raises
-    ------
-    MemoryError : if the Hessian does not fit into the available memory.
     """
     from scipy.linalg import LinAlgError, cholesky, eigh
 
@@ -202,37 +195,37 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     Q = minimum_in(tokens, at, Q)
     smooth = at.smooth if tokens.coordinates is None else -data.penalty.lam * Q
     _, free, curvature = on_kinks(data.penalty, Q, smooth)
-    kept = tuple(np.flatnonzero(column) for column in free.T)
-    size = sum(map(len, kept))
+    free_indices = tuple(np.flatnonzero(column) for column in free.T)
+    size = sum(map(len, free_indices))
     check.require_memory("data", size, size)
-    H = data_hessian(tokens, at.hessians, kept)
-    ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(kept)])
+    H = data_hessian(tokens, at.hessians, free_indices)
+    ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(free_indices)])
     H[np.diag_indices(size)] += ridge
     directions = rotations(data, Q)
     flat = directions.transpose(0, 2, 1).reshape(len(directions), size) if len(directions) else np.zeros((0, size))
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
-        return FactoredHessian(cholesky(raised, lower=True, check_finite=False), None, kept, flat, level)
+        return FactoredHessian(cholesky(raised, lower=True, check_finite=False), None, free_indices, flat, level)
     except LinAlgError:
         values, vectors = eigh(raised, check_finite=False)
         sizes = np.abs(values)
         inverse = np.where(sizes > FLAT * sizes.max(), 1 / np.maximum(sizes, 1e-300), 0.0)
-        return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), kept, flat, level)
+        return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), free_indices, flat, level)
 
 
-def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray, ...]) -> np.ndarray:
+def data_hessian(tokens: TokenRows, hessians: np.ndarray, free: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, from the Hessians (n, L r, L r) of the samples' losses."""
-    r = len(kept)
+    r = len(free)
     D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
-    edges = np.cumsum([0, *map(len, kept)])
+    edges = np.cumsum([0, *map(len, free)])
     H = np.zeros((edges[-1], edges[-1]))
     for rows, x in tokens.blocks():
         flat = x.reshape(-1, x.shape[2])
         for a in range(r):
             for b in range(a, r):
                 weighted = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
-                part = deterministic_product(np.ascontiguousarray(flat[:, kept[a]].T), weighted[:, kept[b]])
+                part = deterministic_product(np.ascontiguousarray(flat[:, free[a]].T), weighted[:, free[b]])
                 H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
                 if a != b:
                     H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T

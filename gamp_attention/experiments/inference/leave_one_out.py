@@ -2,7 +2,7 @@
 
 1. Fields of each sample under weights trained without it. One Newton step on the risk without sample μ, from the
    minimum Q of the risk with all samples, gives z − (1 − A_μ D)⁻¹ A_μ g, with the leverage A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ, minus
-   the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`removed`). The step is
+   the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`leave_out`). The step is
    exact if the risk is quadratic. See Rahnama Rad and Maleki (2020), and Wang et al. (2018) for penalties with kinks.
    For large problems the cavity fields of message passing replace the Newton step (`cavity_fields`).
 2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
@@ -29,7 +29,7 @@ from gamp_attention.experiments.inference.hessian import (
     scaled_blocks,
     token_rows,
 )
-from gamp_attention.experiments.inference.refits import refit_samples, tokens_fields
+from gamp_attention.experiments.inference.refits import refit_samples
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.results import Result
@@ -103,7 +103,7 @@ class LeaveOneOut(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Removed:
+class LeftOut:
     """Fields of each sample after a Newton step on the risk without it.
 
     Attributes
@@ -123,7 +123,7 @@ class Removed:
         return self.hessian.signs is None
 
 
-def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> Removed:
+def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> LeftOut:
     """Return the fields of each sample after a Newton step on the risk without it, from the minimum Q (d, r).
 
     Eq. :eq:`leave-one-out`; Rahnama Rad and Maleki (2020).
@@ -143,7 +143,7 @@ def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | N
         except np.linalg.LinAlgError:  # only one sample determines some weights
             shifts = (np.linalg.pinv(matrices) @ (A @ g[..., None]))[..., 0]
         stiffness = np.linalg.eigvals(matrices).real.min(axis=1)
-    return Removed(at.z - shifts.reshape(at.z.shape), stiffness, H)
+    return LeftOut(at.z - shifts.reshape(at.z.shape), stiffness, H)
 
 
 def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndarray:
@@ -151,8 +151,7 @@ def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndar
 
     To second order in the shift of the weights, the minimum decreases by ℓ + gᵀ(z − z_∖)/2.
     """
-    g, loss = -at.loss_gradients, sample_derivatives(at.loss, at.params, at.z)[0]
-    return at.train_loss * data.dim - loss - 0.5 * np.einsum("nla,nla->n", g, at.z - fields)
+    return at.train_loss * data.dim - at.losses - 0.5 * np.einsum("nla,nla->n", -at.loss_gradients, at.z - fields)
 
 
 def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -242,7 +241,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     >>> loo.in_training < 0.7 * loo.test_error
     True
     """
-    Q, at = trained(data, gamp)
+    Q, at = require_trained(data, gamp)
     if refits is not None:
         refits = check.integer("refits", refits, low=0, high=data.n_samples)
     if form is not None:
@@ -268,7 +267,7 @@ def _estimate(
 ) -> tuple["_Estimate", list[str]]:
     """Return the estimate by a form, and the reasons not to trust it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
-    step = removed(data, at, Q, tokens) if form == "hessian" else None
+    step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
     reasons = _training_faults(gamp, step, fields)
     estimate = _Estimate(data, at, fields, step)
@@ -280,14 +279,8 @@ def _estimate(
     return estimate, reasons
 
 
-def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
-    """Return the weights of a result and the exact risk at these weights.
-
-    Raises
-    ------
-    TypeError : if `data` is not a Dataset or `gamp` not a result of training.
-    ValueError : if the gradient of the exact risk of these data is larger than the result states.
-    """
+def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
+    """Return the weights of a result and the exact risk at these weights; raise if they are no critical point."""
     require_dataset(data)
     if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
         raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
@@ -298,11 +291,6 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
     return Q, at
-
-
-def is_trusted(data: Dataset, gamp: Any) -> bool:
-    """Return whether the leave-one-out error of a result is trusted."""
-    return leave_one_out(data, gamp).trusted
 
 
 def is_convex(data: Dataset) -> bool:
@@ -317,11 +305,6 @@ def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) ->
     return losses if data.is_labelled else 2 * losses / data.n_tokens
 
 
-def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
-    """Return the fields (L, r) of one sample."""
-    return tokens_fields(data, Q, np.array([sample]))[0]
-
-
 class _Estimate:
     """Leave-one-out errors, corrected by exact refits of some samples.
 
@@ -333,7 +316,7 @@ class _Estimate:
     rough : True if the curvature changes so much that the risk has many minima.
     """
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: Removed | None) -> None:
+    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: LeftOut | None) -> None:
         self.data, self.at, self.step = data, at, step
         n = data.n_samples
         self.formula, self.fields, self.errors = fields, fields.copy(), sample_errors(data, fields)
@@ -475,7 +458,7 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, 
     for start in others:
         at_start = risk_at(data, start.Q, "exact")
         if form == "hessian":
-            left_out = removed(data, at_start, start.Q).fields
+            left_out = leave_out(data, at_start, start.Q).fields
         else:
             left_out = cavity_fields(data, at_start, responses(data, start, at_start, start.Q))
         risks.append(risks_without(data, at_start, left_out))
@@ -484,7 +467,7 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, 
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _training_faults(gamp: Any, step: Removed | None, fields: np.ndarray) -> list[str]:
+def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> list[str]:
     """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]

@@ -1,7 +1,7 @@
 """Regularization paths: training along the values of a hyperparameter, and the test error at each value.
 
-1. Training (`Along`): each run starts from the weights of the previous value, extrapolated (warm starts, as in Friedman
-   et al. (2010)).
+1. Training (`PathPlan`): each run starts from the weights of the previous value, extrapolated (warm starts, as in
+   Friedman et al. (2010)).
 2. Leave-one-out errors at all values (`path_errors`): the errors by cavity fields cost one pass over the tokens and are
    computed at every value. The difference between a complete estimate (`leave_one_out`) and these errors changes slowly
    along λ: it is computed at some values and interpolated between them. Each further complete estimate tests the
@@ -31,9 +31,9 @@ from gamp_attention.experiments.inference.leave_one_out import (
     is_convex,
     leave_one_out,
     refits_by_default,
+    require_trained,
     responses,
     sample_errors,
-    trained,
 )
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, digest, run_gamp
@@ -43,7 +43,7 @@ from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolut
 
 
 @dataclass(frozen=True, eq=False)
-class Along:
+class PathPlan:
     """Plan of the training along a path: a dataset (n samples) for each value, their order, and the options.
 
     The first run begins at `init` with `n_starts`, as does a run if the previous run did not converge, or its weights
@@ -102,7 +102,7 @@ class Along:
 
 
 def fold_errors(
-    along: Along, folds: int, known: dict[str, Any], finished: Callable[[], None]
+    along: PathPlan, folds: int, known: dict[str, Any], finished: Callable[[], None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
 
@@ -298,7 +298,7 @@ class _Path:
 
 def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
     """Return the errors (n,) by cavity fields without refits, and the mean training error."""
-    Q, at = trained(data, result)
+    Q, at = require_trained(data, result)
     fields = cavity_fields(data, at, responses(data, result, at, Q))
     return sample_errors(data, fields), float(sample_errors(data, at.z).mean())
 
@@ -461,7 +461,7 @@ def regularization_path(
     if check.integer("folds", folds, low=0, high=min(n)) == 1:
         raise check.fail("folds", folds, "0 or at least 2")
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
-    along = Along(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
+    along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
         file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, tol, n_starts, folds))
@@ -489,7 +489,8 @@ def regularization_path(
         errors, trusted, form = estimates.errors, verdicts(estimates.agreed) & estimates.tested, estimates.form
         bar.update()
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    if folds and in_memory and _is_best_doubtful(errors, trusted, results):
+    smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
+    if folds and in_memory and not trusted[smallest]:
         form = "folds"
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
             errors, trusted = fold_errors(along, folds, known, finished)
@@ -528,14 +529,8 @@ def _trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
     return trusted
 
 
-def _is_best_doubtful(errors: np.ndarray, trusted: np.ndarray, results: tuple[GampResult, ...]) -> bool:
-    """Return whether the smallest estimate is not trusted."""
-    converged = [k for k, result in enumerate(results) if result.converged]
-    return not trusted[min(converged, key=lambda k: errors[k].mean())]
-
-
 def _select(
-    parameter: str, along: Along, results: tuple[GampResult, ...], in_training: np.ndarray, errors: np.ndarray,
+    parameter: str, along: PathPlan, results: tuple[GampResult, ...], in_training: np.ndarray, errors: np.ndarray,
     trusted: np.ndarray, form: str, predict: bool,
 ) -> RegularizationPath:  # fmt: skip
     """Return the path with its best value: the smallest error, after errors that are not trusted are increased."""

@@ -14,6 +14,7 @@ Notation: p coordinates of the tokens (see `TokenRows`), r columns of Q, L token
 refitted at the same time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -76,8 +77,7 @@ def refit_samples(
     """
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
-        solver = _Factored(around, H) if H is not None else _Iterative(around)
-        refits = _newton(around, solver)
+        refits = _newton(around, _iterative_solver(around) if H is None else _factored_solver(around, H))
         if np.median(refits.remainder) > bent:
             return refits
         for k in np.flatnonzero(~refits.reached).tolist():
@@ -110,14 +110,10 @@ class _Smooth:
         self.data, self.at, self.tokens, self.samples = data, at, tokens, samples
         self.Q = minimum_in(tokens, at, Q)
         self.x = tokens.of_samples(samples)
-        self.curvature = self._penalty_curvature()
+        smooth = at.smooth if tokens.coordinates is None else -data.penalty.lam * self.Q
+        self.curvature = on_kinks(data.penalty, self.Q, smooth)[2]  # second derivatives (p, r) of the penalty
         self.flat = rotations(data, self.Q)  # directions without curvature, which get the curvature `level`
         self.level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
-
-    def _penalty_curvature(self) -> np.ndarray:
-        """Return the second derivatives (p, r) of the penalty."""
-        smooth = self.at.smooth if self.tokens.coordinates is None else -self.data.penalty.lam * self.Q
-        return on_kinks(self.data.penalty, self.Q, smooth)[2]
 
     def penalty_change(self, P: np.ndarray) -> tuple[float, np.ndarray]:
         """Return r(Q + P) − r(Q) − ∇r(Q)·P and its gradient (p, r)."""
@@ -128,6 +124,22 @@ class _Smooth:
         pull = least_subgradient(penalty, Q, nothing)
         change = penalty_total(penalty, Q + P) - penalty_total(penalty, Q)
         return change - float(np.sum(pull * P)), least_subgradient(penalty, Q + P, nothing) - pull
+
+    def loss_change(self, P: np.ndarray, k: int) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the change of the losses from Q to Q + P without the k-th sample, and its first two derivatives.
+
+        Terms of first order cancel with the penalty and are left out. The derivatives with respect to the fields are
+        changes of gradients (n, L, r), and Hessians (n, L r, L r).
+        """
+        at, sample, z = self.at, self.samples[k], self.at.z.copy()
+        for rows, x in self.tokens.blocks():
+            z[rows] += x @ P
+        losses, slopes, hessians = sample_derivatives(at.loss, at.params, z)
+        changes = losses - at.losses - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
+        changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
+        slopes = slopes - at.loss_gradients
+        slopes[sample], hessians[sample] = -at.loss_gradients[sample], 0.0
+        return float(changes.sum()), slopes, hessians
 
     def first(self) -> np.ndarray:
         """Return the gradients (p, r, m) at P = 0: minus the gradients of the left-out losses."""
@@ -175,65 +187,64 @@ class _Smooth:
         return out
 
 
-class _Factored:
-    """Solver for the Hessians without a sample by the Sherman–Morrison–Woodbury formula.
+Solver = Callable[[np.ndarray, np.ndarray], np.ndarray]  # steps (p, r, c) of gradients (p, r, c), for indices (c,)
+
+
+def _factored_solver(around: _Smooth, H: FactoredHessian) -> Solver:
+    """Return a solver for the Hessians without a sample by the Sherman–Morrison–Woodbury formula.
 
     With H the Hessian of all samples, X the derivatives of the fields of the left-out sample, D = ∇²ℓ and
     A = X H⁻¹ Xᵀ, the inverse without the sample is (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹.
     """
+    (m, L, _), (p, r) = around.x.shape, around.Q.shape
+    derivatives = H.columns(around.x)
+    all_solutions = H.solve(derivatives).reshape(H.size, m, L * r)  # H⁻¹Xᵀ
+    A = np.einsum("imk,iml->mkl", derivatives.reshape(H.size, m, L * r), all_solutions)
+    D = around.at.hessians[around.samples]
+    correction = np.linalg.solve(np.eye(L * r) - D @ A, D)  # (1 − D A)⁻¹ D
 
-    def __init__(self, around: _Smooth, H: FactoredHessian) -> None:
-        m, L, _ = around.x.shape
-        self.H, self.shape = H, around.Q.shape
-        k = L * around.Q.shape[1]
-        columns = H.columns(around.x)
-        self.solutions = H.solve(columns).reshape(H.size, m, k)  # H⁻¹Xᵀ
-        A = np.einsum("imk,iml->mkl", columns.reshape(H.size, m, k), self.solutions)
-        D = around.at.hessians[around.samples]
-        self.correction = np.linalg.solve(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
-
-    def __call__(self, G: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
         flat = G.transpose(1, 0, 2).reshape(-1, G.shape[2])  # the order of the factor: column after column of Q
-        steps = self.H.solve(flat)
-        solutions = self.solutions[:, columns]
-        forces = (self.correction[columns] @ np.einsum("imk,im->mk", solutions, flat)[..., None])[..., 0]
-        steps = steps + np.einsum("imk,mk->im", solutions, forces)
-        return steps.reshape(self.shape[1], self.shape[0], -1).transpose(1, 0, 2)
+        solutions = all_solutions[:, columns]
+        forces = (correction[columns] @ np.einsum("imk,im->mk", solutions, flat)[..., None])[..., 0]
+        steps = H.solve(flat) + np.einsum("imk,mk->im", solutions, forces)
+        return steps.reshape(r, p, -1).transpose(1, 0, 2)
+
+    return solve
 
 
-class _Iterative:
-    """Solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
+def _iterative_solver(around: _Smooth) -> Solver:
+    """Return a solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
 
     The systems of all samples are solved at the same time; a system that has converged, or along which the curvature is
     not positive, is not changed further.
     """
+    inverse = 1 / np.maximum(around.diagonal(), 1e-300)[..., None]
 
-    def __init__(self, around: _Smooth) -> None:
-        self.around = around
-        self.inverse = 1 / np.maximum(around.diagonal(), 1e-300)[..., None]
-
-    def __call__(self, G: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
         X, R = np.zeros(G.shape), G.copy()
-        Z = self.inverse * R
+        Z = inverse * R
         P, power = Z.copy(), np.einsum("pac,pac->c", R, Z)
         first, active = power.copy(), np.flatnonzero(power > 0)
         for _ in range(MAX_CONJUGATE):
             if not len(active):
                 break
-            HP = self.around.products(P[..., active], columns[active])
+            HP = around.products(P[..., active], columns[active])
             curvature = np.einsum("pac,pac->c", P[..., active], HP)
             length = np.where(curvature > 0, power[active] / np.where(curvature > 0, curvature, 1.0), 0.0)
             X[..., active] += length * P[..., active]
             R[..., active] -= length * HP
-            Z = self.inverse * R[..., active]
+            Z = inverse * R[..., active]
             after = np.einsum("pac,pac->c", R[..., active], Z)
             P[..., active] = Z + after / power[active] * P[..., active]
             power[active] = after
             active = active[(after > SOLVED**2 * first[active]) & (curvature > 0)]
         return X
 
+    return solve
 
-def _newton(around: _Smooth, solver: _Factored | _Iterative) -> Refits:
+
+def _newton(around: _Smooth, solver: Solver) -> Refits:
     """Refit samples by Newton steps with the Hessians at the minimum with all samples.
 
     The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is fixed,
@@ -278,30 +289,20 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     """
     from scipy.optimize import minimize
 
-    at, data, sample = around.at, around.data, around.samples[k]
-    tokens = around.tokens
-    whole = tuple(np.arange(around.Q.shape[0]) for _ in range(around.Q.shape[1]))
-    shape, scale = around.Q.shape, data.penalty.strength * np.sqrt(data.dim)
-    losses_at_Q = sample_derivatives(at.loss, at.params, at.z)[0]
+    shape, scale = around.Q.shape, around.data.penalty.strength * np.sqrt(around.data.dim)
+    whole = tuple(np.arange(shape[0]) for _ in range(shape[1]))
 
     @lru_cache(maxsize=2)
     def evaluate(key: bytes) -> tuple[float, np.ndarray, np.ndarray]:
         P = np.frombuffer(key).reshape(shape)
-        z = at.z.copy()
-        for rows, x in tokens.blocks():
-            z[rows] += x @ P
-        losses, slopes, hessians = sample_derivatives(at.loss, at.params, z)
-        changes = losses - losses_at_Q - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
-        changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
-        change = slopes - at.loss_gradients
-        change[sample], hessians[sample] = -at.loss_gradients[sample], 0.0
+        value, slopes, hessians = around.loss_change(P, k)
         gradient = np.zeros(shape)
-        for rows, x in tokens.blocks():
-            gradient += np.einsum("mlp,mla->pa", x, change[rows], optimize=True)
-        H = data_hessian(tokens, hessians, whole)
-        ends = around.penalty_change(P)
+        for rows, x in around.tokens.blocks():
+            gradient += np.einsum("mlp,mla->pa", x, slopes[rows], optimize=True)
+        H = data_hessian(around.tokens, hessians, whole)
         H[np.diag_indices(len(H))] += around.curvature.T.ravel()
-        return float(changes.sum()) + ends[0], gradient + ends[1], H
+        penalty, penalty_slope = around.penalty_change(P)
+        return value + penalty, gradient + penalty_slope, H
 
     def column_first(x: np.ndarray) -> bytes:
         return np.ascontiguousarray(x.reshape(shape[::-1]).T).tobytes()
@@ -313,7 +314,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     )  # fmt: skip
     P = np.frombuffer(column_first(minimum.x)).reshape(shape)
     _, gradient, _ = evaluate(column_first(minimum.x))
-    return at.z[sample] + around.x[k] @ P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
+    return around.at.z[around.samples[k]] + around.x[k] @ P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
 
 
 def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
@@ -324,35 +325,27 @@ def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.n
     from scipy.linalg import solve_triangular
     from scipy.optimize import minimize
 
-    at, sample = around.at, around.samples[k]
     shape = around.Q.shape
-    losses_at_Q = sample_derivatives(at.loss, at.params, at.z)[0]
 
     def step(w: np.ndarray) -> np.ndarray:
         flat = solve_triangular(H.whitener, w, lower=True, trans=1, check_finite=False)
         return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
 
     def evaluate(w: np.ndarray) -> tuple[float, np.ndarray]:
-        P, z = step(w), at.z.copy()
+        P = step(w)
+        value, slopes, _ = around.loss_change(P, k)
+        penalty, gradient = around.penalty_change(P)
         for rows, x in around.tokens.blocks():
-            z[rows] += x @ P
-        losses, slopes, _ = sample_derivatives(at.loss, at.params, z)
-        changes = losses - losses_at_Q - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
-        changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
-        change = slopes - at.loss_gradients
-        change[sample] = -at.loss_gradients[sample]
-        value, gradient = around.penalty_change(P)
-        for rows, x in around.tokens.blocks():
-            gradient = gradient + x.reshape(-1, shape[0]).T @ change[rows].reshape(-1, shape[1])
+            gradient = gradient + x.reshape(-1, shape[0]).T @ slopes[rows].reshape(-1, shape[1])
         white = solve_triangular(H.whitener, gradient.T.ravel(), lower=True, check_finite=False)
-        return float(changes.sum()) + value, white
+        return value + penalty, white
 
     start = np.zeros(around.Q.size)
     first = float(np.linalg.norm(evaluate(start)[1]))
     options = {"gtol": 0.3 * CONVERGED * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": MAX_TRUST_REGION}
     minimum = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
     reached = float(np.linalg.norm(evaluate(minimum.x)[1])) <= CONVERGED * first
-    return at.z[sample] + around.x[k] @ step(minimum.x), reached
+    return around.at.z[around.samples[k]] + around.x[k] @ step(minimum.x), reached
 
 
 def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray) -> Refits:

@@ -4,7 +4,7 @@ The boundaries of each model are computed by one job, whose row is stored like t
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -105,28 +105,30 @@ class DiagramJob:
 
 def find_boundaries(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
     """Return all boundaries of a model by name, and the scans of the branches; `task` counts the stages."""
-    lines, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
-    for branch, scan in scans.items():
-        scan.solve_grid(search.low, search.high)
-        task.update()
+    lines: dict[str, Boundary] = {}
+    scans = {branch: Scan(model, branch) for branch in BRANCHES}
+    low, high, tol = search.low, search.high, search.tol
+
+    def run_stage(text: str, find: Callable[..., Any], *arguments: Any) -> Any:
         with Progress() as stage:
-            stage.describe(f"ends of the {branch} branch")
-            lines[f"{branch}_from"], lines[f"{branch}_to"] = find_ends(scan, search.low, search.high, search.tol)
+            stage.describe(text)
+            boundaries = find(*arguments)
         task.update()
+        return boundaries
+
+    for branch, scan in scans.items():
+        scan.solve_grid(low, high)
+        task.update()
+        ends = run_stage(f"ends of the {branch} branch", find_ends, scan, low, high, tol)
+        lines[f"{branch}_from"], lines[f"{branch}_to"] = ends
     semantic, positional = scans.values()
-    with Progress() as stage:
-        stage.describe("α_c, where both branches have equal training loss")
-        lines["alpha_c"] = find_equal_loss(semantic, positional, search.tol)
-    task.update()
-    with Progress() as stage:
-        stage.describe("α_l, where attention beats the linear baseline")
-        lines["alpha_l"] = find_equal_test_error(semantic, linear_baseline(model), search.tol)
-    task.update()
+    text = "α_c, where both branches have equal training loss"
+    lines["alpha_c"] = run_stage(text, find_equal_loss, semantic, positional, tol)
+    text = "α_l, where attention beats the linear baseline"
+    lines["alpha_l"] = run_stage(text, lambda: find_equal_test_error(semantic, linear_baseline(model), tol))
     for branch, scan in scans.items():
-        with Progress() as stage:
-            stage.describe(f"stability of the {branch} branch")
-            lines[f"{branch}_stable_from"], lines[f"{branch}_stable_to"] = _find_stable_range(scan, search.tol)
-        task.update()
+        ends = run_stage(f"stability of the {branch} branch", _find_stable_range, scan, tol)
+        lines[f"{branch}_stable_from"], lines[f"{branch}_stable_to"] = ends
     return {name: lines[name] for name in LINES}, scans
 
 

@@ -130,7 +130,7 @@ def grid(
     return list(dict.fromkeys(cells))
 
 
-def listed(model: Model, cells: Any, **axes: Any) -> list[Cell]:
+def expand_cells(model: Model, cells: Any, **axes: Any) -> list[Cell]:
     """Return the cells of a list of mappings, each of which defines a grid; missing axes are taken from `axes`."""
     if isinstance(cells, (str, Mapping)) or not isinstance(cells, Iterable):
         raise check.fail("cells", cells, "a list of dicts with some of the keys " + ", ".join(AXES), TypeError)

@@ -17,7 +17,7 @@ from gamp_attention.experiments.sweeps.cells import Cell, base_digest, cell_key
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.solve import Derivatives, checked_rtol, solve_near
+from gamp_attention.state_evolution.fixed_points.solve import Derivatives, require_rtol, solve_near
 
 # True if warm starts proceed to lower α: each chain begins at the α at which its branch is sure to exist
 DESCENDING = {"semantic": True, "positional": False}
@@ -42,12 +42,7 @@ class SettingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings common to all cells of a sweep.
-
-    Raises
-    ------
-    TypeError, ValueError : if a field has the wrong type, is out of range, or is not one of the allowed words.
-    """
+    """Settings common to all cells of a sweep."""
 
     rtol: float = 1e-3  # relative accuracy of state evolution; the settings below are for message passing and descent
     risk: str = "exact"  # risk that is minimized, "exact" or "asymptotic"
@@ -59,7 +54,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         plain = {
-            "rtol": checked_rtol(self.rtol),
+            "rtol": require_rtol(self.rtol),
             "risk": check.choice("risk", self.risk, RISKS),
             "n_test": check.integer("n_test", self.n_test, low=2),
             "descent": check.choice("descent", self.descent, METHODS),
@@ -111,14 +106,15 @@ def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
     before = previous_row if previous_row is not None and previous_row.get("converged") else {}
-    known = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
-    result, known, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol, known)
+    derivatives = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
+    near = row_overlaps(before)
+    result, derivatives, warm = solve_near(model, cell.alpha, cell.branch, near, settings.rtol, derivatives)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {
-        "derivatives": None if known is None else known.to_dict(),
+        "derivatives": None if derivatives is None else derivatives.to_dict(),
         "overlaps_error": _lists(result.overlaps_error),
         "jump_share": float(result.jump_mass.sum() / total),
         "jump_share_error": float(result.jump_mass_error.sum() / total),

@@ -46,7 +46,7 @@ class Job(Protocol):
 def run_chains(
     chains: Sequence[Sequence[Job]], store: Store, executor: Any = None, *, threads: int | None = None
 ) -> int:
-    """Compute all jobs that are not stored yet, chain by chain.
+    """Compute all jobs that are not stored yet, chain by chain; return the number of jobs that this call computed.
 
     Parameters
     ----------
@@ -56,10 +56,6 @@ def run_chains(
     store : a store after `begin`, on a file system that all workers can access.
     executor : object with `submit` that returns futures, as in concurrent.futures; serial if not given.
     threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
-
-    Returns
-    -------
-    int : number of jobs that this call computed; the others were stored before, or by other processes.
 
     Raises
     ------

@@ -78,13 +78,13 @@ class Claims:
             return False
         lock = path.with_suffix(".lock")
         if not _create(lock, text):
-            left = _read(lock)
-            if left is not None and self._is_void(left):  # the process that made this lock was killed
+            old_lock = _read(lock)
+            if old_lock is not None and self._is_void(old_lock):  # the process that made this lock was killed
                 lock.unlink(missing_ok=True)
             return False
         try:
-            known = _read(path)
-            if known is None or known.text != claim.text:
+            current = _read(path)
+            if current is None or current.text != claim.text:
                 return False
             aside = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
             aside.write_bytes(text)
@@ -188,11 +188,6 @@ class Store:
     """Folder with the manifest `sweep.json` and the cells `cells/KEY.json`; `begin` creates it.
 
     Several processes may use one folder at a time; `claims` divides the cells among them.
-
-    Raises
-    ------
-    TypeError : if `folder` is not a path.
-    ValueError : if `folder` is empty.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -207,17 +202,15 @@ class Store:
     def begin(self, manifest: dict[str, Any]) -> None:
         """Create the folder and write the manifest: plain data with at least "model", the hash of the model.
 
-        Raises
-        ------
-        ValueError : if the folder belongs to another model or has other files, or cannot be written.
+        Raise ValueError if the folder belongs to another model or has other files, or cannot be written.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")
-        known = self.manifest()
-        if known is not None and known.get("model") != manifest["model"]:
+        existing = self.manifest()
+        if existing is not None and existing.get("model") != manifest["model"]:
             needs = "another folder, because this folder has the cells of another model"
             raise check.fail("folder", str(self.folder), needs)
-        if known is None and self._has_other_files():
+        if existing is None and self._has_other_files():
             needs = "the folder of a sweep, or a folder whose subfolder 'cells' has no other files; choose another name"
             raise check.fail("folder", str(self.folder), needs)
         try:
@@ -226,7 +219,7 @@ class Store:
             raise check.fail("folder", str(self.folder), f"a folder that can be created ({error.strerror})") from error
         if not os.access(self._cells, os.W_OK):
             raise check.fail("folder", str(self.folder), "a folder that can be written to")
-        if known != manifest:
+        if existing != manifest:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             path = self.folder / "sweep.json"
             write_atomically(path, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)

@@ -16,7 +16,7 @@ from gamp_attention._core.display import Rows
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
-from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, METHODS, Cell, base_digest, grid, listed
+from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, METHODS, Cell, base_digest, expand_cells, grid
 from gamp_attention.experiments.sweeps.jobs import SettingOptions, Settings, chains, row_overlaps
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
@@ -147,7 +147,7 @@ def sweep(
     check_workers(executor, threads)
     axes = {"omega": omega, "lam": lam, "sigma": sigma, "d": d, "seed": seed, "branch": branch, "method": method}
     if cells is not None:
-        wanted = listed(model, cells, alpha=alpha, **axes)
+        wanted = expand_cells(model, cells, alpha=alpha, **axes)
     elif alpha is None:
         raise check.fail("alpha", alpha, "a number or a sequence of them")
     else:
@@ -284,8 +284,8 @@ def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str
         count[index] += 1
     if (count == 1).all():
         return dims, fixed | {name: np.array(values[name]) for name in dims}, indices, shape
-    listed = {name: [np.nan if cell[name] is None else cell[name] for cell in parameters] for name in AXES}
-    along = {name: ("cell", np.array(listed[name])) for name in AXES if values[name]}
+    columns = {name: [np.nan if cell[name] is None else cell[name] for cell in parameters] for name in AXES}
+    along = {name: ("cell", np.array(columns[name])) for name in AXES if values[name]}
     return ("cell",), along, list(range(len(parameters))), (len(parameters),)
 
 

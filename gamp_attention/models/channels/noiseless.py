@@ -260,7 +260,7 @@ def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Pos
         y0, y1 = y[:, :, 0], sign * y[:, :, 1]
         F = np.stack([np.stack([y0, -y1], axis=1), np.stack([y1, y0], axis=1)], axis=3).reshape(N, 2, 2 * L)
         other = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
-        rays = [np.einsum("nc,nck->nk", each, F) for each in (direction, other)]
+        rays = [np.einsum("nc,nck->nk", axis, F) for axis in (direction, other)]
         parts.append((kappa + np.log(scaled), length[:, None] * rays[0], spread, across, rays))
     weights, log_z = softmax_sum(np.stack([part[0] for part in parts], axis=1))
     mean = sum(weights[:, k, None] * part[1] for k, part in enumerate(parts))

@@ -73,7 +73,7 @@ def spacing_for(steepness: float) -> float:
 def on_grid(
     points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, Any]], n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return moments of the posterior of n samples as sums over points.
+    """Return moments of the posterior of n samples as sums over points; ValueError if random points are too few.
 
     Parameters
     ----------
@@ -85,10 +85,6 @@ def on_grid(
     Returns
     -------
     Means (n, D), covariances (n, D, D), log Z (n,), and posterior means (n,) of the further numbers, or None.
-
-    Raises
-    ------
-    ValueError : if the points are random and the posterior of a typical sample contains too few of them.
     """
     J, D = points.shape
     is_random, effective = len(points) == N_RANDOM and not np.ptp(prior), np.empty(n)
@@ -201,10 +197,7 @@ class ScoreChannel:
         """Number of entries of the matrix."""
         return self.shape[0] ** 2
 
-    @property
-    def n_seen(self) -> int:
-        """Number of entries of the matrix."""
-        return self.n_noise
+    n_seen = n_noise
 
     @property
     def even(self) -> bool:
@@ -386,8 +379,9 @@ class SumChannel(LabelChannel):
         points, prior = points_for(self._slope() * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
         shifts = points @ root
 
-        def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
-            return self._log_odds(y[rows], centre[rows, None] + shifts), None
+        def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:  # of classes y = ±1 with logistic odds
+            sums = (centre[rows, None] + shifts)[:, :, 0]
+            return -np.logaddexp(0, -y[rows] * sums / self.labels.temperature), None
 
         mean, cov, log_z, misfit = on_grid(points, prior, log_likelihood, len(y))
         return centre + mean @ root, root @ cov @ root, log_z, misfit
@@ -467,10 +461,6 @@ class SumChannel(LabelChannel):
     def _slope(self) -> float:
         """Return the slope of the likelihood in the sense of slope/noise of Gaussian noise, see `points_for`."""
         return 1 / self.labels.temperature if isinstance(self.labels, LogisticLabels) else 1.0
-
-    def _log_odds(self, y: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Return log-probabilities (N, J) of classes y (N, 1) at sums (N, J, 1)."""
-        return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature)
 
 
 LABEL_CHANNELS: dict[type, type[LinearChannel] | type[SumChannel]] = {

@@ -64,7 +64,7 @@ class DescentPaths:
     """
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator) -> None:
-        self.share, self.sources, self.model = component
+        self.probability, self.sources, self.model = component
         self._n, self._batch, self._rng = component_paths(component, n_paths, n_iter), batch, rng
         self._paths = FieldPaths(self.model, self._n, rng)
         L, r = self.model.n_tokens, self.model.rank
@@ -141,17 +141,18 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
         first = getattr(forces[0], name)
         total = np.zeros((*first.shape[:axis], model.n_sources, *first.shape[axis + 1 :]))
         for path, force in zip(paths, forces, strict=True):
-            total[(slice(None),) * axis + (path.sources,)] += path.share * getattr(force, name)
+            total[(slice(None),) * axis + (path.sources,)] += path.probability * getattr(force, name)
         return total
 
-    loss = sum(path.share * force.loss for path, force in zip(paths, forces, strict=True))
-    error = sum(path.share * force.test_error for path, force in zip(paths, forces, strict=True))
+    loss = sum(path.probability * force.loss for path, force in zip(paths, forces, strict=True))
+    error = sum(path.probability * force.test_error for path, force in zip(paths, forces, strict=True))
     return DescentForces(
         sum_field("m", 0), sum_field("theta", 0), sum_field("q", 1), sum_field("response", 1), loss, error
     )
 
 
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")
+USED_BY = {"lr": DESCENTS, "momentum": ("momentum", "nesterov"), "batch": ("sgd",), "damping": ("gamp",)}
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch
 
@@ -181,22 +182,14 @@ class DescentMethod:
 
 
 def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None) -> DescentMethod:
-    """Return the method of a given name, after checking its settings; None stands for the default of a setting.
-
-    Raises
-    ------
-    TypeError : if a setting is not a real number, or `lr` is not a number or a sequence of numbers.
-    ValueError : if `lr` is empty or not positive, `momentum` is not in [0, 1), `batch` is not in (0, 1], or a setting
-        is given that the method does not have.
-    """
+    """Return the method of a given name, after checking its settings; None stands for the default of a setting."""
     if check.ndim("lr", lr) == 1:
         if len(lr) == 0:
             raise check.fail("lr", lr, "a number > 0, or a sequence of at least one such number")
         steps = tuple(check.real(f"lr[{t}]", step, low=0, strict=True) for t, step in enumerate(lr))
     else:
         steps = (check.real("lr", lr, low=0, strict=True),)
-    require_unused(method, {"momentum": momentum}, ("momentum", "nesterov"))
-    require_unused(method, {"batch": batch}, ("sgd",))
+    require_unused(method, momentum=momentum, batch=batch)
     if method in ("momentum", "nesterov"):
         momentum = check.real("momentum", MOMENTUM if momentum is None else momentum, low=0, high=1)
         if momentum == 1:
@@ -206,11 +199,10 @@ def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None
     return DescentMethod(steps, batch=fraction if method == "sgd" else 1.0)
 
 
-def require_unused(method: str, settings: dict[str, Any], methods: tuple[str, ...]) -> None:
-    """Raise ValueError if a setting of some methods is given, not None, with a method that does not use it."""
-    if method in methods:
-        return
+def require_unused(method: str, **settings: Any) -> None:
+    """Raise ValueError if a setting is given, not None, with a method that does not use it."""
     for name, value in settings.items():
-        if value is not None:
+        methods = USED_BY[name]
+        if value is not None and method not in methods:
             needs = f"method {' or '.join(map(repr, methods))}, as {method!r} does not use it"
             raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")

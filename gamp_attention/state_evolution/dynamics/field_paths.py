@@ -45,10 +45,6 @@ class GaussianPath:
         fresh : (n, r) new white columns, orthogonal to all columns used before.
         with_past : (r, k) covariances of the vector with all k earlier components.
         covariance : (r, r) covariance matrix of the vector.
-
-        Raises
-        ------
-        FloatingPointError : if a covariance is not finite.
         """
         if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
             raise FloatingPointError("the covariances of the fields are not finite numbers")
@@ -118,7 +114,7 @@ def min_paths(model: Model, n_iter: int) -> int:
 def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     at_least = min_paths(component.model, n_iter)
-    return component_points(n_paths, component.share, at_least) if component.share < 1 else n_paths
+    return component_points(n_paths, component.probability, at_least) if component.probability < 1 else n_paths
 
 
 LANES = 64  # number of paths that the inner loops process together, adjacent in memory for vector instructions

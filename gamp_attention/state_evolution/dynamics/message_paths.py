@@ -69,7 +69,7 @@ def follow(
         q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
             for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
-                q_hat[path.sources] += path.share * block
+                q_hat[path.sources] += path.probability * block
         if losses is not None:
             losses.append(_losses(alpha, weights, paths))
         weights.step(hats, q_hats, step(t))
@@ -89,7 +89,7 @@ class MessagePaths:
     """Sampled paths of the fields in one component of a mixture, and the results of the denoiser on them."""
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
-        self.share, self.sources, self._model = component
+        self.probability, self.sources, self._model = component
         self._n = component_paths(component, n_paths, n_iter)
         self._paths = FieldPaths(self._model, self._n, rng)
         self._g: list[np.ndarray] = []
@@ -131,6 +131,6 @@ class MessagePaths:
 
 def _losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
     """Return the losses of all components together, with the penalty."""
-    losses = [(path.share, path.losses()) for path in paths]
-    train, test = sum(share * mean.train for share, mean in losses), sum(share * mean.test for share, mean in losses)
+    losses = [(path.probability, path.losses()) for path in paths]
+    train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)
     return MeanLosses(alpha * train + weights.penalty(), test)

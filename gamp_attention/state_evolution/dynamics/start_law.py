@@ -43,11 +43,6 @@ def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
     init : name of a start (`STARTS`), or overlaps; the latter only if all coordinates have one class. If V is NaN, as
         in results of gradient descent, it is replaced by the V that message passing starts from.
     needs_V : False if V is not used.
-
-    Raises
-    ------
-    TypeError : if `init` is neither a name nor Overlaps.
-    ValueError : if no weights have the overlaps, or V is needed and not positive definite.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
@@ -64,7 +59,7 @@ def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
     return StartLaw(moments, initial_variances(law.trace, model.penalty.strength, r))
 
 
-def checked_overlaps(model: Model, init: Any) -> Overlaps:
+def require_overlaps(model: Model, init: Any) -> Overlaps:
     """Return initial overlaps as finite arrays of the model's shapes; raise TypeError or ValueError otherwise."""
     if not isinstance(init, Overlaps):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
@@ -79,7 +74,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     V = initial_variances(law.trace, model.penalty.strength, r)
     if isinstance(init, Overlaps) and (not needs_V or _is_unknown(init.V)):
         init = Overlaps(init.q, init.m, init.theta, V)
-    given = checked_overlaps(model, init)
+    given = require_overlaps(model, init)
     if K != 1:
         raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
     if np.linalg.eigvalsh(given.V).min() <= 0:
@@ -110,7 +105,8 @@ def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np
     """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
 
     The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
-    this bound by EXCESS, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound.
+    this bound by EXCESS, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound. If there
+    are no such weights, ValueError is raised.
 
     Parameters
     ----------
@@ -119,10 +115,6 @@ def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np
     products : (r, S + t) E[x (τ, π)ᵀ] according to the overlaps.
     law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
     S : number of sources.
-
-    Raises
-    ------
-    ValueError : if there are no such weights.
     """
     spectrum = np.linalg.eigvalsh(0.5 * (second + second.T))
     if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(

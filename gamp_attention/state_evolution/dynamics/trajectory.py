@@ -177,18 +177,15 @@ def trajectory(
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
     check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
     check.choice("method", method, ("gamp", *DESCENTS))
+    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping)
     rng = generator(seed)
     if method == "gamp":
-        require_unused(method, {"lr": lr}, DESCENTS)
-        require_unused(method, {"momentum": momentum}, ("momentum", "nesterov"))
-        require_unused(method, {"batch": batch}, ("sgd",))
         damping = 0.5 if damping is None else damping
         Damping(damping)  # raises an error if a step is out of its range
         with _finite(model):
             return _trajectory_of_messages(
                 model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
             )
-    require_unused(method, {"damping": damping}, ("gamp",))
     descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch)
     if descent.momentum and not model.penalty.quadratic:
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"

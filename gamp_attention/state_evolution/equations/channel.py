@@ -351,8 +351,8 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
     return Moments(
         **{name: sum_field(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
         square=sum_field("square", axes=2),
-        moreau=sum(component.share * part.moreau for component, part in pairs),
-        loss=sum(component.share * part.loss for component, part in pairs),
+        moreau=sum(component.probability * part.moreau for component, part in pairs),
+        loss=sum(component.probability * part.loss for component, part in pairs),
         max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
         multimodal_fraction=max(part.multimodal_fraction for part in moments),
     )

@@ -18,6 +18,7 @@ import numpy as np
 
 from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.state_evolution.equations.weights import drift
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,16 +135,10 @@ class Resolvent:
         left, right = np.einsum("lapcls->lapcs", first), np.einsum("lapcpt->lapct", first)
         return plain.reshape(L, c, L, c), left, right, np.einsum("lapclspt->lapcst", second)
 
-    def drift(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> np.ndarray:
-        """Return H (K, c, L + t) of b = H (τ, π)."""
-        gamma = self._ensemble.law.gamma
-        on_positions = np.broadcast_to(m_hat.T, (len(gamma), *m_hat.T.shape))
-        return np.concatenate([on_positions, np.einsum("kl,lct->kct", gamma, theta_hat)], axis=2)
-
     def overlaps(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return m (L, c) and θ (L, c, t) for given hats."""
         law, L = self._ensemble.law, self._ensemble.shape[0]
-        first = self.C @ self.drift(m_hat, theta_hat) @ law.moments
+        first = self.C @ drift(law.gamma, m_hat, theta_hat) @ law.moments
         m = np.einsum("k,kcl->lc", law.weight, first[:, :, :L])
         return m, np.einsum("k,kl,kct->lct", law.weight, law.gamma, first[:, :, L:])
 
@@ -157,7 +152,7 @@ class Resolvent:
         # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
         source = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
         source -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
-        first = self.C @ self.drift(*self.hats(m, theta))
+        first = self.C @ drift(law.gamma, *self.hats(m, theta))
         with_coordinates = first @ law.moments
         second = with_coordinates @ np.swapaxes(first, 1, 2)
         q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ source.ravel()

@@ -153,9 +153,13 @@ def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
     Eq. :eq:`drift`.
     """
     gamma = model.coordinates.gamma
-    on_positions = np.broadcast_to(hats.m.T, (len(gamma), *hats.m.T.shape))
-    H = np.concatenate([on_positions, np.einsum("kl,lrt->krt", gamma, hats.theta)], axis=2)
-    return H, np.einsum("kl,lab->kab", gamma, hats.q)
+    return drift(gamma, hats.m, hats.theta), np.einsum("kl,lab->kab", gamma, hats.q)
+
+
+def drift(gamma: np.ndarray, m_hat: np.ndarray, theta_hat: np.ndarray) -> np.ndarray:
+    """Return H (K, r, S + t) of the mean H (τ, π) of b, for eigenvalues gamma (K, S) of the covariances."""
+    on_positions = np.broadcast_to(m_hat.T, (len(gamma), *m_hat.T.shape))
+    return np.concatenate([on_positions, np.einsum("kl,lrt->krt", gamma, theta_hat)], axis=2)
 
 
 def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,6 @@ The constants are chosen so that stated errors hold in 95 % of cases, which `val
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -244,14 +243,6 @@ class StateEvolutionResult(Ended):
         return [*rows, f"  replica symmetry: {self.validity}"]
 
 
-class LevelOutcome(Enum):
-    """Result of computing the indicators on one level of a deterministic rule."""
-
-    ACCURATE = "the requested accuracy is reached"
-    INACCURATE = "a finer level is needed"
-    TOO_COSTLY = "the level exceeds the budget"
-
-
 Values = tuple[np.ndarray, float]  # jump mass and replicon
 
 
@@ -342,43 +333,28 @@ def _measure_indicators(
     indicators, coarser = None, None
     for level in range(max(last.root.F.rule.level, INDICATOR_LEVEL) + 1):
         F = last.root.F.on(last.root.F.rule.at_level(level))
-        too_costly = indicators is not None and work_of(F.rule, F.model) > max_work
-        values = None if too_costly else _values_on(F, solved.get(level), last, slopes)
-        if values is not None:
-            indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
-            if indicators is not None and level in solved:
-                step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
-                drift = INDICATOR_DRIFT * step * values[1]
-                indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
-            coarser = values
-        if _outcome_of(values, indicators, rtol, last.image.hats) is not LevelOutcome.INACCURATE:
+        if indicators is not None and work_of(F.rule, F.model) > max_work:
             break
+        try:
+            if level in solved:  # the averages at a nearby point are used and corrected for the distance
+                values = _values_near(solved[level], last, slopes)
+            else:
+                values = _values_of(F, F.images(last.overlaps, squares=True)[0])
+        except WorkExceeded:
+            break
+        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
+        if indicators is not None and level in solved:
+            step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
+            drift = INDICATOR_DRIFT * step * values[1]
+            indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
+        if indicators is not None and indicators.are_accurate(rtol, last.image.hats):
+            break
+        coarser = values
     if indicators is not None:
         return indicators
     unknown = np.full(last.image.hats.V.shape, np.nan)
     jump_mass, value = (unknown, np.nan) if coarser is None else coarser
     return Indicators(jump_mass, unknown, value, np.nan)
-
-
-def _outcome_of(values: Values | None, indicators: Indicators | None, rtol: float, hats: Hats) -> LevelOutcome:
-    """Return the outcome of a level; without values its averages exceed the budget."""
-    if values is None:
-        return LevelOutcome.TOO_COSTLY
-    accurate = indicators is not None and indicators.are_accurate(rtol, hats)
-    return LevelOutcome.ACCURATE if accurate else LevelOutcome.INACCURATE
-
-
-def _values_on(F: OverlapMap, point: Point | None, last: Point, slopes: np.ndarray) -> Values | None:
-    """Return jump mass and replicon of a map at the last point; None if the averages exceed the budget.
-
-    If the map was already evaluated at a nearby point, these averages are used and corrected for the distance.
-    """
-    if point is not None:
-        return _values_near(point, last, slopes)
-    try:
-        return _values_of(F, F.images(last.overlaps, squares=True)[0])
-    except WorkExceeded:
-        return None
 
 
 def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Values:
@@ -432,15 +408,9 @@ def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray
 
 
 def _build_result(
-    point: Point,
-    errors: np.ndarray,
-    error: float,
-    indicators: Indicators,
-    path: list[Overlaps],
-    n_iter: int,
-    rtol: float,
-    max_work: float,
-) -> StateEvolutionResult:
+    point: Point, errors: np.ndarray, error: float, indicators: Indicators, path: list[Overlaps], n_iter: int,
+    rtol: float, max_work: float,
+) -> StateEvolutionResult:  # fmt: skip
     """Return the result at the last point.
 
     `path` are the overlaps up to the solution on the first rule; `n_iter` counts the iterations on all rules.
@@ -470,12 +440,9 @@ def _build_result(
         train_loss_error=float(errors[k]),
         test_error=float(point.numbers[k + 1]),
         test_error_error=float(errors[k + 1]),
-        jump_mass=indicators.jump_mass,
-        jump_mass_error=indicators.jump_mass_error,
         V_hat=V_hat,
         V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        replicon=indicators.replicon,
-        replicon_error=indicators.replicon_error,
+        **vars(indicators),
         stability=None,
         consistent=consistent,
         validity=explanation,

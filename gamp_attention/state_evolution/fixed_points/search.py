@@ -15,12 +15,9 @@ alternates between them. After each block of damped steps, each longer than the 
    solution if it attracts and has about the same m and θ as the last overlaps.
 7. If it does not, m or θ may fade slowly (`_solve_fading`): the fixed point without it is the solution if it attracts;
    if it repels, the fixed point that has branched off from it is.
-
-The result of each check is an `Outcome`.
 """
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 import numpy as np
 
@@ -58,18 +55,6 @@ MIN_PREDICTED = 0.3  # smallest family relative to its predicted size; below, an
 RESTART = 10.0  # size from which a family that grows back is solved again, in units of the size that counts as zero
 
 
-class Outcome(Enum):
-    """Result of the checks after a block of damped steps; see the list in the description of the module."""
-
-    ENDED = "damped steps converged, broke down or reached their maximum number"
-    TOO_COSTLY = "Newton steps cost more than the remaining damped steps"
-    WITHOUT_FAMILY = "m or θ is zero at the solution"
-    GREW_BACK = "m or θ is small but not zero at the solution"
-    BRANCHED_OFF = "m or θ fades to a value next to zero"
-    SOLVED = "Newton steps found the solution"
-    UNDECIDED = "more damped steps are needed"
-
-
 @dataclass(frozen=True)
 class Neighbour:
     """Fixed point at which m or θ is zero, and the growth of this family there by one full step."""
@@ -95,7 +80,7 @@ def find_fixed_point(
     path = [start]
     try:
         F = F.learn(start)
-        return _Search(F, tol, max_iter, anywhere, path).run(n_damped)
+        return _Search(F, tol, max_iter, anywhere, path, n_damped).run()
     except BREAKDOWNS as error:
         return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
 
@@ -107,6 +92,7 @@ class _Search:
     Attributes
     ----------
     path : all overlaps of damped steps.
+    n_damped : number of damped steps in the next block.
     neighbours : nearby fixed points at which a family is zero, by family; None after it has been tried as the solution.
     removed : families that were set to zero and grew back.
     """
@@ -116,55 +102,50 @@ class _Search:
     max_iter: int
     anywhere: bool
     path: list[Overlaps]
+    n_damped: int
     neighbours: dict[str, Neighbour | None] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
 
-    def run(self, n_damped: int) -> Root:
+    def run(self) -> Root:
         """Take blocks of damped steps until one of the checks gives the solution."""
         while True:
-            n_steps = min(n_damped, self.max_iter - len(self.path) + 1)
+            n_steps = min(self.n_damped, self.max_iter - len(self.path) + 1)
             block, change = iterate(self.F, self.path[-1], self.tol, n_steps)
             self.path += block[1:]
-            outcome, root = self._check(block, change, n_damped)
+            root = self._check(block, change)
             if root is not None:
                 return root
-            if outcome is Outcome.TOO_COSTLY:
-                n_damped = self.max_iter
-            elif outcome is Outcome.UNDECIDED:
-                n_damped = 2 * n_damped + 4
 
-    def _check(self, block: list[Overlaps], change: float, n_damped: int) -> tuple[Outcome, Root | None]:
-        """Return the outcome after a block of damped steps, and the solution if there is one."""
-        if self._has_ended(change):
-            return Outcome.ENDED, self._end(change)
+    def _check(self, block: list[Overlaps], change: float) -> Root | None:
+        """Return the solution after a block of damped steps; None if more are needed, of which it sets the number."""
+        if not self.tol < change < np.inf or len(self.path) > self.max_iter:
+            return self._end(change)
         zero = find_vanished_weights(self.F, self.path[-1])
         if zero is not None:
             self.path.append(zero)
             raise WeightsVanished
-        if self._newton_is_too_costly():
-            return Outcome.TOO_COSTLY, None
+        n_overlaps = len(Packing.of(self.F.model, self.path[-1]).pack(self.path[-1]))
+        if MIN_NEWTON * n_overlaps > self.max_iter:
+            self.n_damped = self.max_iter
+            return None
         family = self._find_absent_family()
         if family is not None:
-            return self._solve_without(family, n_damped)
+            return self._solve_without(family)
         root = self._solve_faded(block)
         if root is not None:
-            return Outcome.WITHOUT_FAMILY, self._prepend_path(root)
+            return self._prepend_path(root)
         nearby = self._solve_nearby(change)
         if nearby is None or not self._is_same_branch(nearby):
-            outcome, root = self._solve_fading(block)
+            root = self._solve_fading(block)
             if root is not None:
-                return outcome, self._prepend_path(root)
+                return self._prepend_path(root)
         if nearby is not None:
-            solution = replace(nearby, status=Status.CONVERGED, path=self.path + nearby.path[1:])
-            return Outcome.SOLVED, solution
-        return Outcome.UNDECIDED, None
-
-    def _has_ended(self, change: float) -> bool:
-        """Return whether damped steps converged, are not finite, or reached their maximum number."""
-        return not self.tol < change < np.inf or len(self.path) > self.max_iter
+            return replace(nearby, status=Status.CONVERGED, path=self.path + nearby.path[1:])
+        self.n_damped = 2 * self.n_damped + 4
+        return None
 
     def _end(self, change: float) -> Root:
-        """Return the end of the damped steps."""
+        """Return the end of damped steps that converged, are not finite, or reached their maximum number."""
         packing, last = Packing.of(self.F.model, self.path[-1]), self.path[-1]
         if change <= self.tol:
             J, slopes = self.F.linearize(packing, last, DIFFERENCE)
@@ -175,11 +156,6 @@ class _Search:
     def _prepend_path(self, root: Root) -> Root:
         """Return a root whose path includes the damped steps that led to it."""
         return replace(root, path=self.path + root.path)
-
-    def _newton_is_too_costly(self) -> bool:
-        """Return whether a Jacobian takes more evaluations than all damped steps that are allowed."""
-        n_overlaps = len(Packing.of(self.F.model, self.path[-1]).pack(self.path[-1]))
-        return MIN_NEWTON * n_overlaps > self.max_iter
 
     def _find_absent_family(self) -> str | None:
         """Return a family that is practically zero and decreases in a full step; None if there is none."""
@@ -192,16 +168,16 @@ class _Search:
                 return family
         return None
 
-    def _solve_without(self, family: str, n_damped: int) -> tuple[Outcome, Root | None]:
+    def _solve_without(self, family: str) -> Root | None:
         """Solve with a family set to zero; if it grows back there, continue from a larger value of it."""
         self.removed.add(family)
         here, n_left = self.path[-1], max(self.max_iter - len(self.path), 1)
-        root = find_fixed_point(self.F, here.without(family), self.tol, n_left, n_damped, anywhere=True)
+        root = find_fixed_point(self.F, here.without(family), self.tol, n_left, self.n_damped, anywhere=True)
         if not root.status.converged or not self._grows_back(root.overlaps, family):
-            return Outcome.WITHOUT_FAMILY, self._prepend_path(root)
+            return self._prepend_path(root)
         larger = here.arrays()[family] * (RESTART * FADED / family_size(here, family))
         self.path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: larger})]
-        return Outcome.GREW_BACK, None
+        return None
 
     def _grows_back(self, overlaps: Overlaps, family: str) -> bool:
         """Return whether a small family grows at a fixed point at which it is zero."""
@@ -226,7 +202,7 @@ class _Search:
                     return neighbour.root
         return None
 
-    def _solve_fading(self, block: list[Overlaps]) -> tuple[Outcome, Root | None]:
+    def _solve_fading(self, block: list[Overlaps]) -> Root | None:
         """Return the fixed point without a fading family; if it grows there, the fixed point that branched off."""
         for family in fading_families(block):
             if family in self.neighbours:
@@ -236,11 +212,11 @@ class _Search:
             if neighbour is not None:
                 self.neighbours[family] = None  # a neighbour is tried only once
                 if neighbour.growth < 1:
-                    return Outcome.WITHOUT_FAMILY, neighbour.root
+                    return neighbour.root
                 root = solve_branched_off(neighbour, block[-1], family, self.tol)
                 if root is not None:
-                    return Outcome.BRANCHED_OFF, root
-        return Outcome.UNDECIDED, None
+                    return root
+        return None
 
     def _solve_nearby(self, change: float) -> Root | None:
         """Return the solution of Newton steps from the last overlaps; None if it cannot be trusted.

@@ -20,7 +20,7 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.state_evolution.dynamics.message_paths import follow
-from gamp_attention.state_evolution.dynamics.start_law import checked_overlaps, start_law
+from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import (
@@ -149,7 +149,7 @@ def solve_state_evolution(
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
     max_work = max_work or (SPLIT_WORK if first.deterministic else RANDOM_WORK)
     first = first_rule(rule, model, (seed,), max_work)
-    rtol = checked_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
+    rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
     check.flag("stability", stability)
@@ -162,7 +162,7 @@ def solve_state_evolution(
             result = _build_failed(_broken_start(F, branch, error), max_work)
             return finish(result, raise_on_failure, "solve_state_evolution")
     else:
-        path, n_damped = [checked_overlaps(model, init)], GIVEN_DAMPED
+        path, n_damped = [require_overlaps(model, init)], GIVEN_DAMPED
         if not is_feasible(model, path[-1], slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     root = find_fixed_point(F, path[-1], first.initial_tolerance, max_iter, n_damped)
@@ -349,7 +349,7 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
     return unsolved, "the overlaps or the averages are not finite numbers any more"
 
 
-def checked_rtol(rtol: Any) -> float:
+def require_rtol(rtol: Any) -> float:
     """Return a requested accuracy as a float. ValueError if it is outside [1e-10, 0.1]; rounding limits it below."""
     return check.real("rtol", rtol, low=1e-10, high=0.1)
 

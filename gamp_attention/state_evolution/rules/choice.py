@@ -19,7 +19,7 @@ def prefers_split(model: Model) -> bool:
 
 
 def first_rule(name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
-    """Return the coarsest rule of a given name.
+    """Return the coarsest rule of a given name; ValueError if it is not suitable for the model.
 
     Parameters
     ----------
@@ -27,10 +27,6 @@ def first_rule(name: str, model: Model, seed: tuple[int, ...], max_work: float =
     model : the model, which must be an attention model with at most six white coordinates for "split".
     seed : seed of the point sets of "lines" and "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
-
-    Raises
-    ------
-    ValueError : if there is no such rule, or the model is not suitable for "split".
     """
     check.choice("rule", name, RULES)
     if name == "auto":

@@ -642,16 +642,14 @@ class FieldLines:
     ) -> tuple[LineValues, np.ndarray, np.ndarray]:
         """Return the moments of the channel on n lines, the numbers of jumps (n,) and the smallest squared jumps (n,).
 
+        WorkExceeded is raised if the limit of work is exceeded.
+
         Parameters
         ----------
         teacher : (n, n_teacher) white coordinates of the teacher.
         student : (n, L r − 1) white coordinates of the student across the lines.
         tol : (n,) tolerance for z, relative to the size of the fields.
         tol_square : (n,) tolerance for squares of V ∂g/∂ω.
-
-        Raises
-        ------
-        WorkExceeded : if the limit of work is exceeded.
         """
         channel = self._channel
         y, terms = channel.teacher(teacher)

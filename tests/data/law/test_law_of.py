@@ -10,7 +10,7 @@ from gamp_attention.data.law.parts import classes_of_moments
 from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknife, moments_along
 from gamp_attention.data.law.tokens import fit_targets, score_noise
 from gamp_attention.losses.registration import DecorrelatedAttention
-from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
+from gamp_attention.models.teachers import DecorrelatedTeacher, ShiftedLabels
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
@@ -160,7 +160,7 @@ def test_decorrelated_maps_act_on_decorrelated_fields():
         assert np.allclose(student(z), plain(MIXING @ z) @ MIXING, rtol=1e-13)
         assert (student.even, student.rotations, student.parts) == (plain.even, plain.rotations, plain.parts)
     teacher = ga.SoftmaxTeacher(0.3, np.eye(2))
-    assert np.allclose(TurnedTeacher(teacher, MIXING)(z), teacher(MIXING @ z) @ MIXING)
+    assert np.allclose(DecorrelatedTeacher(teacher, MIXING)(z), teacher(MIXING @ z) @ MIXING)
 
 
 def test_laws_of_labelled_data(named_error):
