@@ -64,9 +64,15 @@ from gamp_attention.gamp import (
     GampState,
     IterationOptions,
     StartRecord,
+    SurveyEnd,
+    SurveyRecord,
+    SurveyReport,
+    SurveyState,
     gamp_step,
     initial_state,
+    initial_survey,
     run_gamp,
+    survey_step,
 )
 from gamp_attention.losses import (
     AttentionLoss,
@@ -141,10 +147,10 @@ __all__ += [
     "LinearBaseline", "LinearFit", "LogisticLabels", "MixtureModel", "Model", "MultinomialLoss",
     "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath",
     "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult",
-    "Status", "Sweep", "Trajectory", "bayes_fixed_points", "continue_branch", "coordinate_law", "denoise",
-    "fit_linear_baseline", "law_from_samples", "local_pool", "power_law_spectrum", "reference_errors",
+    "Status", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "Sweep", "Trajectory", "bayes_fixed_points", "continue_branch", "coordinate_law", "denoise",
+    "fit_linear_baseline", "initial_survey", "law_from_samples", "local_pool", "power_law_spectrum", "reference_errors",
     "sign_positions", "sparse_teacher", "spectral_directions", "spectral_overlap", "subset_positions",
-    "to_dataset",
+    "survey_step", "to_dataset",
 ]  # fmt: skip
 
 _ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")

@@ -103,9 +103,7 @@ def average_fields(
     shifts = np.einsum("lab,klb->kla", square_roots(U), nodes.reshape(-1, L, r)).reshape(nodes.shape)
     centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
     z = centres[:, None] + shifts if z is None else np.array(z)
-    out = InnerAverages(
-        np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n)
-    )
+    out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
     compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
@@ -277,4 +275,3 @@ def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray,
     return WeightAverages(
         eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
     )
-

@@ -169,8 +169,8 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
     """Return a state for weights Q (d, r) from which survey propagation begins, and a unit of the Parisi parameter.
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
-    weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard deviation over samples of the mean Moreau
-    envelope of these fields.
+    weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard
+    deviation over samples of the mean Moreau envelope of these fields.
 
     Parameters
     ----------
@@ -202,9 +202,7 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
         for rows, sources in data.groups:
             zero = np.zeros((rows.stop - rows.start, data.n_tokens, data.rank))
             begin = None if z is None else z[rows]
-            seen, minimisers = average_fields(
-                data.loss, terms.params[rows], zero, V[sources], U[sources], 0.0, begin
-            )
+            seen, minimisers = average_fields(data.loss, terms.params[rows], zero, V[sources], U[sources], 0.0, begin)
             reached.append(minimisers)
             responses[sources] += seen.response.sum(axis=0) / data.dim
             envelopes[rows] = seen.envelope
