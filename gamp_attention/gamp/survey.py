@@ -47,6 +47,7 @@ LADDER = (1.5, 3.0)  # Parisi parameters from each start, in units of `initial_s
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 60  # maximum number of iterations of a survey
 COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
+AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 
 
@@ -221,7 +222,7 @@ class SurveyEnd(Enum):
     Attributes
     ----------
     COLLAPSED : U went to zero, so that the weights are near a fixed point of message passing.
-    SPREAD : the last iteration was reached, and the cluster still consists of several minima.
+    SPREAD : it came to rest or reached its last iteration, and the cluster still consists of several minima.
     FAILED : V was no longer positive definite, or numbers were not finite.
     """
 
@@ -317,8 +318,8 @@ class SurveyPhase(Resumable):
     def _survey(self, name: str, parisi: float) -> SurveyRecord:
         data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"
         assert self.state is not None
-        ending, spread = SurveyEnd.SPREAD, np.inf
-        while self.t < N_ITER and ending is SurveyEnd.SPREAD:
+        ending, spread, change = SurveyEnd.SPREAD, np.inf, np.inf
+        while self.t < N_ITER and change > AT_REST and ending is SurveyEnd.SPREAD:
             if self._file is not None:
                 self._file.save(lambda: {"surveys": self})
             if progress.is_shown():
@@ -331,6 +332,7 @@ class SurveyPhase(Resumable):
             if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
                 ending = SurveyEnd.FAILED
                 break
+            change = float(np.linalg.norm(after.Q - self.state.Q) / max(np.linalg.norm(after.Q), 1e-300))
             self.state, self.t = after, self.t + 1
             spread = spread_of(data, after)
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
