@@ -49,6 +49,7 @@ N_ITER = 60  # maximum number of iterations of a survey
 COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
+EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,8 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
     weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard
-    deviation over samples of the mean Moreau envelope of these fields.
+    deviation over samples of the mean Moreau envelope of these fields, or the inverse mean if all samples are equal, as
+    in logistic regression.
 
     Parameters
     ----------
@@ -211,9 +213,10 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
         W = prior_response(data.spectra, strength, _symmetric(responses))[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(start.V, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
-    deviation = float(np.std(envelopes + terms.constant))
-    unit = 1 / deviation if np.isfinite(deviation) and deviation > 0 else 1.0
-    return SurveyState(start.Q, V, U, start.D), unit
+    losses = envelopes + terms.constant
+    deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
+    scale = deviation if deviation > EQUAL_LOSSES * mean else mean
+    return SurveyState(start.Q, V, U, start.D), 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
 
 
 class SurveyEnd(Enum):
