@@ -335,7 +335,7 @@ class SurveyPhase(Resumable):
             if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
                 ending = SurveyEnd.FAILED
                 break
-            change = float(np.linalg.norm(after.Q - self.state.Q) / max(np.linalg.norm(after.Q), 1e-300))
+            change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
             self.state, self.t = after, self.t + 1
             spread = spread_of(data, after)
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
