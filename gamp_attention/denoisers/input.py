@@ -96,7 +96,7 @@ def _denoise_scaled(penalty: ScaledPenalty, b: np.ndarray, A: np.ndarray) -> tup
     eta, C = denoise_weights(penalty.penalty, b / c[:, None], A / c[:, None, None] ** 2)
     eta, C = eta / c[:, None], C / c[:, None, None] ** 2
     C[unpenalized] = np.linalg.inv(A[unpenalized])
-    eta[unpenalized] = _products(C[unpenalized], b[unpenalized])
+    eta[unpenalized] = products(C[unpenalized], b[unpenalized])
     return eta, C
 
 
@@ -109,17 +109,17 @@ def input_step(
     """
     if penalty.quadratic:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)
-        b = force + _products(A, Q)
-        eta = _products(C, b)
+        b = force + products(A, Q)
+        eta = products(C, b)
     else:
         A = precisions(penalty, spectra, V_hat)
-        b = force + _products(A, Q)
+        b = force + products(A, Q)
         eta, C = denoise_weights(penalty, b, A)
         W = field_variances(penalty, np.broadcast_to(spectra, (len(spectra), len(Q))), C)
     return eta, W
 
 
-def _products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
+def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return A_i x_i (d, r) for matrices (d, r, r), or for one matrix (1, r, r) for all rows."""
     return np.einsum("iab,ib->ia", np.broadcast_to(matrices, (len(x), *matrices.shape[1:])), x)
 

@@ -19,6 +19,7 @@ from gamp_attention.gamp.budget import (
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
+from gamp_attention.gamp.survey import SurveyRecord
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
@@ -102,6 +103,7 @@ class GampResult(Ended):
         (see `IterationOptions`) the number that can be searched in little time, each from two further starts.
     state : last state of message passing; pass it as `init` to continue.
     starts : a `StartRecord` for each start.
+    surveys : a `SurveyRecord` for each survey, if `survey` was given; each survey is a start.
     message : the outcome in words.
     settling_history : training loss and gradient norm along the descent after message passing; None without descent.
     """
@@ -127,6 +129,7 @@ class GampResult(Ended):
     message: str
     n_searched: int = 0
     starts: tuple[StartRecord, ...] = ()
+    surveys: tuple[SurveyRecord, ...] = ()
     settling_history: SettlingHistory | None = None
 
 

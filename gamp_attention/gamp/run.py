@@ -6,7 +6,7 @@ after few iterations predicts the final loss well enough to discard poor starts 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
@@ -31,6 +31,7 @@ from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
+from gamp_attention.gamp.survey import LADDER, SurveyPhase
 from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
@@ -121,6 +122,7 @@ def run_gamp(
     accelerate: bool | None = None,
     settling: bool = True,
     escape: bool = False,
+    survey: bool | float | Sequence[float] = False,
     iteration: IterationOptions | None = None,
     n_starts: int = 1,
     n_finish: int = 1,
@@ -157,6 +159,11 @@ def run_gamp(
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum. Each escape counts as an iteration, whose damping is NaN in the history.
+    survey : begin with survey propagation, which finds lower minima than message passing does from random starts
+        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.gamp.survey`), and continue from its weights. If True,
+        surveys are made from each start and from random starts, at Parisi parameters that are determined from the
+        data, until a survey collapses. A positive number, or several, are the Parisi parameters y of the surveys from
+        each start. The run that continues is selected as with several starts. `result.surveys` lists the surveys.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -216,6 +223,8 @@ def run_gamp(
     if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
         raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
 
+    ladder = _checked_ladder(data, survey, options)
+
     init = default_start(data) if init is None else init
     direction = init.direction if isinstance(init, GampResult) else None
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
@@ -239,16 +248,56 @@ def run_gamp(
     file = None
     if checkpoint is not None:
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
-        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape)
-    runs = SuccessiveHalving(plan, starts, n_finish, file)
+        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, ladder)
+    phase = None if ladder is None else survey_phase(data, risk, starts, ladder, seed, file)
+    if phase is not None:
+        starts = [
+            (f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, options.V))
+            for record in phase.run()
+        ]
+    runs = SuccessiveHalving(plan, starts, min(n_finish, len(starts)), file, phase)
     result, loop = runs.run()
     while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
         Q, loss_bound = descend_from_saddle(data, risk, result.Q, result.direction)
         loop.restart_from(initial_state(data, Q, options.V), loss_bound)
         result = run_and_settle(plan, loop)
     records = runs.records(result, loop)
-    message = f"{result.message} {summarize_starts(records)}" if n_starts > 1 else result.message
-    return finish(replace(result, starts=records, message=message), raise_on_failure, "run_gamp")
+    message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
+    surveys = () if phase is None else tuple(phase.records)
+    return finish(replace(result, starts=records, message=message, surveys=surveys), raise_on_failure, "run_gamp")
+
+
+def _checked_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
+    """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
+
+    Raises
+    ------
+    TypeError, ValueError : if `survey` is neither a boolean nor positive numbers, or does not fit other arguments.
+    """
+    if survey is False or survey is None:
+        return None
+    if not data.rows_here:
+        raise check.fail("survey", survey, "False for data whose samples are on other workers")
+    if not options.predictable:
+        raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
+    if survey is True:
+        return ()
+    numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
+    if not len(numbers):
+        raise check.fail("survey", survey, "True, False, or positive numbers")
+    return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
+
+
+def survey_phase(
+    data: Dataset, risk: str, starts: list[tuple[str, GampState]], ladder: tuple[float, ...],
+    seed: int | np.random.Generator, file: CheckpointFile | None,
+) -> SurveyPhase:  # fmt: skip
+    """Return the survey phase of a run: surveys from each start and, if `ladder` is (), from random starts."""
+    surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
+    if not ladder:
+        more = several_starts(data, "random", len(starts) + len(LADDER), seed, risk)[len(starts) :]
+        surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
+    return SurveyPhase(data, risk, surveys, bool(ladder), file)
 
 
 def build_starts(
@@ -303,7 +352,7 @@ def digest(data: Dataset, *options: Any) -> str:
 
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
-    options: IterationOptions, n_finish: int, escape: bool,
+    options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | None,
 ) -> CheckpointFile:  # fmt: skip
     """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
     if not isinstance(checkpoint, Checkpoint):
@@ -313,7 +362,7 @@ def _open_checkpoint(
     arrays += [] if given is None else [np.asarray(given.D)]
     values: tuple[Any, ...] = (
         plan.risk, *arrays, n_finish, plan.damping, plan.tol, plan.hold_after, plan.accelerate, plan.settling, escape,
-        options.onsager, options.empirical_after, plan.bounded, *memory,
+        options.onsager, options.empirical_after, plan.bounded, *memory, ladder,
     )  # fmt: skip
     return CheckpointFile(checkpoint, digest(plan.data, *values))
 
@@ -338,6 +387,7 @@ class SuccessiveHalving(Resumable):
     starts : names and states.
     n_finish : number of starts that are run to the end.
     file : checkpoint of all runs, from which they resume; None for no checkpoint.
+    phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
 
     Attributes
     ----------
@@ -354,9 +404,10 @@ class SuccessiveHalving(Resumable):
     stopped: dict[int, StoppedRun]
 
     def __init__(
-        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, file: CheckpointFile | None
-    ) -> None:
-        self._plan, self._n_finish, self._file = plan, n_finish, file
+        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, file: CheckpointFile | None,
+        phase: SurveyPhase | None = None,
+    ) -> None:  # fmt: skip
+        self._plan, self._n_finish, self._file, self._phase = plan, n_finish, file, phase
         self._names = [name for name, _ in starts]
         self.n_rounds, self.stopped = 0, {}
         self._results: dict[int, GampResult] = {}
@@ -365,7 +416,7 @@ class SuccessiveHalving(Resumable):
         titles = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, name in enumerate(self._names, 1)]
         self.loops = {k: Loop(plan, state, save, titles[k]) for k, (_, state) in enumerate(starts)}
         tree = None if file is None else file.load()
-        if file is not None and tree is not None:
+        if file is not None and tree is not None and "n_rounds" in tree:
             self.restore(tree)
             reached = max(loop.t for loop in self.loops.values())
             if reached > plan.max_iter:
@@ -428,7 +479,8 @@ class SuccessiveHalving(Resumable):
 
     def snapshot(self) -> Tree:
         """Return the state of all runs that have begun."""
-        return super().snapshot() | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
+        surveys = {} if self._phase is None else {"surveys": self._phase}
+        return super().snapshot() | surveys | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
 
     def restore(self, tree: Tree) -> None:
         """Continue from a snapshot."""

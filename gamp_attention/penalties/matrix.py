@@ -21,6 +21,17 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     return float(out.sum())
 
 
+def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
+    """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
+    if isinstance(penalty, ScaledPenalty):
+        ridge = 0.5 * penalty.ridge * np.sum(Q**2, axis=1)
+        return ridge + penalty_of_rows(penalty.penalty, penalty.scales[:, None] * Q)
+    flat = np.ascontiguousarray(Q, dtype=float).ravel()
+    out = np.empty(flat.shape)
+    values(penalty, flat, out)
+    return out.reshape(Q.shape).sum(axis=1)
+
+
 def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if isinstance(penalty, ScaledPenalty):

@@ -1,0 +1,277 @@
+"""Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field.
+
+Survey propagation describes a cluster of minima by the distribution of its fields: a Gaussian with covariance U_l
+around the centre ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
+with the Moreau envelope M and the denoiser z, g, R = −∂g/∂ω of `gamp_attention.denoisers.output`,
+
+    P(u) ∝ N(u; 0, 1) exp(−y M(ω + √U u))
+    ḡ = ⟨g⟩,   R̄_l = ⟨R_l⟩,   Δ_l = ⟨g_l g_lᵀ⟩ − ⟨g_l⟩⟨g_l⟩ᵀ      averages over P, the fields being ω + √U u
+
+For one coordinate of the weights with inner precision A, spread Δ of its force and φ(b) = max_x bᵀx − r(x) − ½ xᵀA x,
+
+    P(u) ∝ N(u; 0, 1) exp(y φ(b + √Δ u)),   η̄ = ⟨x⟩,   C̄ = ⟨∂x/∂b⟩,   Δx = ⟨x xᵀ⟩ − ⟨x⟩⟨x⟩ᵀ
+
+This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalised linear
+models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
+
+The averages over fields are sums over few nodes: the proximal step of each node starts from its minimiser in the last
+iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
+from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
+from gamp_attention.denoisers.input import denoise_weights, precisions, prior_response, products
+from gamp_attention.denoisers.newton import assign, make_metric, objective
+from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
+from gamp_attention.denoisers.prox import search_points
+from gamp_attention.losses.point import for_kernels
+from gamp_attention.penalties.matrix import penalty_of_rows
+
+NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimension, by the number of fields
+N_POINTS = 32  # minimum number of quasi-random nodes, for more fields than a product rule can treat
+MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
+NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
+BLOCK = 32  # samples that a thread processes at a time
+
+
+@lru_cache
+def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, n_fields) of the standard normal distribution and the logarithms of their weights (K,).
+
+    A product rule of Gauss and Hermite up to three fields, else quasi-random points in pairs ±u with equal weights.
+    """
+    if n_fields not in NODES_PER_FIELD:
+        n_points = max(N_POINTS, 1 << (4 * n_fields - 1).bit_length())
+        points = gaussian_points(n_points, n_fields, np.random.default_rng(11))
+        return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
+    x, weight = gauss_hermite(NODES_PER_FIELD[n_fields])
+    nodes, logs = tensor_grid(x, n_fields), tensor_grid(np.log(weight / weight.sum()), n_fields).sum(axis=1)
+    return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
+
+
+class InnerAverages(NamedTuple):
+    """Averages over the inner field of n samples.
+
+    Attributes
+    ----------
+    g : (n, L, r) ⟨g⟩.
+    response : (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token.
+    spread : (n, L, r, r) covariance of g_l under the weights.
+    envelope : (n,) ⟨M⟩, the mean Moreau envelope.
+    potential : (n,) log E_u exp(−y M).
+    """
+
+    g: np.ndarray
+    response: np.ndarray
+    spread: np.ndarray
+    envelope: np.ndarray
+    potential: np.ndarray
+
+
+def square_roots(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric square roots of positive semidefinite matrices (..., r, r)."""
+    spectrum, vectors = np.linalg.eigh(matrices)
+    return np.einsum("...ab,...b,...cb->...ac", vectors, np.sqrt(np.maximum(spectrum, 0.0)), vectors)
+
+
+def average_fields(
+    loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
+    z: np.ndarray | None = None,
+) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
+    """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
+
+    Parameters
+    ----------
+    loss, params : the per-sample loss and its parameters (n, P).
+    omega : (n, L, r) centres ω.
+    V : (L, r, r) symmetric positive definite blocks.
+    U : (L, r, r) covariance of the inner field, positive semidefinite.
+    parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
+    z : (n, K, L r) minimisers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+
+    Returns
+    -------
+    InnerAverages, and the minimisers (n, K, L r) that were reached: local minima of the proximal objective.
+    """
+    n, L, r = omega.shape
+    nodes, logs = inner_nodes(L * r)
+    shifts = np.einsum("lab,klb->kla", square_roots(U), nodes.reshape(-1, L, r)).reshape(nodes.shape)
+    centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
+    z = centres[:, None] + shifts if z is None else np.array(z)
+    out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
+    compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        _average_block(first, last, compiled, params, centres, shifts, logs, metric, parisi, points, stop, z, out)
+
+    interruptible_blocks(work, n, BLOCK, is_long(loss, n, len(nodes)))
+    return out._replace(g=out.g.reshape(n, L, r)), z
+
+
+@kernel
+def _average_block(first, last, loss, params, centres, shifts, logs, metric, parisi, points, stop, z, out):
+    n_nodes, k = shifts.shape
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    nodes = Denoised(
+        np.empty((n_nodes, k)), np.empty((n_nodes, k)), np.empty((n_nodes, L, r, r)), np.empty((0, k, k)),
+        np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
+        np.zeros(n_nodes, np.int64),
+    )  # fmt: skip
+    scratch = make_scratch(loss, k, stop)
+    _average_rows(
+        first, last, loss, params, centres, shifts, logs, metric, parisi, points, scratch, np.empty(k),
+        np.empty(n_nodes), nodes, z, out,
+    )  # fmt: skip
+
+
+@sample_kernel
+def _average_rows(
+    first, last, loss, params, centres, shifts, logs, metric, parisi, points, scratch, omega, weights, nodes, z, out
+):
+    for mu in range(first, last):
+        if scratch.newton.stop[0] != 0:
+            return
+        _denoise_nodes(mu, loss, params[mu], centres[mu], shifts, metric, points, scratch, omega, nodes, z)
+        _average_nodes(mu, shifts.shape[0], logs, parisi, weights, nodes, out)
+
+
+@sample_kernel
+def _denoise_nodes(mu, loss, p, centre, shifts, metric, points, scratch, omega, nodes, z):
+    """Fill the rows of `nodes` with local proximal steps of sample mu, and z[mu] with their minimisers."""
+    n_nodes, k = shifts.shape
+    best = 0
+    for s in range(n_nodes):
+        for i in range(k):
+            omega[i] = centre[i] + shifts[s, i]
+        assign(nodes.z[s], z[mu, s])
+        denoise_sample(s, loss, p, omega, metric, 0, points, scratch, nodes)
+        if nodes.moreau[s] < nodes.moreau[best]:
+            best = s
+    for s in range(n_nodes):
+        if s != best:
+            for i in range(k):
+                omega[i] = centre[i] + shifts[s, i]
+            there = objective(loss, p, omega, metric, nodes.z[best], scratch.newton.loss)
+            if there < nodes.moreau[s] - 1e-9 * abs(nodes.moreau[s]):
+                assign(nodes.z[s], nodes.z[best])
+                denoise_sample(s, loss, p, omega, metric, 0, points, scratch, nodes)
+        assign(z[mu, s], nodes.z[s])
+
+
+@sample_kernel
+def _average_nodes(mu, n_nodes, logs, parisi, weights, nodes, out):
+    """Fill row mu of the averages from the proximal steps at the nodes."""
+    largest, total, mean = -np.inf, 0.0, 0.0
+    for s in range(n_nodes):
+        weights[s] = logs[s] - parisi * nodes.moreau[s]
+        largest = max(largest, weights[s])
+    for s in range(n_nodes):
+        weights[s] = np.exp(weights[s] - largest)
+        total += weights[s]
+    for s in range(n_nodes):
+        weights[s] /= total
+        mean += weights[s] * nodes.moreau[s]
+    out.potential[mu], out.envelope[mu] = largest + np.log(total), mean
+    L, r = nodes.response.shape[1], nodes.response.shape[2]
+    for i in range(L * r):
+        acc = 0.0
+        for s in range(n_nodes):
+            acc += weights[s] * nodes.g[s, i]
+        out.g[mu, i] = acc
+    for l in range(L):
+        for a in range(r):
+            for b in range(r):
+                response, spread = 0.0, 0.0
+                i, j = l * r + a, l * r + b
+                for s in range(n_nodes):
+                    response += weights[s] * nodes.response[s, l, a, b]
+                    spread += weights[s] * (nodes.g[s, i] - out.g[mu, i]) * (nodes.g[s, j] - out.g[mu, j])
+                out.response[mu, l, a, b], out.spread[mu, l, a, b] = response, spread
+
+
+class WeightAverages(NamedTuple):
+    """Averages over the inner field of K coordinates, or of K classes of coordinates.
+
+    Attributes
+    ----------
+    eta : (K, r) new weights ⟨x⟩.
+    inner : (K, r, r) ⟨∂x/∂b⟩, the response for a given inner field.
+    covariance : (K, r, r) covariance Δx of the weights under the inner field.
+    """
+
+    eta: np.ndarray
+    inner: np.ndarray
+    covariance: np.ndarray
+
+
+def average_weights(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
+    parisi: float,
+) -> WeightAverages:  # fmt: skip
+    """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
+
+    The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced where y C Δ would exceed
+    `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (L, d) or (L, 1) variances γ_l of the coordinates.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    force, Q : (d, r).
+    parisi : Parisi parameter y >= 0.
+    """
+    delta = np.einsum("li,lab->iab", spectra, spread)
+    if penalty.quadratic:
+        A, c, _ = prior_response(spectra, penalty.lam, V_hat)
+        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
+        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
+        eta = products(C, force + products(A - parisi * delta, Q))
+        return WeightAverages(eta, c, C @ delta @ c)
+    A = precisions(penalty, spectra, V_hat)
+    convexity = np.broadcast_to(penalty.convexity, len(A))[:, None, None] * np.eye(A.shape[1])
+    largest = np.linalg.inv(A + convexity)
+    delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
+    shape = (len(Q), *A.shape[1:])
+    A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
+    return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
+
+
+def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Return matrices B (K, r, r), scaled down where the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
+    root = square_roots(C)
+    gain = np.linalg.eigvalsh(root @ matrices @ root)[:, -1]
+    return matrices * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
+
+
+def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float) -> WeightAverages:
+    """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field."""
+    root, one = square_roots(delta), np.eye(b.shape[1])
+    centre = np.zeros(b.shape)
+    for _ in range(NEWTON_STEPS):  # the maximum solves u = y √Δ x(b + √Δ u)
+        x, C = denoise_weights(penalty, b + products(root, centre), A)
+        curvature = one - parisi * root @ C @ root
+        centre = centre - np.linalg.solve(curvature, (centre - parisi * products(root, x))[..., None])[..., 0]
+    _, C = denoise_weights(penalty, b + products(root, centre), A)
+    width = np.linalg.inv(square_roots(one - parisi * root @ C @ root))
+    xs, Cs, logs = [], [], []
+    for node, log_weight in zip(*inner_nodes(b.shape[1]), strict=True):
+        u = centre + width @ node
+        field = b + products(root, u)
+        x, C = denoise_weights(penalty, field, A)
+        phi = np.sum(field * x - 0.5 * x * products(A, x), axis=1) - penalty_of_rows(penalty, x)
+        xs.append(x)
+        Cs.append(C)
+        logs.append(log_weight + 0.5 * (node @ node - np.sum(u**2, axis=1)) + parisi * phi)
+    weights = np.exp(np.array(logs) - np.max(logs, axis=0))
+    weights /= weights.sum(axis=0)
+    eta = np.einsum("ki,kia->ia", weights, xs)
+    away = np.array(xs) - eta
+    return WeightAverages(
+        eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
+    )

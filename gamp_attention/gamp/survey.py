@@ -1,0 +1,349 @@
+"""Survey propagation: message passing over clusters of minima, which finds low minima from random starts.
+
+Generalized approximate survey propagation (Lucibello, Saglietti and Lu, 2019) is GAMP with one step of replica symmetry
+breaking. Besides the weights Q and the variances V, it has the covariance U of the fields between the minima of a
+cluster. With the averages of `gamp_attention.denoisers.survey` at the Parisi parameter y, one iteration with step β is
+
+    ω_l = X̃_l Q − D_l
+    ḡ, R̄, Δ_μ = averages of the output denoiser over the inner field ω + √U u
+    V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l}
+    η, C̄, Δx = averages of the input denoiser, with response Σ_l γ_l V̂_l and spread Σ_l γ_l Δ_l
+    W_l = (1/d) Σ_i γ_l^i C̄_i,   W'_l = (1/d) Σ_i γ_l^i Δx_i
+    Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
+
+For y = 0 and U = 0 this is the iteration of GAMP. If U goes to zero, all minima of the cluster coincide: then survey
+propagation has found a fixed point of GAMP, for example a minimum that no random start of GAMP reaches.
+
+`SurveyPhase` is the survey phase of `run_gamp`. From each start it makes a few surveys, one for each Parisi parameter
+of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
+of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
+not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
+GAMP. A survey that collapses, U → 0, ends the phase.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gamp_attention._core import check, progress
+from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.runs import CheckpointFile, Resumable, Tree
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.passes import TokenMatrix
+from gamp_attention.data.risk import risk_at
+from gamp_attention.data.stores import joined, token_blocks
+from gamp_attention.denoisers.input import field_variances, prior_response
+from gamp_attention.denoisers.newton import NotPositiveDefinite
+from gamp_attention.denoisers.survey import InnerAverages, average_fields, average_weights
+from gamp_attention.gamp.step import initial_state
+from gamp_attention.models.sources import summed, weighted
+from gamp_attention.results import Columns, Result
+
+LADDER = (1.5, 3.0)  # Parisi parameters from each start, in units of `initial_survey`
+STEP = 0.4  # step β of the iterations of a survey
+N_ITER = 60  # maximum number of iterations of a survey
+COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
+AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
+N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
+EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyState(DisplayMixin):
+    """State of survey propagation between two iterations.
+
+    Attributes
+    ----------
+    Q : (d, r) weights.
+    V : (S, r, r) variances of the fields within a minimum; S = L, or the number of sources of a mixture.
+    U : (S, r, r) covariances of the fields between the minima of a cluster.
+    D : (n, L, r) Onsager memory.
+    z : (n, K, L r) minimisers at the nodes of the inner field; None before the first iteration.
+    """
+
+    Q: np.ndarray
+    V: np.ndarray
+    U: np.ndarray
+    D: np.ndarray
+    z: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyReport(DisplayMixin):
+    """Report of an iteration of survey propagation on the state at which it started.
+
+    Attributes
+    ----------
+    omega : (n, L, r) centres of the inner fields.
+    averages : averages of the output denoiser over the inner fields.
+    V_hat, spread : (S, r, r) V̂ and Δ, summed over samples and divided by d.
+    W, W_inner : (S, r, r) new V and U before they are averaged over iterations.
+    """
+
+    omega: np.ndarray
+    averages: InnerAverages
+    V_hat: np.ndarray
+    spread: np.ndarray
+    W: np.ndarray
+    W_inner: np.ndarray
+
+
+@ignore_float_errors
+def survey_step(
+    data: Dataset, risk: str, state: SurveyState, damping: float, parisi: float
+) -> tuple[SurveyState, SurveyReport]:
+    """Return the state after one iteration of survey propagation, as a pure function: the given state is not changed.
+
+    The equations of the iteration are at the top of `gamp_attention.gamp.survey` (Lucibello, Saglietti and Lu, 2019).
+
+    Parameters
+    ----------
+    data, risk : the samples, and "exact" or "asymptotic".
+    state : state before the iteration, for example `initial_survey(data, risk, Q)[0]`.
+    damping : step β in (0, 1].
+    parisi : Parisi parameter y >= 0, which multiplies losses of single samples.
+
+    Returns
+    -------
+    SurveyState, SurveyReport : the next state, and a report on `state`.
+
+    Raises
+    ------
+    TypeError : if an argument does not have the documented type.
+    ValueError : if `risk` is unknown, `damping` is not in (0, 1], or `parisi` is negative.
+    NotPositiveDefinite : if V is no longer positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state, unit = ga.initial_survey(data, "exact", np.zeros((100, 1)))
+    >>> state, report = ga.survey_step(data, "exact", state, damping=0.4, parisi=1.5 * unit)
+    >>> state.Q.shape, state.U.shape, report.V_hat.shape
+    ((100, 1), (2, 1, 1), (2, 1, 1))
+    """
+    params = require_dataset(data).terms(risk).params
+    beta = check.real("damping", damping, low=0, high=1, strict=True)
+    y = check.real("parisi", parisi, low=0)
+    if not isinstance(state, SurveyState):
+        raise check.fail("state", state, "a SurveyState, such as initial_survey(data, risk, Q)[0]", TypeError)
+    Q, V, U, D, penalty = state.Q, state.V, state.U, state.D, data.penalty
+    parts, force = list[Any](), np.zeros(Q.shape)
+    for rows, sources, block in token_blocks(data.tokens, data.groups):
+        matrix = TokenMatrix(block, data.positions)
+        omega = matrix.fields(Q) - D[rows]
+        begin = None if state.z is None else state.z[rows]
+        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, begin)
+        force += matrix.back_project(averages.g)
+        parts.append((omega, averages, z))
+    omega, averages, z = map(joined, zip(*parts, strict=True))
+
+    V_hat = _symmetric(summed(data.groups, data.n_sources, averages.response)) / data.dim
+    spread = _symmetric(summed(data.groups, data.n_sources, averages.spread)) / data.dim
+    new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
+    W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
+    W_inner = _symmetric(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
+    W_inner /= len(new.covariance)
+
+    D = (1 - beta) * D + beta * weighted(data.groups, W + y * W_inner, averages.g)
+    after = SurveyState(
+        (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, z
+    )
+    return after, SurveyReport(omega, averages, V_hat, spread, W, W_inner)
+
+
+def _symmetric(matrices: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrices + matrices.transpose(0, 2, 1))
+
+
+def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:
+    """Return the variances of the coordinates, one column for each of the values."""
+    return np.broadcast_to(data.spectra, (len(data.spectra), len(values)))
+
+
+@ignore_float_errors
+def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState, float]:
+    """Return a state for weights Q (d, r) from which survey propagation begins, and a unit of the Parisi parameter.
+
+    U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
+    weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard
+    deviation over samples of the mean Moreau envelope of these fields, or the inverse mean if all samples are equal, as
+    in logistic regression.
+
+    Parameters
+    ----------
+    data, risk : the samples, and "exact" or "asymptotic".
+    Q : (d, r) weights.
+
+    Returns
+    -------
+    SurveyState, and the unit of `parisi`, positive.
+
+    Raises
+    ------
+    ValueError : if `Q` does not have the documented shape or is not finite, or `risk` is unknown.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state, unit = ga.initial_survey(data, "exact", data.Q_star)
+    >>> state.U.shape, unit > 0
+    ((2, 1, 1), True)
+    """
+    terms, start = require_dataset(data).terms(risk), initial_state(data, Q)
+    trace, one = data.spectra.mean(axis=1), np.eye(data.rank)
+    U, V, strength = trace[:, None, None] * one, start.V, data.penalty.strength
+    envelopes, z = np.zeros(data.n_samples), None
+    for _ in range(N_VARIANCE_STEPS):
+        responses, reached = np.zeros(V.shape), list[np.ndarray]()
+        for rows, sources in data.groups:
+            zero = np.zeros((rows.stop - rows.start, data.n_tokens, data.rank))
+            begin = None if z is None else z[rows]
+            seen, minimisers = average_fields(data.loss, terms.params[rows], zero, V[sources], U[sources], 0.0, begin)
+            reached.append(minimisers)
+            responses[sources] += seen.response.sum(axis=0) / data.dim
+            envelopes[rows] = seen.envelope
+        z = joined(reached)
+        W = prior_response(data.spectra, strength, _symmetric(responses))[2]
+        excess = np.trace(W, axis1=1, axis2=2) / np.trace(start.V, axis1=1, axis2=2)
+        V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
+    losses = envelopes + terms.constant
+    deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
+    scale = deviation if deviation > EQUAL_LOSSES * mean else mean
+    return SurveyState(start.Q, V, U, start.D), 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
+
+
+class SurveyEnd(Enum):
+    """Ending of a survey.
+
+    Attributes
+    ----------
+    COLLAPSED : U went to zero, so that the weights are near a fixed point of message passing.
+    SPREAD : it came to rest or reached its last iteration, and the cluster still consists of several minima.
+    FAILED : V was no longer positive definite, or numbers were not finite.
+    """
+
+    COLLAPSED = "collapsed"
+    SPREAD = "spread"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyRecord(Result):
+    """Outcome of one survey of `run_gamp(survey=...)`, from whose weights message passing continues.
+
+    Attributes
+    ----------
+    name : name of the start from which the survey began.
+    parisi : Parisi parameter y, the inverse of a loss per sample.
+    ending : how it ended.
+    n_iter : number of iterations.
+    spread : trace of U in units of the trace of the fields' second moments, at the end.
+    train_loss : training loss ε_t of its weights.
+    Q : (d, r) its weights.
+    """
+
+    name: str
+    parisi: float
+    ending: SurveyEnd
+    n_iter: int
+    spread: float
+    train_loss: float
+    Q: np.ndarray
+
+    _columns: ClassVar[Columns] = {
+        "y": lambda record: f"{record.parisi:.3g}",
+        "spread": lambda record: f"{record.spread:.1e}",
+        "ε_t": lambda record: f"{record.train_loss:.6f}",
+    }
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__}: {self.name}, {self.ending.value} after {self.n_iter} iterations"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields except Q as plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "Q"}
+
+
+class SurveyPhase(Resumable):
+    """Surveys from several starts, one after the other, up to the first that collapses.
+
+    Parameters
+    ----------
+    data, risk : the samples, and "exact" or "asymptotic".
+    surveys : name, weights (d, r) and Parisi parameter of each survey; the parameter is in units of `initial_survey`,
+        unless `absolute` is True.
+    absolute : whether the Parisi parameters are absolute.
+    file : checkpoint, to which the phase is written between two iterations; None for no checkpoint.
+
+    Attributes
+    ----------
+    records : finished surveys.
+    state : state of the current survey; None before its first iteration.
+    unit : unit of its Parisi parameter.
+    t : number of its iterations.
+    """
+
+    records: list[SurveyRecord]
+    state: SurveyState | None
+    unit: float
+    t: int
+
+    def __init__(
+        self, data: Dataset, risk: str, surveys: Sequence[tuple[str, np.ndarray, float]], absolute: bool,
+        file: CheckpointFile | None = None,
+    ) -> None:  # fmt: skip
+        self._data, self._risk, self._surveys, self._absolute, self._file = data, risk, surveys, absolute, file
+        self.records, self.state, self.unit, self.t = [], None, 1.0, 0
+        tree: Tree = None if file is None else file.load()
+        if tree is not None and "surveys" in tree:
+            self.restore(tree["surveys"])
+
+    def run(self) -> list[SurveyRecord]:
+        """Make all surveys up to the first that collapses, and return their records."""
+        while len(self.records) < len(self._surveys) and not self._is_collapsed():
+            name, Q, parisi = self._surveys[len(self.records)]
+            if self.state is None:
+                self.state, self.unit = initial_survey(self._data, self._risk, Q)
+            self.records.append(self._survey(name, parisi if self._absolute else parisi * self.unit))
+            self.state, self.t = None, 0
+        return self.records
+
+    def _is_collapsed(self) -> bool:
+        return bool(self.records) and self.records[-1].ending is SurveyEnd.COLLAPSED
+
+    def _survey(self, name: str, parisi: float) -> SurveyRecord:
+        data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"
+        assert self.state is not None
+        ending, spread, change = SurveyEnd.SPREAD, np.inf, np.inf
+        while self.t < N_ITER and change > AT_REST and ending is SurveyEnd.SPREAD:
+            if self._file is not None:
+                self._file.save(lambda: {"surveys": self})
+            if progress.is_shown():
+                progress.describe(f"survey {number} from {name}, iteration {self.t}, spread {spread:.1e}")
+            try:
+                after, _ = survey_step(data, self._risk, self.state, STEP, parisi)
+            except (np.linalg.LinAlgError, NotPositiveDefinite):
+                ending = SurveyEnd.FAILED
+                break
+            if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
+                ending = SurveyEnd.FAILED
+                break
+            change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
+            self.state, self.t = after, self.t + 1
+            spread = spread_of(data, after)
+            ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
+        loss = risk_at(data, self.state.Q, self._risk).train_loss
+        return SurveyRecord(name, parisi, ending, self.t, spread, loss, self.state.Q)
+
+
+def spread_of(data: Dataset, state: SurveyState) -> float:
+    """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
+    moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
+    return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
