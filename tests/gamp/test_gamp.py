@@ -70,7 +70,8 @@ def test_signatures_state_the_default_risk():
         if isfunction(getattr(ga, name)) and "risk" in signature(getattr(ga, name)).parameters
     }
     assert defaults.pop("compare") == "asymptotic"
-    assert defaults.pop("gamp_step") is Parameter.empty
+    steps = [defaults.pop(name) for name in ("gamp_step", "survey_step", "initial_survey")]
+    assert set(steps) == {Parameter.empty}
     assert set(defaults) >= {"run_gamp", "minimize_risk", "gradient", "train_loss"}
     assert set(defaults.values()) == {"exact"}
 
