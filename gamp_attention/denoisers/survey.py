@@ -234,7 +234,7 @@ def average_weights(
         eta = products(C, force + products(A - parisi * delta, Q))
         return WeightAverages(eta, c, C @ delta @ c)
     A = precisions(penalty, spectra, V_hat)
-    convexity = np.broadcast_to(penalty.convexity, len(A))[:, None, None] * np.eye(A.shape[1])
+    convexity = np.broadcast_to(penalty.convexity, (len(A), 1))[..., None] * np.eye(A.shape[1])
     largest = np.linalg.inv(A + convexity)
     delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
     shape = (len(Q), *A.shape[1:])
