@@ -85,6 +85,8 @@ def average_fields(
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
     """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
 
+    Eq. :eq:`survey-fields`.
+
     Parameters
     ----------
     loss, params : the per-sample loss and its parameters (n, P).
@@ -214,6 +216,8 @@ def average_weights(
     parisi: float,
 ) -> WeightAverages:  # fmt: skip
     """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
+
+    Eq. :eq:`survey-weights`.
 
     The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced where y C Δ would exceed
     `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged.
