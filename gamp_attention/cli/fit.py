@@ -59,6 +59,11 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
         "--n-starts", type=int, default=8, metavar="K",
         help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
     )  # fmt: skip
+    command.add_argument(
+        "--survey", action="store_true",
+        help="begin with survey propagation, which takes longer and often finds a lower training loss: up to two surveys "
+        "from each start, and two more",
+    )  # fmt: skip
     command.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     add_l1(command)
@@ -171,6 +176,8 @@ def _several(values: np.ndarray, limit: int = 8) -> str:
 
 def _fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
+    if options.survey and options.path is not None:
+        raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
@@ -240,7 +247,7 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen or step.train_loss <= seen[2].train_loss:
             seen[:] = t, state.Q, step
 
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts")
+    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
         return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
