@@ -20,7 +20,7 @@ import numpy as np
 
 import gamp_attention as ga
 
-data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=300, alpha=1.0, seed=0)
+data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=1.0, seed=0)
 informed = ga.run_gamp(data, init="semantic")  # starts from the teacher's weights
 print(f"training loss of the minimum next to the teacher: {informed.train_loss:.6f}")
 

@@ -26,6 +26,7 @@ from gamp_attention.experiments.figures import plot_fit
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.survey import SurveyEnd, SurveyRecord
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 LAYER = (
@@ -61,8 +62,8 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument(
         "--survey", action="store_true",
-        help="begin with survey propagation, which takes longer and often finds a lower training loss: up to two surveys "
-        "from each start, and two more",
+        help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
+        "surveys from each start, and two more from random starts",
     )  # fmt: skip
     command.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
@@ -224,6 +225,8 @@ def _fit(options: argparse.Namespace) -> int:
         f"Hessian {result.lowest_eigenvalue:.2g}; error of the training samples {in_training}",
         estimated.text,
     ]
+    if result.surveys:
+        lines.insert(-1, _about_surveys(result.surveys))
     if result.n_off_global:
         searched = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
         off = f"{result.n_off_global} of {result.n_searched} samples{searched}"
@@ -237,6 +240,15 @@ def _fit(options: argparse.Namespace) -> int:
         plot_fit(result, attention, options.plot, options.force)
         say(options, f"picture: {options.plot}")
     return 0 if result.converged else 1
+
+
+def _about_surveys(surveys: tuple[SurveyRecord, ...]) -> str:
+    """Return a sentence on the surveys before message passing."""
+    losses = f"training loss {min(record.train_loss for record in surveys):.6g}"
+    n = f"{len(surveys)} survey{'s' * (len(surveys) > 1)}"
+    if surveys[-1].ending is SurveyEnd.COLLAPSED:
+        return f"survey propagation: {n}; the last survey found a single minimum ({losses} before message passing)"
+    return f"survey propagation: {n}; no survey found a single minimum (lowest {losses} before message passing)"
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
