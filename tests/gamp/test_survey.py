@@ -1,5 +1,7 @@
 """Survey propagation: its denoisers, limits, and runs that begin with it."""
 
+import dataclasses
+
 import numba
 import numpy as np
 import pytest
@@ -338,4 +340,7 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
     named_error(lambda: ga.survey_step(small, "other", state, 0.4, 1.0), "^risk")
     named_error(lambda: ga.survey_step(small, "exact", ga.initial_state(small, small.Q_star), 0.4, 1.0), "^state")
     named_error(lambda: ga.survey_step(3, "exact", state, 0.4, 1.0), "^data")
+    for name, array in {"Q": state.Q[:3], "V": state.V[:1], "U": state.U[0], "D": state.D[:5], "z": state.D}.items():
+        wrong = dataclasses.replace(state, **{name: array})
+        named_error(lambda: ga.survey_step(small, "exact", wrong, 0.4, 1.0), f"^state.{name}")  # noqa: B023
     named_error(lambda: ga.initial_survey(small, "exact", np.ones((3, 1))), "^Q")
