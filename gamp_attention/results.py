@@ -88,7 +88,7 @@ class Result(DisplayMixin):
     def _rows(self) -> Rows:
         """Return the heading, a row for each quantity with its error, and the message."""
         items = dict(self._items())
-        if "status" not in items:
+        if "status" not in items and not self._columns:
             return DisplayMixin._rows(self)
         cells = {label: text(self) for label, text in self._columns.items()} or _quantities(items)
         rows: Rows = [self._heading(), *([f"  {label}", text] for label, text in cells.items() if text)]

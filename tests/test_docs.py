@@ -65,6 +65,7 @@ THEORY_PAGES = (
     "state_evolution.md",
     "dynamics.md",
     "starts.md",
+    "survey.md",
     "believed_error.md",
     "own_law.md",
     "bayes.md",

@@ -10,6 +10,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.bayes.priors import MixturePrior
 from gamp_attention.bayes.run import BayesHistory
+from gamp_attention.denoisers.survey import InnerAverages
 from gamp_attention.experiments.comparison import Branch, Row
 from gamp_attention.experiments.sweeps.cells import Cell
 from gamp_attention.gamp.settling import Settled, SettlingHistory
@@ -207,6 +208,13 @@ def make_denoised():
     return ga.Denoised(*(np.ones(shape) for shape in shapes))
 
 
+def make_survey_report():
+    """Return the report of an iteration of survey propagation."""
+    shapes = (D, L, R), (D, L, R, R), (D, L, R, R), (D,), (D,)
+    averages = InnerAverages(*(np.ones(shape) for shape in shapes))
+    return ga.SurveyReport(np.ones((D, L, R)), averages, *4 * [np.ones((L, R, R))])
+
+
 def make_dataset():
     """Return a dataset of arrays."""
     rng = np.random.default_rng(0)
@@ -298,6 +306,7 @@ RESULTS = {
     "SettlingHistory": lambda: SettlingHistory(np.ones(T), np.ones(T)),
     "Stability": lambda: make_state_evolution().stability,
     "StateEvolutionResult": make_state_evolution,
+    "SurveyRecord": lambda: ga.SurveyRecord("random 1", 250.0, ga.SurveyEnd.COLLAPSED, 42, 1e-3, 0.1, np.ones((D, R))),
     "Sweep": make_sweep,
     "Trajectory": make_trajectory,
 }
@@ -329,6 +338,8 @@ OTHERS = {
     "SampledLaw": make_sampled_law,
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "SquaredLoss": ga.SquaredLoss,
+    "SurveyReport": make_survey_report,
+    "SurveyState": lambda: ga.SurveyState(np.ones((D, R)), *2 * [np.ones((L, R, R))], np.ones((D, L, R))),
     "StepReport": lambda: StepReport(
         np.ones((D, L, R)), make_denoised(), np.ones((L, R, R)), np.ones((L, R, R)), lambda: (0.1, 1e-3)
     ),
@@ -379,7 +390,7 @@ def test_results_are_plain_data(name):
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert set(find_statuses(plain)) <= WORDS
     names = result._fields if isinstance(result, tuple) else vars(result)
-    left_out = {"state", "Q"} if name == "StartRecord" else {"state"}  # records of starts leave out the weights
+    left_out = {"state", "Q"} if name in ("StartRecord", "SurveyRecord") else {"state"}  # records leave out the weights
     assert set(names) - left_out <= set(plain)
 
 
@@ -391,7 +402,7 @@ def test_every_public_class_is_covered():
         if is_dataclass(getattr(ga, name)) or issubclass(getattr(ga, name), (tuple, ga.Dataset))
     }
     assert data <= {*RESULTS, *OTHERS}
-    assert classes - data == {"ConvergenceError", "KinkWarning", "Status"}
+    assert classes - data == {"ConvergenceError", "KinkWarning", "Status", "SurveyEnd"}
 
 
 def test_known_errors_are_shown_with_their_numbers():

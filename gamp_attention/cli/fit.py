@@ -26,6 +26,7 @@ from gamp_attention.experiments.figures import plot_fit
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.survey import SurveyEnd, SurveyRecord
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 LAYER = (
@@ -57,6 +58,11 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
     add(
         "--n-starts", type=int, default=8, metavar="K",
         help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
+    )  # fmt: skip
+    add(
+        "--survey", action="store_true",
+        help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
+        "surveys from each start, and two more from random starts",
     )  # fmt: skip
     add("--rank", type=int, default=1, help="columns of Q (default 1)")
     add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
@@ -155,6 +161,8 @@ def _list_numbers(values: np.ndarray) -> str:
 
 def _fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
+    if options.survey and options.path is not None:
+        raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
@@ -201,6 +209,8 @@ def _fit(options: argparse.Namespace) -> int:
         f"Hessian {result.lowest_eigenvalue:.2g}; error of the training samples {in_training}",
         estimated.text,
     ]
+    if result.surveys:
+        lines.insert(-1, _about_surveys(result.surveys))
     if result.n_off_global:
         searched = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
         off = f"{result.n_off_global} of {result.n_searched} samples{searched}"
@@ -216,6 +226,15 @@ def _fit(options: argparse.Namespace) -> int:
     return 0 if result.converged else 1
 
 
+def _about_surveys(surveys: tuple[SurveyRecord, ...]) -> str:
+    """Return a sentence on the surveys before message passing."""
+    losses = f"training loss {min(record.train_loss for record in surveys):.6g}"
+    n = f"{len(surveys)} survey{'s' * (len(surveys) > 1)}"
+    if surveys[-1].ending is SurveyEnd.COLLAPSED:
+        return f"survey propagation: {n}; the last survey found a single minimum ({losses} before message passing)"
+    return f"survey propagation: {n}; no survey found a single minimum (lowest {losses} before message passing)"
+
+
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
     """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
@@ -224,7 +243,7 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen or step.train_loss <= seen[2].train_loss:
             seen[:] = t, state.Q, step
 
-    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts")
+    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
         return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)

@@ -85,6 +85,8 @@ def average_fields(
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
     """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
 
+    Eq. :eq:`survey-fields`.
+
     Parameters
     ----------
     loss, params : the per-sample loss and its parameters (n, P).
@@ -215,6 +217,8 @@ def average_weights(
 ) -> WeightAverages:  # fmt: skip
     """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
 
+    Eq. :eq:`survey-weights`.
+
     The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced where y C Δ would exceed
     `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged.
 
@@ -234,7 +238,7 @@ def average_weights(
         eta = products(C, force + products(A - parisi * delta, Q))
         return WeightAverages(eta, c, C @ delta @ c)
     A = precisions(penalty, spectra, V_hat)
-    convexity = np.broadcast_to(penalty.convexity, len(A))[:, None, None] * np.eye(A.shape[1])
+    convexity = np.broadcast_to(penalty.convexity, (len(A), 1))[..., None] * np.eye(A.shape[1])
     largest = np.linalg.inv(A + convexity)
     delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
     shape = (len(Q), *A.shape[1:])

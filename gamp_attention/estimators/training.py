@@ -20,10 +20,11 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 
 
-def train(estimator: Any, data: Dataset, init: Any, n_starts: int) -> GampResult:
+def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False) -> GampResult:
     """Run message passing on data with the parameters of an estimator; warn if it does not converge."""
     seed = seed_of(estimator.random_state)
-    result = run_gamp(data, init, "exact", tol=estimator.tol, max_iter=estimator.max_iter, seed=seed, n_starts=n_starts)
+    limits = {"tol": estimator.tol, "max_iter": estimator.max_iter}
+    result = run_gamp(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
     if not result.converged:
         warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)
     return result

@@ -245,11 +245,12 @@ def run_gamp(
         data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, options.memory, callback, direction,
         bounded, may_bound,
     )  # fmt: skip
+    surveys = [] if ladder is None else list_surveys(data, risk, starts, ladder, seed)
     file = None
     if checkpoint is not None:
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
-        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, ladder)
-    phase = None if ladder is None else survey_phase(data, risk, starts, ladder, seed, file)
+        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, ladder, surveys)
+    phase = None if ladder is None else SurveyPhase(data, risk, surveys, bool(ladder), file)
     if phase is not None:
         starts = [
             (f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, options.V))
@@ -263,8 +264,8 @@ def run_gamp(
         result = run_and_settle(plan, loop)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
-    surveys = () if phase is None else tuple(phase.records)
-    return finish(replace(result, starts=records, message=message, surveys=surveys), raise_on_failure, "run_gamp")
+    result = replace(result, starts=records, message=message, surveys=() if phase is None else tuple(phase.records))
+    return finish(result, raise_on_failure, "run_gamp")
 
 
 def _checked_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
@@ -288,16 +289,19 @@ def _checked_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
     return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
 
 
-def survey_phase(
+def list_surveys(
     data: Dataset, risk: str, starts: list[tuple[str, GampState]], ladder: tuple[float, ...],
-    seed: int | np.random.Generator, file: CheckpointFile | None,
-) -> SurveyPhase:  # fmt: skip
-    """Return the survey phase of a run: surveys from each start and, if `ladder` is (), from random starts."""
+    seed: int | np.random.Generator,
+) -> list[tuple[str, np.ndarray, float]]:  # fmt: skip
+    """Return name, weights (d, r) and Parisi parameter of all surveys of a run.
+
+    Surveys begin from each start and, if `ladder` is (), from random starts.
+    """
     surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
     if not ladder:
         more = several_starts(data, "random", len(starts) + len(LADDER), seed, risk)[len(starts) :]
         surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
-    return SurveyPhase(data, risk, surveys, bool(ladder), file)
+    return surveys
 
 
 def build_starts(
@@ -353,6 +357,7 @@ def digest(data: Dataset, *options: Any) -> str:
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
     options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | None,
+    surveys: list[tuple[str, np.ndarray, float]],
 ) -> CheckpointFile:  # fmt: skip
     """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
     if not isinstance(checkpoint, Checkpoint):
@@ -360,6 +365,7 @@ def _open_checkpoint(
     memory = options.memory.__module__, getattr(options.memory, "__qualname__", type(options.memory).__qualname__)
     arrays = [array for _, state in starts for array in (state.Q, state.V)]
     arrays += [] if given is None else [np.asarray(given.D)]
+    arrays += [Q for _, Q, _ in surveys]
     values: tuple[Any, ...] = (
         plan.risk, *arrays, n_finish, plan.damping, plan.tol, plan.hold_after, plan.accelerate, plan.settling, escape,
         options.onsager, options.empirical_after, plan.bounded, *memory, ladder,

@@ -38,7 +38,7 @@ from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import joined, token_blocks
 from gamp_attention.denoisers.input import field_variances, prior_response
 from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.denoisers.survey import InnerAverages, average_fields, average_weights
+from gamp_attention.denoisers.survey import InnerAverages, average_fields, average_weights, inner_nodes
 from gamp_attention.gamp.step import initial_state
 from gamp_attention.models.sources import summed, weighted
 from gamp_attention.results import Columns, Result
@@ -98,7 +98,8 @@ def survey_step(
 ) -> tuple[SurveyState, SurveyReport]:
     """Return the state after one iteration of survey propagation, as a pure function: the given state is not changed.
 
-    The equations of the iteration are at the top of `gamp_attention.gamp.survey` (Lucibello, Saglietti and Lu, 2019).
+    Eq. :eq:`survey-step`. The equations of the iteration are at the top of `gamp_attention.gamp.survey` (Lucibello,
+    Saglietti and Lu, 2019).
 
     Parameters
     ----------
@@ -114,7 +115,8 @@ def survey_step(
     Raises
     ------
     TypeError : if an argument does not have the documented type.
-    ValueError : if `risk` is unknown, `damping` is not in (0, 1], or `parisi` is negative.
+    ValueError : if `risk` is unknown, `damping` is not in (0, 1], `parisi` is negative, or an array of `state` does not
+        fit the data.
     NotPositiveDefinite : if V is no longer positive definite.
 
     Examples
@@ -130,8 +132,7 @@ def survey_step(
     params = require_dataset(data).terms(risk).params
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     y = check.real("parisi", parisi, low=0)
-    if not isinstance(state, SurveyState):
-        raise check.fail("state", state, "a SurveyState, such as initial_survey(data, risk, Q)[0]", TypeError)
+    _check_shapes(data, state)
     Q, V, U, D, penalty = state.Q, state.V, state.U, state.D, data.penalty
     parts, force = list[Any](), np.zeros(Q.shape)
     for rows, sources, block in token_blocks(data.tokens, data.groups):
@@ -155,6 +156,18 @@ def survey_step(
         (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, z
     )
     return after, SurveyReport(omega, averages, V_hat, spread, W, W_inner)
+
+
+def _check_shapes(data: Dataset, state: SurveyState) -> None:
+    """Raise if the arrays of a state do not have the shapes of the data: compiled code does not check bounds."""
+    if not isinstance(state, SurveyState):
+        raise check.fail("state", state, "a SurveyState, such as initial_survey(data, risk, Q)[0]", TypeError)
+    n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
+    shapes = {"Q": (data.dim, r), "V": (S, r, r), "U": (S, r, r), "D": (n, L, r)}
+    if state.z is not None:
+        shapes["z"] = (n, len(inner_nodes(L * r)[0]), L * r)
+    for name, shape in shapes.items():
+        check.require_shape(f"state.{name}", getattr(state, name), shape)
 
 
 def _symmetric(matrices: np.ndarray) -> np.ndarray:

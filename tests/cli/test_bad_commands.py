@@ -92,6 +92,7 @@ FIT = {
     "0 for none, got 2.0; for 2 samples give 0.667",
     "--helt-out 0.1": "unrecognized arguments: --helt-out 0.1; did you mean '--held-out'?",
     "--plot picture.xyz": "--plot",
+    "--survey --path": "--survey: needs a single λ",
     "--out .": "--out",
     "--out -": "--out",
     "--out no/where.npz": "--out",

@@ -393,6 +393,20 @@ def test_samples_off_their_global_minimum_are_counted_among_the_searched_samples
     )
 
 
+def test_surveys_of_random_starts_end_at_the_minimum_of_the_teachers_weights(tmp_path, fit):
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 100, 1.2, seed=0)
+    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
+    start = ("--init", "random", "--n-starts", "1", "--force")
+    plain = fit(tmp_path / "mine.npz", *start)[1]
+    status, report, words, stored = fit(tmp_path / "mine.npz", *start, "--survey")
+    given = ga.Dataset(data.tokens, data.outputs, data.positions)
+    assert status == 0
+    assert "survey propagation: 1 survey; the last survey found a single minimum" in words
+    assert report["train_loss"] < 0.9 * plain["train_loss"]
+    assert report["train_loss"] <= ga.run_gamp(given, data.Q_star).train_loss * (1 + 1e-6)
+    assert ga.train_loss(given, stored["Q"]) == pytest.approx(report["train_loss"])
+
+
 def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path, fit):
     path, data = arrays
     np.savez(tmp_path / "zeros.npz", Q=np.zeros((data.dim, 1)))

@@ -40,6 +40,13 @@ def test_a_fit_reaches_the_minimum_of_the_informed_start(sampled, fitted):
     assert fitted.result_.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
 
 
+def test_a_fit_with_surveys_equals_a_run_with_surveys(sampled):
+    model = ga.GampAttention(positions=sampled.positions, init="random", n_starts=1, survey=True)
+    run = ga.run_gamp(ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), "random", survey=True)
+    assert np.array_equal(model.fit(sampled.tokens, sampled.outputs).Q_, run.Q)
+    assert len(model.result_.surveys) == len(run.surveys) > 0
+
+
 def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):
     shifted = sampled.tokens + sampled.positions
     S = ga.DotProductAttention()(shifted @ fitted.Q_ / np.sqrt(60))
@@ -161,6 +168,7 @@ WRONG = {
     "init": (X, X, {"init": "somewhere"}, "init: needs"),
     "semantic": (X, X, {"init": "semantic"}, "init: 'semantic' needs the teacher"),
     "n_starts": (X, X, {"n_starts": 0}, "n_starts: needs"),
+    "survey": (X, X, {"survey": -1.0}, "survey: needs"),
     "standardise": (X, X, {"standardise": 1}, "standardise: needs"),
     "student": (X, X, {"student": 3}, "student: needs"),
     "random_state": (X, X, {"random_state": -1}, "seed: needs"),

@@ -63,6 +63,7 @@ OBJECTS = {
     "FIT": "ga.run_gamp(DATA, 'random')",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
+    "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
 }
@@ -165,8 +166,13 @@ LINES = {
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, accelerate=False, "
-        "settling=True, iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5), seed=0, n_starts=2, "
-        "n_finish=1)"
+        "settling=True, survey=3.0, iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5), seed=0, "
+        "n_starts=2, n_finish=1)"
+    ),
+    "initial_survey": "ga.initial_survey(DATA, 'exact', Q=WEIGHTS)",
+    "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0)",
+    "SurveyState": (
+        "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
@@ -215,8 +221,8 @@ RESULTS = {
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
     "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SpectralDirections",
-    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
-    "__version__",
+    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
+    "SurveyReport", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
