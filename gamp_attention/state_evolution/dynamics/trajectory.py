@@ -11,7 +11,7 @@ its loop (`message_paths`) is T times cheaper.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from gamp_attention.state_evolution.dynamics.descent_paths import (
 )
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unknown, start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats
@@ -129,7 +129,8 @@ def trajectory(
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
     Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
-    Javanmard and Montanari (2013), eq. :eq:`iterates`. Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory, see `follow_survey`.
+    Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
     the asymptotic risk.
 
@@ -137,12 +138,14 @@ def trajectory(
     ----------
     model : the problem.
     alpha : sample complexity n/d, positive.
-    init : "semantic", "positional", "random", or the Overlaps of the start. Only GAMP uses V of the overlaps, and if V
-        is NaN, as in results of descents, it starts from the same V as `run_gamp`. Survey propagation starts from V and
-        U of `initial_survey`.
-    method : "gamp"; "survey", the iteration of `survey_step` with a fixed Parisi parameter; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with random minibatches at every step.
-    damping : for "gamp" and "survey" only: the step β in (0, 1], or a sequence with a step for each iteration, whose last entry is
-        repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for "survey" 0.4.
+    init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use V of the overlaps. If V
+        is NaN, as in results of descents, message passing starts from the same V as `run_gamp`, and survey propagation
+        from the V of `initial_survey`. It always starts from the U of `initial_survey`.
+    method : "gamp"; "survey", the iteration of `survey_step` with a fixed Parisi parameter; "gd", "momentum" (heavy
+        ball), "nesterov"; or "sgd", with random minibatches at every step.
+    damping : for "gamp" and "survey" only: the step β in (0, 1], or a sequence with a step for each iteration, whose
+        last entry is repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for
+        "survey" 0.4.
     parisi : for "survey" only, and required there: Parisi parameter y > 0, which multiplies losses of single samples.
     lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes. For penalties other than the
         ridge the steps are proximal, Q ← prox(Q − lr ∇f(Q)), without momentum. By default 0.15.
@@ -158,8 +161,8 @@ def trajectory(
     Returns
     -------
     Trajectory
-        Its `validity` states whether the proximal map jumps during the iterations. If it does, GAMP on data uses another
-        response than the prediction, and predictions of survey propagation are approximate.
+        Its `validity` states whether the proximal map jumps during the iterations. If it does, GAMP on data uses
+        another response than the prediction.
 
     Raises
     ------
@@ -200,9 +203,9 @@ def trajectory(
         Damping(damping)  # raises an error if a step is out of its range
     if method == "survey":
         y = check.real("parisi", parisi, low=0, strict=True)
-        start = start_law(model, init, needs_V=False)
+        start = _survey_start(model, init)
         with _finite(model):
-            runs = [follow_survey(model, alpha, start, None, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
+            runs = [follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
         return _trajectory_of_surveys(runs)
     if method == "gamp":
         with _finite(model):
@@ -263,14 +266,21 @@ def _trajectory_of_messages(
     )
 
 
+def _survey_start(model: Model, init: Any) -> StartLaw:
+    """Return the second moments of the initial weights, with V = NaN unless overlaps determine it."""
+    known = isinstance(init, Overlaps) and not is_unknown(init.V)
+    start = start_law(model, init, needs_V=known)
+    return start if known else replace(start, V=np.full_like(start.V, np.nan))
+
+
 def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
     """Return the means over replicas of survey propagation."""
     states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
     U = np.array(all_U)
     jumps, share, unsure = _jumps(all_hats)
-    words = f"consistent within its errors ({_mass(share)})"
+    words = "consistent: the response of jumps is part of the equations"
     if _has_jumps(share, unsure):
-        words = f"approximate because minima at the nodes of the inner field jump ({_mass(share)})"
+        words += f" ({_mass(share)})"
     return Trajectory(
         **_means(states, losses),
         **jumps,

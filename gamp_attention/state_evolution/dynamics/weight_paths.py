@@ -13,6 +13,7 @@ eq. :eq:`descent-weights`), and return overlaps, covariances q^{s,t} and the res
 
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,10 @@ class LinearWeights:
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
 
-    def survey(self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float) -> None:
+    def survey(
+        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        responses: np.ndarray,
+    ) -> None:  # fmt: skip
         """Take one damped iteration of survey propagation.
 
         Parameters
@@ -97,13 +101,16 @@ class LinearWeights:
         damping : step β in (0, 1].
         spread : (S, r, r) Δ, the covariance of g under the inner field, times α.
         parisi : Parisi parameter y >= 0.
+        responses : F(t, s) (t + 1, S, r, r) for every s ≤ t.
         """
-        law = self.model.coordinates
+        law, x = self.model.coordinates, self._x[-1]
         zero = np.zeros((len(law.weight), self.model.rank))
         new = average_weights(self.model.penalty, law.gamma.T, hats.V, spread, zero, zero, parisi)
-        b = self._drift(hats.m, hats.theta, q_hats)
         C = new.inner + parisi * new.covariance
-        self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
+        b = self._drift(hats.m, hats.theta, q_hats) + np.linalg.inv(C) @ x - self.model.lam * x
+        for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
+            b += F @ iterate
+        self._x.append((1 - damping) * x + damping * C @ b)
         self.W, self.W_inner = mean_variances(self.model, new.inner, new.covariance)
         self._V = (1 - damping) * self._V + damping * self.W
 
@@ -225,17 +232,25 @@ class SampledWeights:
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
 
-    def survey(self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float) -> None:
+    def survey(
+        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        responses: np.ndarray,
+    ) -> None:  # fmt: skip
         """Take one damped iteration of survey propagation; see `LinearWeights.survey`."""
         law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
-        after, means = np.empty_like(x), list[tuple[np.ndarray, np.ndarray]]()
+        after, inner, covariance, memory = np.empty_like(x), list[Any](), list[Any](), list[Any]()
         for k, part in enumerate(self._parts):
-            b = self._drift(k, hats.m, hats.theta, q_hats)
-            new = average_weights(penalty, law.gamma[k][:, None], hats.V, spread, b, np.zeros_like(b), parisi)
-            after[part] = new.eta
-            means.append((new.inner.mean(axis=0), new.covariance.mean(axis=0)))
-        self._x.append((1 - damping) * x + damping * after)
-        self.W, self.W_inner = mean_variances(self.model, *map(np.array, zip(*means, strict=True)))
+            force = self._drift(k, hats.m, hats.theta, q_hats)
+            F = np.einsum("l,slab->sab", law.gamma[k], responses)
+            force += np.einsum("sab,snb->na", F, np.array([x_s[part] for x_s in self._x]))
+            new = average_weights(penalty, law.gamma[k][:, None], hats.V, spread, force, x[part], parisi)
+            after[part] = (1 - damping) * x[part] + damping * new.eta
+            inner.append(new.inner.mean(axis=0))
+            covariance.append(new.covariance.mean(axis=0))
+            memory.append(self._paths[k].slopes(after[part]).reshape(len(F[0]), len(F), -1))
+        self._x.append(after)
+        self._memory = np.array(memory).transpose(2, 0, 1, 3)
+        self.W, self.W_inner = mean_variances(self.model, np.array(inner), np.array(covariance))
         self._V = (1 - damping) * self._V + damping * self.W
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
