@@ -205,8 +205,8 @@ def trajectory(
         y = check.real("parisi", parisi, low=0, strict=True)
         start = _survey_start(model, init)
         with _finite(model):
-            runs = [follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
-        return _trajectory_of_surveys(runs)
+            surveys = [follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
+        return _trajectory_of_surveys(surveys)
     if method == "gamp":
         with _finite(model):
             return _trajectory_of_messages(
@@ -292,12 +292,12 @@ def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
     )
 
 
-def _jumps(replicas: list[list[Hats]]) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+def _jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with its error."""
     jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
     shares = np.array([[_jump_share(hats) for hats in all_hats] for all_hats in replicas])
     share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
-    arrays = {
+    arrays: dict[str, Any] = {
         "V_hat": np.array([[hats.V for hats in all_hats] for all_hats in replicas]).mean(axis=0),
         "jump_mass": jumps.mean(axis=0),
         "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
