@@ -212,7 +212,7 @@ def trajectory(
             return _trajectory_of_messages(
                 model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
             )
-    require_unused(method, {"damping": damping}, ("gamp",))
+    require_unused(method, {"damping": damping}, ("gamp", "survey"))
     descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch)
     if descent.momentum and not model.penalty.quadratic:
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
