@@ -62,7 +62,7 @@ def compare_instance(run, first, d, seed):
 def main():
     args = options(__doc__)
     verdict = Verdict("survey_trajectories", args)
-    sizes = {500: 4} if args.quick else {500: 12, 1000: 8, 2000: 6}
+    sizes = {500: 4} if args.quick else {500: 12, 1000: 12, 2000: 12}
     numbers, curves = {}, {}
     for name, run in RUNS.items():
         data = ga.sample(run[0], 1000, run[1], 0)
