@@ -86,15 +86,22 @@ def _parser() -> argparse.ArgumentParser:
     solve.set_defaults(run=_solve)
 
     path = commands.add_parser(
-        "trajectory", help="predict every iteration of damped GAMP or gradient descent for large d"
+        "trajectory", help="predict every iteration of message passing or gradient descent for large d"
     )
     _add_model(path)
     add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
-    methods = ("gamp", *DESCENTS)
-    path.add_argument("--method", choices=methods, default="gamp", help="algorithm that is predicted (default gamp)")
-    path.add_argument("--damping", type=float, help="step β of GAMP; only for --method gamp (default 0.5)")
-    path.add_argument("--lr", type=float, help="step size of gradient descent; not for --method gamp (default 0.15)")
+    path.add_argument(
+        "--method",
+        choices=("gamp", "survey", *DESCENTS),
+        default="gamp",
+        help="algorithm whose iterations are predicted (default gamp)",
+    )
+    path.add_argument(
+        "--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)"
+    )
+    path.add_argument("--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there")
+    path.add_argument("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
     path.add_argument("--n-iter", type=int, default=20, help="number of iterations (default 20)")
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
@@ -143,6 +150,8 @@ def _solve(options: argparse.Namespace) -> int:
 
 
 def _trajectory(options: argparse.Namespace) -> int:
-    path = trajectory(_model(options), **select(options, "alpha", "init", "method", "damping", "lr", "n_iter", "seed"))
+    path = trajectory(
+        _model(options), **select(options, "alpha", "init", "method", "damping", "parisi", "lr", "n_iter", "seed")
+    )
     report(options, str(path), path.to_dict())
     return 0

@@ -18,6 +18,7 @@ The averages over fields are sums over few nodes: the proximal step of each node
 iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
-from gamp_attention.denoisers.input import denoise_weights, precisions, prior_response, products
+from gamp_attention.denoisers.input import denoise_weights, initial_variances, precisions, prior_response, products
 from gamp_attention.denoisers.newton import assign, make_metric, objective
 from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
 from gamp_attention.denoisers.prox import search_points
@@ -36,6 +37,7 @@ NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimen
 N_POINTS = 32  # minimum number of quasi-random nodes, for more fields than a product rule can treat
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
+N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 BLOCK = 32  # samples that a thread processes at a time
 
 
@@ -77,6 +79,11 @@ def square_roots(matrices: np.ndarray) -> np.ndarray:
     """Return the symmetric square roots of positive semidefinite matrices (..., r, r)."""
     spectrum, vectors = np.linalg.eigh(matrices)
     return np.einsum("...ab,...b,...cb->...ac", vectors, np.sqrt(np.maximum(spectrum, 0.0)), vectors)
+
+
+def symmetrised(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric parts of matrices (K, r, r)."""
+    return 0.5 * (matrices + matrices.transpose(0, 2, 1))
 
 
 def average_fields(
@@ -279,3 +286,39 @@ def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray,
     return WeightAverages(
         eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
     )
+
+
+def first_variances(
+    penalty: Any, spectra: np.ndarray, samples: Sequence[tuple[Any, np.ndarray, np.ndarray, float]], rank: int,
+    fractions: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:  # fmt: skip
+    """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
+
+    U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
+    weighted inner fields around zero, at most the initial variance of message passing.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (S, K) variances γ of K coordinates, or of K classes of coordinates.
+    samples : for each group of samples the loss, its parameters (n, P), the sources (L,) of the tokens, and the number
+        by which sums over the group are divided: the dimension d.
+    rank : number of columns r.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    """
+    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
+    U = (spectra @ fractions)[:, None, None] * np.eye(rank)
+    V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
+    z: list[np.ndarray | None] = [None] * len(samples)
+    envelopes = [np.zeros(0)] * len(samples)
+    for _ in range(N_VARIANCE_STEPS):
+        responses = np.zeros(V.shape)
+        for k, (loss, params, sources, dim) in enumerate(samples):
+            zero = np.zeros((len(params), len(sources), rank))
+            averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
+            responses[sources] += averages.response.sum(axis=0) / dim
+            envelopes[k] = averages.envelope
+        W = prior_response(spectra, penalty.strength, symmetrised(responses), fractions)[2]
+        excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
+        V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
+    return V, U, envelopes

@@ -36,9 +36,16 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import joined, token_blocks
-from gamp_attention.denoisers.input import field_variances, prior_response
+from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.denoisers.survey import InnerAverages, average_fields, average_weights, inner_nodes
+from gamp_attention.denoisers.survey import (
+    InnerAverages,
+    average_fields,
+    average_weights,
+    first_variances,
+    inner_nodes,
+    symmetrised,
+)
 from gamp_attention.gamp.step import initial_state
 from gamp_attention.models.sources import summed, weighted
 from gamp_attention.results import Columns, Result
@@ -48,7 +55,6 @@ STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 60  # maximum number of iterations of a survey
 COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
-N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
 
 
@@ -144,11 +150,11 @@ def survey_step(
         parts.append((omega, averages, z))
     omega, averages, z = map(joined, zip(*parts, strict=True))
 
-    V_hat = _symmetric(summed(data.groups, data.n_sources, averages.response)) / data.dim
-    spread = _symmetric(summed(data.groups, data.n_sources, averages.spread)) / data.dim
+    V_hat = symmetrised(summed(data.groups, data.n_sources, averages.response)) / data.dim
+    spread = symmetrised(summed(data.groups, data.n_sources, averages.spread)) / data.dim
     new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
     W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
-    W_inner = _symmetric(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
+    W_inner = symmetrised(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
     W_inner /= len(new.covariance)
 
     D = (1 - beta) * D + beta * weighted(data.groups, W + y * W_inner, averages.g)
@@ -168,10 +174,6 @@ def _check_shapes(data: Dataset, state: SurveyState) -> None:
         shapes["z"] = (n, len(inner_nodes(L * r)[0]), L * r)
     for name, shape in shapes.items():
         check.require_shape(f"state.{name}", getattr(state, name), shape)
-
-
-def _symmetric(matrices: np.ndarray) -> np.ndarray:
-    return 0.5 * (matrices + matrices.transpose(0, 2, 1))
 
 
 def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:
@@ -210,23 +212,9 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
     ((2, 1, 1), True)
     """
     terms, start = require_dataset(data).terms(risk), initial_state(data, Q)
-    trace, one = data.spectra.mean(axis=1), np.eye(data.rank)
-    U, V, strength = trace[:, None, None] * one, start.V, data.penalty.strength
-    envelopes, z = np.zeros(data.n_samples), None
-    for _ in range(N_VARIANCE_STEPS):
-        responses, reached = np.zeros(V.shape), list[np.ndarray]()
-        for rows, sources in data.groups:
-            zero = np.zeros((rows.stop - rows.start, data.n_tokens, data.rank))
-            begin = None if z is None else z[rows]
-            seen, minimisers = average_fields(data.loss, terms.params[rows], zero, V[sources], U[sources], 0.0, begin)
-            reached.append(minimisers)
-            responses[sources] += seen.response.sum(axis=0) / data.dim
-            envelopes[rows] = seen.envelope
-        z = joined(reached)
-        W = prior_response(data.spectra, strength, _symmetric(responses))[2]
-        excess = np.trace(W, axis1=1, axis2=2) / np.trace(start.V, axis1=1, axis2=2)
-        V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
-    losses = envelopes + terms.constant
+    samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
+    V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
+    losses = np.concatenate(envelopes) + terms.constant
     deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
     scale = deviation if deviation > EQUAL_LOSSES * mean else mean
     return SurveyState(start.Q, V, U, start.D), 1 / scale if np.isfinite(scale) and scale > 0 else 1.0

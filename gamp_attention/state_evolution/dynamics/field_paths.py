@@ -72,6 +72,13 @@ class GaussianPath:
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T
         return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
 
+    def slopes(self, values: np.ndarray) -> np.ndarray:
+        """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
+
+        By Stein's identity they are the mean derivatives of the values, including the contributions of jumps.
+        """
+        return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
+
 
 class FieldPaths:
     """Paths of the fields: y, then ω̃^0, ω̃^1, …, each drawn conditionally on all earlier fields. Eq. :eq:`path-law`."""

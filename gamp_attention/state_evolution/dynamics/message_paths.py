@@ -9,6 +9,7 @@ as paths with those covariances (`field_paths`). This is the state evolution of 
 Javanmard and Montanari (2013), extended to damping by the covariances between times.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def follow(
             for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
                 q_hat[path.sources] += path.probability * block
         if losses is not None:
-            losses.append(_losses(alpha, weights, paths))
+            losses.append(mean_losses(alpha, weights, paths))
         weights.step(hats, q_hats, step(t))
         if losses is not None:
             for path in paths:
@@ -81,7 +82,7 @@ def follow(
     if losses is not None:
         for path in paths:
             path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
-        losses.append(_losses(alpha, weights, paths))
+        losses.append(mean_losses(alpha, weights, paths))
     return states, all_hats
 
 
@@ -129,7 +130,7 @@ class MessagePaths:
         return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
 
 
-def _losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
+def mean_losses(alpha: float, weights: Weights, paths: Sequence[MessagePaths]) -> MeanLosses:
     """Return the losses of all components together, with the penalty."""
     losses = [(path.probability, path.losses()) for path in paths]
     train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)

@@ -42,7 +42,12 @@ def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
     model : the model.
     init : name of a start (`STARTS`), or overlaps; the latter only if all coordinates have one class. If V is NaN, as
         in results of gradient descent, it is replaced by the V that message passing starts from.
-    needs_V : False if V is not used.
+    needs_V : False if V of the overlaps is not used.
+
+    Raises
+    ------
+    TypeError : if `init` is neither a name nor Overlaps.
+    ValueError : if no weights have the overlaps, or V is needed and not positive definite.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
@@ -72,7 +77,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     """Return the second moments of weights with given overlaps; `moments` has the moments of (τ, π) and is filled."""
     r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
     V = initial_variances(law.trace, model.penalty.strength, r)
-    if isinstance(init, Overlaps) and (not needs_V or _is_unknown(init.V)):
+    if isinstance(init, Overlaps) and (not needs_V or is_unknown(init.V)):
         init = Overlaps(init.q, init.m, init.theta, V)
     given = require_overlaps(model, init)
     if K != 1:
@@ -95,7 +100,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     return StartLaw(moments, given.V)
 
 
-def _is_unknown(V: Any) -> bool:
+def is_unknown(V: Any) -> bool:
     """Return whether V is NaN throughout."""
     values = np.asarray(check.detach_tensor(V))
     return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())

@@ -1,5 +1,7 @@
 """State evolution at all times: overlaps and losses of every iterate of message passing or of gradient descent.
 
+Survey propagation is message passing with other denoisers; its equations are in `survey_paths`.
+
 For gradient descent the equations hold without assumptions on the landscape, because no proximal map jumps (Celentano,
 Cheng and Montanari, 2021). The fields depend on the forces of earlier steps, and the weights on the weights of earlier
 steps, through responses: averages of derivatives along the sampled paths (`descent_paths`, `field_paths`,
@@ -9,7 +11,7 @@ its loop (`message_paths`) is T times cheaper.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,8 @@ from gamp_attention.state_evolution.dynamics.descent_paths import (
 )
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unknown, start_law
+from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
@@ -55,6 +58,7 @@ def follow_descent(
     return states, losses
 
 
+STEP = 0.4  # default step β of survey propagation, as in `run_gamp(survey=True)`
 NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is called consistent
 
 
@@ -62,7 +66,8 @@ NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is cal
 class Trajectory(Overlaps):
     """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
 
-    The attributes from `V_hat` to `jump_shift` are empty (T = 0) for gradient descent, which takes no proximal steps.
+    The attributes from `V_hat` to `U_error` are empty (no times) for gradient descent, which takes no proximal steps.
+    For survey propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field.
 
     Attributes
     ----------
@@ -75,8 +80,11 @@ class Trajectory(Overlaps):
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
         forms, both summed over tokens; and the standard error of this ratio.
-    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data.
-    method : "gamp", or the name of a descent.
+    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data; empty
+        for survey propagation.
+    U, U_error : (T + 1, L, r, r) covariances U of the inner fields of survey propagation, and their standard errors;
+        empty (no times) for other methods.
+    method : "gamp", "survey", or the name of a descent.
     validity : statement whether runs at finite d follow the prediction.
     """
 
@@ -91,6 +99,8 @@ class Trajectory(Overlaps):
     jump_share: np.ndarray
     jump_share_error: np.ndarray
     jump_shift: np.ndarray
+    U: np.ndarray
+    U_error: np.ndarray
     method: str = "gamp"
     validity: str = ""
 
@@ -106,6 +116,7 @@ def trajectory(
     *,
     method: str = "gamp",
     damping: Steps | None = None,
+    parisi: float | None = None,
     lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
@@ -115,10 +126,11 @@ def trajectory(
     max_memory: float = 4e9,
     seed: int | np.random.Generator = 0,
 ) -> Trajectory:
-    """Predict overlaps and losses of damped GAMP or of gradient descent at every iteration, in the limit d → ∞.
+    """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
-    Message passing follows the state evolution of Bayati and Montanari (2011) and Javanmard and Montanari (2013),
-    eq. :eq:`iterates`. Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
+    Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory, see `follow_survey`.
+    Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
     the asymptotic risk.
 
@@ -127,10 +139,14 @@ def trajectory(
     model : the problem.
     alpha : sample complexity n/d, positive.
     init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use V of the overlaps. If V
-        is NaN, as in results of descents, message passing starts from the same V as `run_gamp`.
-    method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with random minibatches at every step.
-    damping : for "gamp" only: the step β in (0, 1], or a sequence with a step for each iteration, whose last entry is
-        repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5.
+        is NaN, as in results of descents, message passing starts from the same V as `run_gamp`, and survey propagation
+        from the V of `initial_survey`. It always starts from the U of `initial_survey`.
+    method : "gamp"; "survey", the iteration of `survey_step` with a fixed Parisi parameter; "gd", "momentum" (heavy
+        ball), "nesterov"; or "sgd", with random minibatches at every step.
+    damping : for "gamp" and "survey" only: the step β in (0, 1], or a sequence with a step for each iteration, whose
+        last entry is repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for
+        "survey" 0.4.
+    parisi : for "survey" only, and required there: Parisi parameter y > 0, which multiplies losses of single samples.
     lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes. For penalties other than the
         ridge the steps are proximal, Q ← prox(Q − lr ∇f(Q)), without momentum. By default 0.15.
     momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
@@ -145,8 +161,8 @@ def trajectory(
     Returns
     -------
     Trajectory
-        Its `validity` states whether the proximal map jumps during the iterations. If it does, message passing on data
-        uses another response than the prediction.
+        Its `validity` states whether the proximal map jumps during the iterations. If it does, GAMP on data uses
+        another response than the prediction.
 
     Raises
     ------
@@ -176,12 +192,19 @@ def trajectory(
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
     check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
-    check.choice("method", method, ("gamp", *DESCENTS))
-    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping)
+    check.choice("method", method, ("gamp", "survey", *DESCENTS))
+    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi)
     rng = generator(seed)
-    if method == "gamp":
-        damping = 0.5 if damping is None else damping
+    if method in ("gamp", "survey"):
+        damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
         Damping(damping)  # raises an error if a step is out of its range
+    if method == "survey":
+        y = check.real("parisi", parisi, low=0, strict=True)
+        start = _survey_start(model, init)
+        with _finite(model):
+            surveys = [follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
+        return _trajectory_of_surveys(surveys)
+    if method == "gamp":
         with _finite(model):
             return _trajectory_of_messages(
                 model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
@@ -215,6 +238,7 @@ def _trajectory_of_descents(
     means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
     none: dict[str, Any] = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), np.zeros((0, *shape)))
     none |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+    none |= dict.fromkeys(("U", "U_error"), np.zeros((0, *shape)))
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
     return Trajectory(**means, **none, method=method, validity=validity)
 
@@ -226,20 +250,57 @@ def _trajectory_of_messages(
     """Return the trajectory of damped GAMP."""
     losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, of_replica) for of_replica in losses]
-    jumps = np.array([[hats.jump_mass for hats in all_hats] for _, all_hats in runs])
-    shares = np.array([[_jump_share(hats) for hats in all_hats] for _, all_hats in runs])
-    share, share_error = shares.mean(axis=0), shares.std(axis=0, ddof=1) / np.sqrt(n_replicas)
     shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
+    jumps, share, unsure = _jumps([all_hats for _, all_hats in runs])
     return Trajectory(
         **_means([states for states, _ in runs], losses),
-        V_hat=np.array([[hats.V for hats in all_hats] for _, all_hats in runs]).mean(axis=0),
-        jump_mass=jumps.mean(axis=0),
-        jump_mass_error=jumps.std(axis=0, ddof=1) / np.sqrt(n_replicas),
-        jump_share=share,
-        jump_share_error=share_error,
+        **jumps,
         jump_shift=shift,
-        validity=_validity(share, 2 * half_width(shares - share), shift),
+        U=np.zeros((0, *start.V.shape)),
+        U_error=np.zeros((0, *start.V.shape)),
+        validity=_validity(share, unsure, shift),
     )
+
+
+def _survey_start(model: Model, init: Any) -> StartLaw:
+    """Return the second moments of the initial weights, with V = NaN unless overlaps determine it."""
+    known = isinstance(init, Overlaps) and not is_unknown(init.V)
+    start = start_law(model, init, needs_V=known)
+    return start if known else replace(start, V=np.full_like(start.V, np.nan))
+
+
+def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
+    """Return the means over replicas of survey propagation."""
+    states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
+    U = np.array(all_U)
+    jumps, share, unsure = _jumps(all_hats)
+    words = "consistent: the response of jumps is part of the equations"
+    if _has_jumps(share, unsure):
+        words += f" ({_mass(share)})"
+    return Trajectory(
+        **_means(states, losses),
+        **jumps,
+        jump_shift=np.zeros(0),
+        U=U.mean(axis=0),
+        U_error=U.std(axis=0, ddof=1) / np.sqrt(len(runs)),
+        method="survey",
+        validity=words,
+    )
+
+
+def _jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with its error."""
+    jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
+    shares = np.array([[_jump_share(hats) for hats in all_hats] for all_hats in replicas])
+    share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
+    arrays: dict[str, Any] = {
+        "V_hat": np.array([[hats.V for hats in all_hats] for all_hats in replicas]).mean(axis=0),
+        "jump_mass": jumps.mean(axis=0),
+        "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
+        "jump_share": share,
+        "jump_share_error": shares.std(axis=0, ddof=1) * scale,
+    }
+    return arrays, share, 2 * half_width(shares - share)
 
 
 def _jump_share(hats: Hats) -> float:
@@ -257,14 +318,22 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     unsure : (T,) error of `share`.
     shift : (T,) relative change of V without jumps.
     """
-    t = int(np.argmin(share))
-    mass = f"jump mass up to {float(f'{100 * min(share[t], 0):.2g}'):g} % of V̂"
-    if not (share < -np.maximum(NEGLIGIBLE, unsure)).any():
-        return f"consistent within its errors ({mass})"
-    words = f"approximate because the proximal map jumps ({mass}, at iteration {t})"
+    if not _has_jumps(share, unsure):
+        return f"consistent within its errors ({_mass(share)})"
+    words = f"approximate because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
     return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
+
+
+def _has_jumps(share: np.ndarray, unsure: np.ndarray) -> bool:
+    """Return whether the relative jump mass is not negligible at some iteration."""
+    return bool((share < -np.maximum(NEGLIGIBLE, unsure)).any())
+
+
+def _mass(share: np.ndarray) -> str:
+    """Return a statement about the largest relative jump mass."""
+    return f"jump mass up to {float(f'{100 * min(share.min(), 0):.2g}'):g} % of V̂"
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:

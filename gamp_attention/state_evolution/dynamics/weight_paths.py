@@ -13,12 +13,14 @@ eq. :eq:`descent-weights`), and return overlaps, covariances q^{s,t} and the res
 
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
+from gamp_attention.denoisers.survey import average_weights, symmetrised
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.matrix import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
@@ -43,7 +45,8 @@ class LinearWeights:
 
     Attributes
     ----------
-    W : (S, r, r) variances after an undamped step; set by `step`.
+    W : (S, r, r) variances after an undamped step; set by `step` and `survey`.
+    W_inner : (S, r, r) covariances U of the fields within a cluster after an undamped step; set by `survey`.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
@@ -84,6 +87,32 @@ class LinearWeights:
         _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
+
+    def survey(
+        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        responses: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Take one damped iteration of survey propagation.
+
+        Parameters
+        ----------
+        hats : m̂ and θ̂ of ḡ, and the inner response V̂.
+        q_hats : α E[ḡ^s ḡ^tᵀ] (S, r, r) for every s ≤ t.
+        damping : step β in (0, 1].
+        spread : (S, r, r) Δ, the covariance of g under the inner field, times α.
+        parisi : Parisi parameter y >= 0.
+        responses : F(t, s) (t + 1, S, r, r) for every s ≤ t.
+        """
+        law, x = self.model.coordinates, self._x[-1]
+        zero = np.zeros((len(law.weight), self.model.rank))
+        new = average_weights(self.model.penalty, law.gamma.T, hats.V, spread, zero, zero, parisi)
+        C = new.inner + parisi * new.covariance
+        b = self._drift(hats.m, hats.theta, q_hats) + np.linalg.inv(C) @ x - self.model.lam * x
+        for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
+            b += F @ iterate
+        self._x.append((1 - damping) * x + damping * C @ b)
+        self.W, self.W_inner = mean_variances(self.model, new.inner, new.covariance)
+        self._V = (1 - damping) * self._V + damping * self.W
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
@@ -203,6 +232,27 @@ class SampledWeights:
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
 
+    def survey(
+        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        responses: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Take one damped iteration of survey propagation; see `LinearWeights.survey`."""
+        law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
+        after, inner, covariance, memory = np.empty_like(x), list[Any](), list[Any](), list[Any]()
+        for k, part in enumerate(self._parts):
+            force = self._drift(k, hats.m, hats.theta, q_hats)
+            F = np.einsum("l,slab->sab", law.gamma[k], responses)
+            force += np.einsum("sab,snb->na", F, np.array([x_s[part] for x_s in self._x]))
+            new = average_weights(penalty, law.gamma[k][:, None], hats.V, spread, force, x[part], parisi)
+            after[part] = (1 - damping) * x[part] + damping * new.eta
+            inner.append(new.inner.mean(axis=0))
+            covariance.append(new.covariance.mean(axis=0))
+            memory.append(self._paths[k].slopes(after[part]).reshape(len(F[0]), len(F), -1))
+        self._x.append(after)
+        self._memory = np.array(memory).transpose(2, 0, 1, 3)
+        self.W, self.W_inner = mean_variances(self.model, np.array(inner), np.array(covariance))
+        self._V = (1 - damping) * self._V + damping * self.W
+
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`.
 
@@ -246,6 +296,13 @@ class SampledWeights:
         """Return E[r(x)] per coordinate."""
         values = [penalty_total(self.model.penalty, self._x[-1][part]) / len(part) for part in self._parts]
         return float(self.model.coordinates.weight @ values)
+
+
+def mean_variances(model: Model, inner: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return new V and U (S, r, r) of survey propagation, given means (K, r, r) of C̄ and Δx in each class."""
+    law = model.coordinates
+    U = np.einsum("k,kl,kab->lab", law.weight, law.gamma, covariance)
+    return field_variances(model.penalty, law.gamma.T, inner, law.weight), symmetrised(U)
 
 
 Weights = LinearWeights | SampledWeights

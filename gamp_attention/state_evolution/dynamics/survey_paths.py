@@ -1,0 +1,175 @@
+"""Trajectories of damped survey propagation for d → ∞, at a fixed Parisi parameter y.
+
+The iteration (`gamp_attention.gamp.survey`) is message passing with other denoisers: the averages ḡ, R̄ and Δ over the
+inner field take the place of g and its response. With V̂_l = α E[R̄_l], Δ_l = α E[Δ_l] and the denoiser of the weights
+`average_weights`, which returns η, C̄ and Δx,
+
+    ω_l^t = m_l + ω̃_l^t + Σ_{s<t} (R_l(t, s) − D_l(t, s)) ḡ_l^s
+    force = m̂ τ + θ̂ π + ζ_t + Σ_{s≤t} Σ_l γ_l F_l(t, s) x^s,   cov(ζ_s, ζ_t) = α Σ_l γ_l E[ḡ_l^s ḡ_l^tᵀ]
+    x^{t+1} = (1−β) x^t + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W'
+    D(t+1, s) = (1−β) D(t, s) + β (W + y W') δ_{st},   W_l = E[γ_l C̄],   W'_l = E[γ_l Δx]
+
+Here D(t, s) are the coefficients of the Onsager memory of the iteration, R(t, s) = E[γ ∂x^t/∂ζ^s] and
+F(t, s) = α E[∂ḡ^t/∂ω̃^s] the responses. If ḡ is a continuous function of ω^t, then F(t, s) = −(V̂ − yΔ) δ_{st}, which
+cancels in b = force + (A − yΔ) x^t, and R = D. But the local minima at the nodes of the inner field are continued from
+one iteration to the next, and they jump: then ḡ^t has a response to earlier fields, and a response beyond its a.e.
+derivative, neither of which the iteration takes into account. Therefore, unless the loss is convex, F follows from
+Stein's identity (Stein, 1981), as the coefficients of a linear regression of ḡ^t on the sampled teacher's fields and
+ω̃^0, …, ω̃^t. The noise of these coefficients adds a fraction of about α L (t + r (T + 1))/n to the variance of ζ for
+n paths.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.damping import Damping
+from gamp_attention.denoisers.survey import average_fields, first_variances, symmetrised
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
+from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates, sum_over_components
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
+
+SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]]
+
+
+def follow_survey(
+    model: Model, alpha: float, start: StartLaw, damping: Any, parisi: float, n_iter: int, n_paths: int,
+    rng: np.random.Generator, U: np.ndarray | None = None,
+) -> SurveyRun:  # fmt: skip
+    """Return overlaps, U and losses at every iteration, and conjugates of ḡ at all but the last.
+
+    Parameters
+    ----------
+    model : the model.
+    alpha : sample complexity.
+    start : second moments of the initial weights, and V; if V is NaN, it is computed as by `initial_survey`, from the
+        labels of the paths.
+    damping : step β, or a sequence of steps, see `Damping`.
+    parisi : Parisi parameter y >= 0.
+    n_iter : number of iterations.
+    n_paths : number of sampled paths, even.
+    rng : generator of the paths.
+    U : (S, r, r) initial covariances of the inner fields; if None, the U of `initial_survey`.
+    """
+    step, law = Damping(damping), model.coordinates
+    paths = [SurveyPaths(component, n_paths, n_iter, rng) for component in model.components]
+    if np.isnan(start.V).all():
+        samples = [path.samples(alpha) for path in paths]
+        start = replace(start, V=first_variances(model.penalty, law.gamma.T, samples, model.rank, law.weight)[0])
+    U = law.trace[:, None, None] * np.eye(model.rank) if U is None else U
+    weights = build_weights(model, start, n_iter, n_paths, rng)
+    states, all_U, all_hats, losses = [weights.overlaps()], [U], list[Hats](), list[MeanLosses]()
+    onsager = np.zeros((0, *U.shape))  # D(t, s) of the latest t
+    for t in range(n_iter):
+        now, q, memory = states[-1], weights.covariances(), weights.memory() - onsager
+        moments = sum_over_components(
+            model.components, [path.advance_survey(now, q, memory, all_U[-1], parisi) for path in paths]
+        )
+        spread, q_hats = np.zeros_like(now.q), [np.zeros_like(now.q) for _ in range(t + 1)]
+        for path in paths:
+            spread[path.sources] += alpha * path.probability * path.spread
+            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
+                q_hat[path.sources] += path.probability * block
+        spread, hats = symmetrised(spread), conjugates(model, alpha, now, moments)
+        theta_hat, F = _responses(model, alpha, now, hats, paths)
+        losses.append(mean_losses(alpha, weights, paths))
+        inner = replace(hats, theta=theta_hat, V=hats.V_derivative + parisi * spread)
+        weights.survey(inner, q_hats, step(t), spread, parisi, F)
+        W = weights.W + parisi * weights.W_inner
+        for path in paths:
+            path.update_memory(W, step(t))
+        onsager = np.concatenate([(1 - step(t)) * onsager, step(t) * W[None]])
+        all_hats.append(hats)
+        states.append(weights.overlaps())
+        all_U.append((1 - step(t)) * all_U[-1] + step(t) * weights.W_inner)
+    for path in paths:
+        path.draw_centres(states[-1], weights.covariances(), weights.memory() - onsager, deepcopy(rng))
+    losses.append(mean_losses(alpha, weights, paths))
+    return states, all_U, all_hats, losses
+
+
+def _responses(
+    model: Model, alpha: float, now: Overlaps, hats: Hats, paths: Sequence["SurveyPaths"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return θ̂ (S, r, t) and F(t, s) (t + 1, S, r, r) for the latest t and every s ≤ t.
+
+    Without jumps the derivative is exact and has a lower variance than a regression.
+    """
+    F = np.zeros((paths[0].n_times, *now.q.shape))
+    if not model.task.jumps:
+        F[-1] = -hats.V_derivative
+        return hats.theta, F
+    theta_hat = np.zeros_like(now.theta)
+    for path in paths:
+        on_teacher, on_fields = path.responses()
+        theta_hat[path.sources] += alpha * path.probability * on_teacher
+        F[:, path.sources] += alpha * path.probability * on_fields
+    return np.zeros_like(theta_hat) if Symmetry.of(model, now).theta_zero else theta_hat, F
+
+
+class SurveyPaths(MessagePaths):
+    """Sampled paths of the fields in one component of a mixture, and averages over inner fields around them.
+
+    Attributes
+    ----------
+    spread : (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`.
+    """
+
+    spread: np.ndarray
+
+    @property
+    def n_times(self) -> int:
+        """Number of times at which ḡ is known."""
+        return len(self._g)
+
+    def samples(self, alpha: float) -> tuple[Any, np.ndarray, np.ndarray, float]:
+        """Return the samples for `first_variances`."""
+        return self._model.loss, self._paths.terms.params, self.sources, self._n / (alpha * self.probability)
+
+    def draw_centres(
+        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray,
+        rng: np.random.Generator | None = None,
+    ) -> Overlaps:  # fmt: skip
+        """Draw ω at the next time t, given R(t, s) − D(t, s) (t, S, r, r); return the overlaps of the tokens."""
+        now = self.draw(overlaps, covariances, rng)
+        for coefficients, g in zip(memory[:, self.sources], self._g, strict=True):
+            self._fields = self._fields + np.einsum("lab,nlb->nla", coefficients, g)
+        return now
+
+    def advance_survey(
+        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray, U: np.ndarray, parisi: float
+    ) -> Moments:
+        """Return the moments of ḡ at the next time, given overlaps, q^{s,t}, R − D and U of all sources."""
+        now, terms = self.draw_centres(overlaps, covariances, memory), self._paths.terms
+        averages, self._z = average_fields(
+            self._model.loss, terms.params, self._fields, now.V, U[self.sources], parisi, self._z
+        )
+        g, n = averages.g, self._n
+        self._g.append(g)
+        self.spread = averages.spread.mean(axis=0)
+        L, r = g.shape[1:]
+        return Moments(
+            g=g.mean(axis=0),
+            with_noise=np.einsum("nla,nlb->lab", g, self._noise) / n,
+            with_teacher=np.einsum("nla,nlb->lab", g, self._paths.y) / n,
+            gg=np.einsum("nla,nlb->lab", g, g) / n,
+            response=averages.response.mean(axis=0) - parisi * self.spread,
+            square=np.full((L, L, r * r, r * r), np.nan),
+            moreau=float(np.mean(averages.envelope + terms.constant)),
+            loss=np.nan,
+        )
+
+    def responses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return E[∂ḡ^t/∂y] (L, r, t) and E[∂ḡ^t/∂ω̃^s] (t + 1, L, r, r) for the latest t and every s ≤ t."""
+        n_times, r = self.n_times, self._model.rank
+        slopes = np.array([path.slopes(self._g[-1][:, l]) for l, path in enumerate(self._paths.of_token)])
+        split = slopes.shape[2] - n_times * r
+        on_fields = slopes[:, :, split:].reshape(-1, r, n_times, r)
+        return slopes[:, :, :split], on_fields.transpose(2, 0, 1, 3)

@@ -1,0 +1,130 @@
+"""Trajectories of survey propagation; validation/claims/survey_trajectories.py compares them at large sizes."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.risk import overlaps
+from gamp_attention.data.starts import initial_weights
+from gamp_attention.state_evolution.dynamics.message_paths import follow
+from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
+
+SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
+ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
+CASES = {  # model, α, Parisi parameter
+    "attention": (ATTENTION, 1.0, 300.0),
+    "phase retrieval": (ga.glm_model(ga.PhaseRetrievalLoss()), 3.0, 3.0),
+    "elastic net": (ga.paper_model(omega=0.2, sigma=0.8, penalty=ga.ElasticNet(0.01, 0.005)), 1.0, 300.0),
+}
+
+
+def run_survey(data, state, parisi):
+    """Return q, θ, V and U of the first token at every iteration."""
+    rows = []
+    for t in range(N_ITER + 1):
+        now = overlaps(data, state.Q, state.V)
+        rows.append([now.q[0, 0, 0], now.theta[0, 0, 0], state.V[0, 0, 0], state.U[0, 0, 0]])
+        if t < N_ITER:
+            state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi)
+    return np.array(rows)
+
+
+def compute_deviations(model, alpha, parisi, init):
+    """Return the mean deviations (T + 1, 4) of runs from the predictions for their instances, in standard errors."""
+    gaps, errors, first = [], [], None
+    for seed in range(SEEDS):
+        data = ga.sample(model, SIZE, alpha, 300 + seed)
+        Q = initial_weights(data, "semantic" if init == "semantic" else "random", seed)
+        Q += 0.03 * data.Q_star * (init == "weak")  # cosine 0.3 with the teacher
+        first = first or ga.initial_survey(data, "asymptotic", Q)[0]  # all runs start from the same V and U
+        state = ga.SurveyState(Q, first.V, first.U, np.zeros_like(first.D[: data.n_samples]))
+        options = {"method": "survey", "parisi": parisi, "damping": STEP, "n_iter": N_ITER, "seed": seed}
+        start = overlaps(data, Q, first.V)
+        start = start.without("m").without("theta") if init == "random" else start  # both are of order d^(−1/2)
+        path = ga.trajectory(data.instance_model(), data.alpha, start, **options, n_paths=512, n_replicas=2)
+        predicted = [values[:, 0, 0, 0] for values in (path.q, path.theta, path.V, path.U)]
+        gaps.append(run_survey(data, state, parisi) - np.transpose(predicted))
+        error = [values[:, 0, 0, 0] for values in (path.error.q, path.error.theta, path.error.V, path.U_error)]
+        errors.append(np.transpose(error))
+    both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
+    return np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("case", "init"),
+    [
+        ("attention", "random"),
+        ("attention", "weak"),
+        ("attention", "semantic"),
+        ("phase retrieval", "weak"),
+        ("elastic net", "weak"),
+    ],
+)
+def test_survey_propagation_follows_state_evolution(case, init):
+    deviations = compute_deviations(*CASES[case], init)
+    if init == "random":  # θ grows from its value by chance, so predictions without it hold for the first iterations
+        deviations = deviations[:6, [0, 2, 3]]
+    assert deviations.max() <= 4
+
+
+def test_named_starts_begin_with_the_variances_of_initial_survey():
+    path = ga.trajectory(ATTENTION, 1.0, "random", method="survey", parisi=300.0, n_iter=1, n_paths=256, n_replicas=2)
+    data = ga.sample(ATTENTION, SIZE, 1.0, seed=0)
+    state, _ = ga.initial_survey(data, "asymptotic", data.Q_star)
+    assert path.V[0] == pytest.approx(state.V, rel=0.01)
+    assert path.U[0] == pytest.approx(state.U)
+    assert path.U_error[0] == pytest.approx(0)
+
+
+def test_without_inner_fields_it_is_message_passing():
+    """For y = 0 and U = 0 both predict the same trajectory."""
+    model, n_paths = ga.glm_model(ga.LogisticLoss(), lam=0.1), 512
+    start, U = start_law(model, "semantic"), np.zeros((1, 1, 1))
+    expected, _ = follow(model, 2.0, start, 0.5, 6, n_paths, np.random.default_rng(0))
+    states, all_U, _, _ = follow_survey(model, 2.0, start, 0.5, 0.0, 6, n_paths, np.random.default_rng(0), U)
+    assert np.max(all_U) < 1e-20
+    for one, other in zip(states, expected, strict=True):
+        for name, values in one.arrays().items():
+            assert values == pytest.approx(other.arrays()[name], rel=1e-8, abs=1e-12), name
+
+
+@pytest.mark.parametrize(
+    "model", [ga.attention_model(3, 1, 1), ga.attention_model(2, 2, 2)], ids=["three tokens", "two columns"]
+)
+def test_other_shapes(model):
+    path = ga.trajectory(model, 2.0, method="survey", parisi=300.0, n_iter=3, n_paths=256, n_replicas=2)
+    assert path.U.shape == path.V.shape
+    assert np.isfinite(path.U).all()
+    assert (np.diff(np.trace(path.U, axis1=2, axis2=3), axis=0) < 0).all()
+    assert np.isfinite(path.train_loss).all()
+    assert path.jump_mass.shape == (3, *path.U.shape[1:])
+    assert path.jump_shift.shape == (0,)
+    assert path.to_dict()["method"] == "survey"
+
+
+def test_mixtures(mixture):
+    path = ga.trajectory(mixture, 2.0, method="survey", parisi=100.0, n_iter=3, n_paths=512, n_replicas=2)
+    assert path.U.shape == (4, mixture.n_sources, 1, 1)
+    assert np.isfinite(path.U).all()
+
+
+def test_other_methods_have_no_inner_fields():
+    for options in ({"method": "gamp"}, {"method": "gd", "lr": 1.0}):
+        path = ga.trajectory(ATTENTION, 1.0, **options, n_iter=2, n_paths=128, n_replicas=2)
+        assert path.U.shape == path.U_error.shape == (0, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"method": "survey"}, "parisi: needs"),
+        ({"method": "survey", "parisi": 0.0}, "parisi: needs"),
+        ({"method": "survey", "parisi": 1.0, "lr": 0.1}, "lr: needs"),
+        ({"method": "gamp", "parisi": 1.0}, "parisi: needs method 'survey'"),
+        ({"method": "gd", "parisi": 1.0}, "parisi: needs method 'survey'"),
+    ],
+)
+def test_settings_of_other_methods_raise_errors(options, pattern):
+    with pytest.raises((TypeError, ValueError), match=pattern):
+        ga.trajectory(ATTENTION, 1.0, **options)
