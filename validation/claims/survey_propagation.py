@@ -123,13 +123,13 @@ def run_target(alpha, d, seed):
     return rows | {"gamp": restart("gamp", data, [Q0], 0.0)}
 
 
-def run_setting(setting, d, seed, methods=tuple(METHODS)):
+def run_setting(setting, d, seed):
     """Run all methods from random starts in equal time, and the informed run."""
     compile_methods(setting)
     build, arguments, alpha = SETTINGS[setting][:3]
     data = ga.sample(build(**arguments), d, alpha, seed)
     informed = {"informed": measure(data, ga.run_gamp(data, "semantic").Q) | {"n_runs": 1}}
-    return informed | run_methods(data, seed, methods)
+    return informed | run_methods(data, seed, METHODS)
 
 
 def run_branches(alpha, d, seed):
@@ -157,13 +157,13 @@ def plan_runs(quick, instances):
     n, d = (3, 200) if quick else (max(INSTANCES, instances), DIM)
     plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for alpha in TARGETS for seed in range(n)}
     settings = QUICK_SETTINGS if quick else SETTINGS
-    for seed in range(max(1 if quick else BRANCH_INSTANCES, instances, *(setting[4] for setting in settings.values()))):
+    n, d, alphas = (1, 100, BRANCH_ALPHAS[-1:]) if quick else (BRANCH_INSTANCES, BRANCH_DIM, BRANCH_ALPHAS)
+    for seed in range(max(instances, n, *(setting[4] for setting in settings.values()))):
         for name, setting in settings.items():
             if seed < max(setting[4], instances):
                 plan[f"equal time {name} {seed}"] = partial(run_setting, name, setting[3], seed)
-        if seed < max(1 if quick else BRANCH_INSTANCES, instances):
-            for alpha in BRANCH_ALPHAS[-1:] if quick else BRANCH_ALPHAS:
-                plan[f"branches {alpha:g} {seed}"] = partial(run_branches, alpha, 100 if quick else BRANCH_DIM, seed)
+        if seed < max(n, instances):
+            plan |= {f"branches {alpha:g} {seed}": partial(run_branches, alpha, d, seed) for alpha in alphas}
     return plan
 
 
