@@ -46,6 +46,7 @@ STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random star
 METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
 COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
 MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
+STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
 LAYER = {"omega": 0.2, "sigma": 0.8}
 PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
 SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d, default number of instances
@@ -285,7 +286,7 @@ def draw(path, rows):
             for x, part in enumerate(parts):
                 if all(method in row["runs"] for row in rows if row["part"] == part):
                     excess = 100 * (compute_ratios(rows, part, method) - 1)
-                    at = x + 0.2 * (k - 1.5) + np.linspace(-0.06, 0.06, len(excess))
+                    at = x + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
                     losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=colour, label=label)
                     losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=colour, lw=2.5)
                     label = None
@@ -293,11 +294,14 @@ def draw(path, rows):
             if method != "adam" and alphas:
                 cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
                 fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
-                ends.plot(alphas, fractions, MARKERS[method] + "-", ms=7, color=COLOURS[method])
+                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
+                ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
         words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
         losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words])
         losses.set_yscale("symlog", linthresh=1.0)
-        losses.set(ylabel="training loss above the informed minimum, %", title="ω = .2, σ = .8")
+        ticks = (-10, -1, 0, 1, 10, 100)
+        losses.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+        losses.set(ylabel="training loss relative to the informed minimum, %", title="ω = .2, σ = .8")
         ends.set(xlabel="α", ylabel="semantic ends, %", ylim=(-4, 104), title="ω = .3, σ = .5, equal time")
         draw_legend(losses, columns=4)
 
