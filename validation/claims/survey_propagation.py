@@ -41,7 +41,7 @@ from validation.claims.lower_minima import run_lbfgs
 TARGETS = {1.0: 0.95, 0.7: 0.8}  # required fractions of instances, by α
 DIM, INSTANCES = 300, 40
 MOST_TIME, TOL, EQUAL, SEMANTIC, TESTED = 10.0, 1e-8, 1e-6, 0.5, 4000
-BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 2.0), 600, 6
+BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 2.0), 600, 4
 STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
 METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
 COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
@@ -50,14 +50,14 @@ STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
 LAYER = {"omega": 0.2, "sigma": 0.8}
 PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
 SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d, default number of instances
-    "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 6),
-    "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 6),
-    "α = 1": (ga.paper_model, LAYER, 1.0, 300, 6),
-    "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 6),
-    "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 6),
-    "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 6),
-    "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 6),
-    "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 6),
+    "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 4),
+    "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 4),
+    "α = 1": (ga.paper_model, LAYER, 1.0, 300, 4),
+    "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 4),
+    "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 4),
+    "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 4),
+    "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 4),
+    "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 4),
     "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 2),
 }
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
