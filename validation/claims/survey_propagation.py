@@ -1,0 +1,331 @@
+"""Survey propagation from random starts: the minima it finds, compared with GAMP, L-BFGS and Adam in equal time.
+
+Method: `run_gamp(init="random", survey=True)` on noiseless and noisy attention data with the exact risk, and on phase
+retrieval. The competitors start from random weights again and again, the first time from the weights of the survey, as
+long as less processor time has passed than survey propagation took in total, and keep the result of lowest training
+loss: GAMP with default settings; L-BFGS-B of scipy on the compiled risk, until the gradient is zero (faster than
+`minimize_risk`); Adam in torch (1500 steps of .05), continued by L-BFGS-B. The last run of each is completed, so that
+competitors take longer. "Informed" is message passing from the weights of the teacher. Test errors are on the same
+fresh samples for all methods.
+
+Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
+scores, then three tokens, rank 2, and phase retrieval. Two branches: the founding paper's layer (ω = .3, σ = .5), whose
+minima are semantic (cosine with the teacher of at least .5) or positional.
+
+Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
+the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at
+most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time, survey
+propagation has the lowest median training loss in each setting.
+
+Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
+of the algorithm, delete this file.
+"""
+
+import time
+from functools import cache, partial
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.starts import several_starts
+from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.gamp.run import agreement_of
+from validation._tools.drawing import draw_legend
+from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_rows
+from validation._tools.tables import markdown_table
+from validation.claims.lower_minima import run_lbfgs
+
+TARGETS = {1.0: 0.95, 0.7: 0.8}  # required fractions of instances, by α
+DIM, INSTANCES = 300, 40
+MOST_TIME, TOL, EQUAL, SEMANTIC, TESTED = 10.0, 1e-8, 1e-6, 0.5, 4000
+BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 2.0), 600, 4
+STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
+METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
+COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
+MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
+STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
+LAYER = {"omega": 0.2, "sigma": 0.8}
+PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
+SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d, default number of instances
+    "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 4),
+    "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 4),
+    "α = 1": (ga.paper_model, LAYER, 1.0, 300, 4),
+    "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 4),
+    "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 4),
+    "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 4),
+    "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 4),
+    "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 4),
+    "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 2),
+}
+QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
+
+
+@cache
+def compile_methods(setting):
+    """Run all methods on a small instance, so that no time contains compilation."""
+    build, arguments, alpha = (SETTINGS | {"branches": (ga.paper_model, {}, 1.0)})[setting][:3]
+    data = ga.sample(build(**arguments), 40, alpha, 0)
+    ga.run_gamp(data, "random", survey=True, max_iter=100)
+    run_lbfgs(data, data.Q_star)
+
+
+def run_competitor(method, data, Q0):
+    """Return the weights of a competitor from a start."""
+    if method == "gamp":
+        return ga.run_gamp(data, Q0).Q
+    if method == "adam":
+        Q0 = ga.minimize_risk(data, Q0, "exact", "adam", lr=0.05, max_iter=STEPS, tol=TOL).Q
+    return run_lbfgs(data, Q0)[0]
+
+
+def restart(method, data, starts, seconds):
+    """Return the row of the lowest minimum of a competitor from random starts, as long as the time allows."""
+    began, best, lowest, n_runs = time.process_time(), starts[0], np.inf, 0
+    for Q0 in starts:
+        Q, n_runs = run_competitor(method, data, Q0), n_runs + 1
+        loss = ga.train_loss(data, Q, "exact")
+        best, lowest = (Q, loss) if loss < lowest else (best, lowest)
+        if time.process_time() - began >= seconds:
+            break
+    return measure(data, best) | {"seconds": time.process_time() - began, "n_runs": n_runs}
+
+
+def measure(data, Q):
+    """Return training loss, test error and cosine with the teacher of weights."""
+    return {
+        "loss": ga.train_loss(data, Q, "exact"),
+        "test_error": sampled_test_error(data, Q, n_samples=TESTED)[0],
+        "cosine": agreement_of(data, Q, data.Q_star),
+    }
+
+
+def run_survey(data, Q0, seed):
+    """Return the row of survey propagation from a start."""
+    began = time.process_time()
+    run = ga.run_gamp(data, Q0, survey=True, seed=seed)
+    seconds = time.process_time() - began
+    surveys = [
+        {"y": each.parisi, "ending": each.ending.value, "spread": each.spread, "loss": each.train_loss}
+        for each in run.surveys
+    ]
+    checks = {"gradient_norm": run.gradient_norm, "is_minimum": run.is_minimum}
+    return measure(data, run.Q) | {"seconds": seconds, "n_runs": 1, "surveys": surveys} | checks
+
+
+def run_target(alpha, d, seed):
+    """Run survey propagation and GAMP from the same random start, and the informed run."""
+    compile_methods("α = 1")
+    data = ga.sample(ga.paper_model(**LAYER), d, alpha, seed)
+    Q0 = draw_starts(data, 1, seed)[0]
+    rows = {"informed": measure(data, ga.run_gamp(data, "semantic").Q), "survey": run_survey(data, Q0, seed)}
+    return rows | {"gamp": restart("gamp", data, [Q0], 0.0)}
+
+
+def run_setting(setting, d, seed):
+    """Run all methods from random starts in equal time, and the informed run."""
+    compile_methods(setting)
+    build, arguments, alpha = SETTINGS[setting][:3]
+    data = ga.sample(build(**arguments), d, alpha, seed)
+    informed = {"informed": measure(data, ga.run_gamp(data, "semantic").Q) | {"n_runs": 1}}
+    return informed | run_methods(data, seed, METHODS)
+
+
+def run_branches(alpha, d, seed):
+    """Run message passing on both branches of the founding paper's layer, and three methods from random starts."""
+    compile_methods("branches")
+    data = ga.sample(ga.paper_model(), d, alpha, seed)
+    branches = {branch: measure(data, ga.run_gamp(data, branch).Q) for branch in ("semantic", "positional")}
+    return branches | run_methods(data, seed, ("survey", "gamp", "lbfgs"))
+
+
+def run_methods(data, seed, methods):
+    """Return rows of survey propagation and of competitors in equal time."""
+    starts = draw_starts(data, MAX_RESTARTS, seed)
+    rows = {"survey": run_survey(data, starts[0], seed)}
+    return rows | {name: restart(name, data, starts, rows["survey"]["seconds"]) for name in methods if name != "survey"}
+
+
+def draw_starts(data, n, seed):
+    """Return the weights of random starts."""
+    return [Q for _, Q in several_starts(data, "random", n, seed, "exact")]
+
+
+def plan_runs(quick, instances):
+    """Return functions that compute the rows of each instance, by key, in order of priority."""
+    n, d = (3, 200) if quick else (max(INSTANCES, instances), DIM)
+    plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for alpha in TARGETS for seed in range(n)}
+    settings = QUICK_SETTINGS if quick else SETTINGS
+    n, d, alphas = (1, 100, BRANCH_ALPHAS[-1:]) if quick else (BRANCH_INSTANCES, BRANCH_DIM, BRANCH_ALPHAS)
+    for seed in range(max(instances, n, *(setting[4] for setting in settings.values()))):
+        for name, setting in settings.items():
+            if seed < max(setting[4], instances):
+                plan[f"equal time {name} {seed}"] = partial(run_setting, name, setting[3], seed)
+        if seed < max(n, instances):
+            plan |= {f"branches {alpha:g} {seed}": partial(run_branches, alpha, d, seed) for alpha in alphas}
+    return plan
+
+
+def run_part(key, function):
+    """Return the row of an instance with its key."""
+    part, _, seed = key.rpartition(" ")
+    return [{"key": key, "part": part, "seed": int(seed), "runs": function()}]
+
+
+def collect(rows, part, method, name):
+    """Return a number of all instances of a part."""
+    return np.array([row["runs"][method][name] for row in rows if row["part"] == part])
+
+
+def compute_ratios(rows, part, method, other="informed", name="loss"):
+    """Return the ratios of a method's losses, or other numbers, to those of another method, for all instances."""
+    return collect(rows, part, method, name) / collect(rows, part, other, name)
+
+
+def format_range(values, form="{:.3f}"):
+    """Format the median and the range of numbers."""
+    return f"{form} ({form} to {form})".format(np.median(values), np.min(values), np.max(values))
+
+
+def list_parts(rows, kind):
+    """Return the names of the parts of a kind, in the order of the settings."""
+    parts = {row["part"] for row in rows if row["part"].startswith(kind)}
+    order = [f"equal time {name}" for name in SETTINGS]
+    return sorted(parts, key=lambda part: (order.index(part) if part in order else 0, part))
+
+
+def format_table(rows):
+    """Return the table of equal times: medians and ranges for each setting and method."""
+    heads = ["setting, instances", "method", "training loss / informed", "not above informed", "test error",
+             "cosine with the teacher", "starts"]  # fmt: skip
+    lines = []
+    for part in list_parts(rows, "equal time"):
+        for method, words in {"informed": "informed", **METHODS}.items():
+            ratios = compute_ratios(rows, part, method)
+            name = f"{part.removeprefix('equal time ')}, {len(ratios)}" if method == "informed" else ""
+            low = f"{np.sum(ratios <= 1 + EQUAL)}" if method != "informed" else "–"
+            form = "{:.3g}" if ratios.max() > 10 else "{:.4f}"
+            loss = format_range(ratios, form) if method != "informed" else "1"
+            test = format_range(collect(rows, part, method, "test_error"), "{:.3g}")
+            cosine = format_range(collect(rows, part, method, "cosine"), "{:.2f}")
+            starts = f"{np.median(collect(rows, part, method, 'n_runs')):g}"
+            lines.append([name, words, loss, low, test, cosine, starts])
+    return markdown_table(heads, lines)
+
+
+def format_branches(rows):
+    """Return the table of both branches: semantic ends, and losses relative to both branches."""
+    heads = ["α, instances", "method", "semantic", "loss / semantic", "loss / positional", "below both branches",
+             "cosine with the teacher", "starts"]  # fmt: skip
+    lines = []
+    for part in list_parts(rows, "branches"):
+        both = [collect(rows, part, branch, "loss") for branch in ("semantic", "positional")]
+        for method in list(METHODS)[:3]:
+            loss, cosine = (collect(rows, part, method, name) for name in ("loss", "cosine"))
+            name = f"{part.removeprefix('branches ')}, {len(loss)}" if method == "survey" else ""
+            ratios = [format_range(loss / other, "{:.4f}") for other in both]
+            counts = [np.sum(cosine >= SEMANTIC), np.sum(loss < np.minimum(*both) * (1 - EQUAL))]
+            starts = f"{np.median(collect(rows, part, method, 'n_runs')):g}"
+            cosines = format_range(cosine, "{:.2f}")
+            lines.append([name, METHODS[method], counts[0], *ratios, counts[1], cosines, starts])
+    return markdown_table(heads, lines)
+
+
+def check_targets(verdict, rows, quick):
+    """Check the targets and return their numbers."""
+    numbers = {}
+    for alpha, target in TARGETS.items():
+        part, slack = f"target {alpha:g}", 0.5 if quick else 0.0
+        low = {name: compute_ratios(rows, part, name) <= 1 + EQUAL for name in ("survey", "gamp")}
+        fraction, wanted = float(low["survey"].mean()), target - slack
+        text = f"{100 * fraction:.0f} % of {len(low['survey'])} instances are not above the informed loss, at least"
+        verdict.check(fraction >= wanted, f"α = {alpha:g}: {text} {100 * wanted:.0f} %")
+        times = compute_ratios(rows, part, "survey", "gamp", "seconds")
+        median, most = float(np.median(times)), MOST_TIME * (3 if quick else 1)
+        text = f"median time of {median:.1f} GAMP runs ({times.min():.1f} to {times.max():.1f}), at most"
+        verdict.check(median <= most, f"α = {alpha:g}: {text} {most:g}")
+        numbers[f"{alpha:g}"] = {
+            "instances": len(times), "fraction": fraction, "gamp": float(low["gamp"].mean()), "time": median,
+            "loss": format_range(compute_ratios(rows, part, "survey"), "{:.5f}"),
+        }  # fmt: skip
+    return numbers
+
+
+def check_minima(verdict, rows):
+    """Check that all results of survey propagation are minima."""
+    surveys = [row["runs"]["survey"] for row in rows]
+    norms, minima = (np.array([each[name] for each in surveys]) for name in ("gradient_norm", "is_minimum"))
+    text = f"{np.sum(norms <= TOL)} of {len(rows)} gradients are at most 1e-8 (largest {norms.max():.1e})"
+    verdict.check(bool(np.all(norms <= TOL) and np.all(minima)), f"{text}, {np.sum(minima)} are minima")
+
+
+def check_equal_times(verdict, rows):
+    """Check that survey propagation has the lowest median loss, and return medians."""
+    numbers = {}
+    for part in list_parts(rows, "equal time"):
+        medians = {method: float(np.median(compute_ratios(rows, part, method))) for method in METHODS}
+        name, others = part.removeprefix("equal time "), min(medians[method] for method in list(METHODS)[1:])
+        text = f"median loss of survey propagation is {medians['survey']:.4f} of the informed loss, lowest other method"
+        verdict.check(medians["survey"] <= others * (1 + EQUAL), f"{name}: {text} {others:.4f}")
+        numbers[name] = medians
+    return numbers
+
+
+def draw(path, rows):
+    """Draw losses relative to the informed minimum for all methods, and the fraction of semantic ends."""
+    parts = [*list_parts(rows, "target")[::-1], *list_parts(rows, "equal time")]
+    parts = [part for part in parts if not part.startswith("equal time phases")]
+    with figure(path, 1, 2, (13, 5.5)) as axes:
+        losses, ends = axes[0]
+        losses.get_gridspec().set_width_ratios([3, 1])
+        losses.axhline(0, color=DARK, lw=0.8)
+        for k, method in enumerate(METHODS):
+            label, colour = METHODS[method], COLOURS[method]
+            for x, part in enumerate(parts):
+                if all(method in row["runs"] for row in rows if row["part"] == part):
+                    excess = 100 * (compute_ratios(rows, part, method) - 1)
+                    at = x + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
+                    losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=colour, label=label)
+                    losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=colour, lw=2.5)
+                    label = None
+            alphas = [float(part.split()[1]) for part in list_parts(rows, "branches")]
+            if method != "adam" and alphas:
+                cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
+                fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
+                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
+                ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
+        words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
+        losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words])
+        losses.set_yscale("symlog", linthresh=1.0)
+        ticks = (-10, -1, 0, 1, 10, 100)
+        losses.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+        losses.set(ylabel="training loss relative to the informed minimum, %", title="ω = .2, σ = .8")
+        ends.set(xlabel="α", ylabel="semantic ends, %", ylim=(-4, 104), title="ω = .3, σ = .5, equal time")
+        draw_legend(losses, columns=4)
+
+
+def main():
+    args = options(
+        __doc__, draw=True, instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"}
+    )
+    verdict = Verdict("survey_propagation", args)
+    path = verdict.path("_runs.jsonl")
+    if args.quick:
+        path.unlink(missing_ok=True)
+    plan = plan_runs(args.quick, args.instances)
+    todo = {} if args.draw else {key: partial(run_part, key, function) for key, function in plan.items()}
+    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    draw(verdict.path(".png"), rows)
+    if args.draw:
+        return
+    numbers = {"targets": check_targets(verdict, rows, args.quick)}
+    check_minima(verdict, rows)
+    numbers["equal_times"] = check_equal_times(verdict, rows)
+    verdict.write_table(format_table(rows) + "\n" + format_branches(rows))
+    verdict.end(numbers)
+
+
+if __name__ == "__main__":
+    main()
