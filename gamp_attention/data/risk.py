@@ -309,3 +309,16 @@ def sampled_test_error(
         z = TokenMatrix(tokens, data.positions).fields(Q)
         errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))
     return mean_and_error(np.concatenate(errors))
+
+
+def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
+    """Return the overlap of two weights (d, r), in [0, 1], maximal over the signs and rotations that change no risk."""
+    norms = np.linalg.norm(Q) * np.linalg.norm(other)
+    if not (norms > 0 and np.isfinite(norms)):
+        return float(np.array_equal(Q, other))
+    parts, student = data.student.parts, data.student
+    if student.rotations:
+        by_part = [np.stack(np.split(W, parts, axis=1)).reshape(-1, data.rank // parts) for W in (Q, other)]
+        return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
+    cosine = float(np.sum(Q * other) / norms)
+    return abs(cosine) if student.even else max(cosine, 0.0)

@@ -24,22 +24,24 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tre
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import overlaps
+from gamp_attention.data.risk import agreement_of, overlaps
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.budget import FULL_SEARCH_FIELDS
 from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.survey import LADDER, SurveyPhase
+from gamp_attention.gamp.survey import LADDER, RANDOM_LADDER, SurveyPhase, distinct_surveys
 from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
 Start = str | ArrayLike | GampState | GampResult
+PlannedSurvey = tuple[str, np.ndarray, float]  # name of the start, weights (d, r), Parisi parameter
 HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
+SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same for runs from surveys, and number that are run to the end
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -162,8 +164,9 @@ def run_gamp(
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
         (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.gamp.survey`), and continue from its weights. If True,
         surveys are made from each start and from random starts, at Parisi parameters that are determined from the
-        data, until a survey collapses. A positive number, or several, are the Parisi parameters y of the surveys from
-        each start. The run that continues is selected as with several starts. `result.surveys` lists the surveys.
+        data, until two surveys collapse on the same weights. A positive number, or several, are the Parisi parameters y
+        of the surveys from each start. Message passing continues from surveys of different weights, which are compared
+        after 30 iterations. `result.surveys` lists the surveys.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -245,7 +248,7 @@ def run_gamp(
         data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, options.memory, callback, direction,
         bounded, may_bound,
     )  # fmt: skip
-    surveys = [] if ladder is None else list_surveys(data, risk, starts, ladder, seed)
+    surveys: list[PlannedSurvey] = [] if ladder is None else list_surveys(data, risk, starts, ladder, seed)
     file = None
     if checkpoint is not None:
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
@@ -254,9 +257,10 @@ def run_gamp(
     if phase is not None:
         starts = [
             (f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, options.V))
-            for record in phase.run()
+            for record in distinct_surveys(data, phase.run())
         ]
-    runs = SuccessiveHalving(plan, starts, min(n_finish, len(starts)), file, phase)
+        n_finish = min(len(starts), max(n_finish, FINISHED_SURVEYS))
+    runs = SuccessiveHalving(plan, starts, n_finish, file, phase, ROUNDS if phase is None else SURVEY_ROUNDS)
     result, loop = runs.run()
     while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
         Q, loss_bound = descend_from_saddle(data, risk, result.Q, result.direction)
@@ -292,15 +296,15 @@ def _checked_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
 def list_surveys(
     data: Dataset, risk: str, starts: list[tuple[str, GampState]], ladder: tuple[float, ...],
     seed: int | np.random.Generator,
-) -> list[tuple[str, np.ndarray, float]]:  # fmt: skip
-    """Return name, weights (d, r) and Parisi parameter of all surveys of a run.
+) -> list[PlannedSurvey]:  # fmt: skip
+    """Return name, weights (d, r) and Parisi parameter of all surveys of a run; see `SurveyPhase`.
 
     Surveys begin from each start and, if `ladder` is (), from random starts.
     """
-    surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
+    surveys: list[PlannedSurvey] = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
     if not ladder:
-        more = several_starts(data, "random", len(starts) + len(LADDER), seed, risk)[len(starts) :]
-        surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
+        more = several_starts(data, "random", len(starts) + len(RANDOM_LADDER), seed, risk)[len(starts) :]
+        surveys += [(name, Q, y) for (name, Q), y in zip(more, RANDOM_LADDER, strict=True)]
     return surveys
 
 
@@ -357,7 +361,7 @@ def digest(data: Dataset, *options: Any) -> str:
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
     options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | None,
-    surveys: list[tuple[str, np.ndarray, float]],
+    surveys: list[PlannedSurvey],
 ) -> CheckpointFile:  # fmt: skip
     """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
     if not isinstance(checkpoint, Checkpoint):
@@ -392,6 +396,7 @@ class SuccessiveHalving(Resumable):
     plan : arguments that all runs share.
     starts : names and states.
     n_finish : number of starts that are run to the end.
+    rounds : iterations after which starts are compared.
     file : checkpoint of all runs, from which they resume; None for no checkpoint.
     phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
 
@@ -411,8 +416,9 @@ class SuccessiveHalving(Resumable):
 
     def __init__(
         self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, file: CheckpointFile | None,
-        phase: SurveyPhase | None = None,
+        phase: SurveyPhase | None = None, rounds: tuple[int, ...] = ROUNDS,
     ) -> None:  # fmt: skip
+        self._rounds = rounds
         self._plan, self._n_finish, self._file, self._phase = plan, n_finish, file, phase
         self._names = [name for name, _ in starts]
         self.n_rounds, self.stopped = 0, {}
@@ -431,7 +437,7 @@ class SuccessiveHalving(Resumable):
 
     def run(self) -> tuple[GampResult, Loop]:
         """Return the result of lowest training loss, among converged runs if there are any, and its loop."""
-        for until in ROUNDS[self.n_rounds :]:
+        for until in self._rounds[self.n_rounds :]:
             # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
             if len(self.loops) <= self._n_finish or until > self._plan.max_iter:
                 break
@@ -439,7 +445,7 @@ class SuccessiveHalving(Resumable):
                 loop.run(until)
             if all(loop.is_only_descent for loop in self.loops.values()):
                 break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
-            self._stop_worst(last=until == ROUNDS[-1])
+            self._stop_worst(last=until == self._rounds[-1])
         interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
         if any(interrupted) and self._file is not None:
             self._save()  # before max_iter ends the runs, so that a later call can continue them
@@ -494,19 +500,6 @@ class SuccessiveHalving(Resumable):
         self.loops = {k: loop for k, loop in self.loops.items() if k not in self.stopped}
         for k, loop_tree in tree.get("loops", {}).items():
             self.loops[int(k)].restore(loop_tree)
-
-
-def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
-    """Return the overlap of two weights (d, r), in [0, 1], maximal over the signs and rotations that change no risk."""
-    norms = np.linalg.norm(Q) * np.linalg.norm(other)
-    if not (norms > 0 and np.isfinite(norms)):
-        return float(np.array_equal(Q, other))
-    parts, student = data.student.parts, data.student
-    if student.rotations:
-        by_part = [np.stack(np.split(W, parts, axis=1)).reshape(-1, data.rank // parts) for W in (Q, other)]
-        return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
-    cosine = float(np.sum(Q * other) / norms)
-    return abs(cosine) if student.even else max(cosine, 0.0)
 
 
 def summarize_starts(records: tuple[StartRecord, ...]) -> str:

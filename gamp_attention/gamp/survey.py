@@ -18,7 +18,7 @@ propagation has found a fixed point of GAMP, for example a minimum that no rando
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
-GAMP. A survey that collapses, U → 0, ends the phase.
+GAMP. Two surveys that collapse, U → 0, on the same weights end the phase.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.runs import CheckpointFile, Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.data.risk import risk_at
+from gamp_attention.data.risk import agreement_of, risk_at
 from gamp_attention.data.stores import joined, token_blocks
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
@@ -50,9 +50,11 @@ from gamp_attention.gamp.step import initial_state
 from gamp_attention.models.sources import summed, weighted
 from gamp_attention.results import Columns, Result
 
-LADDER = (1.5, 3.0)  # Parisi parameters from each start, in units of `initial_survey`
+LADDER = (1.5, 3.0)  # Parisi parameters of the surveys from each start, in units of `initial_survey`
+RANDOM_LADDER = (1.5, 3.0, 2.0, 4.0)  # Parisi parameters of the later surveys, each from another random start
+SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
-N_ITER = 60  # maximum number of iterations of a survey
+N_ITER = 45  # maximum number of iterations of a survey
 COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
@@ -272,8 +274,17 @@ class SurveyRecord(Result):
         return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
+def distinct_surveys(data: Dataset, records: Sequence[SurveyRecord]) -> list[SurveyRecord]:
+    """Return the surveys that did not find the same weights as an earlier survey, and the first in any case."""
+    distinct = list[SurveyRecord]()
+    for record in records:
+        if all(agreement_of(data, record.Q, other.Q) < SAME_WEIGHTS for other in distinct):
+            distinct.append(record)
+    return distinct
+
+
 class SurveyPhase(Resumable):
-    """Surveys from several starts, one after the other, up to the first that collapses.
+    """Surveys from several starts, one after the other, until two collapse on the same weights.
 
     Parameters
     ----------
@@ -307,8 +318,8 @@ class SurveyPhase(Resumable):
             self.restore(tree["surveys"])
 
     def run(self) -> list[SurveyRecord]:
-        """Make all surveys up to the first that collapses, and return their records."""
-        while len(self.records) < len(self._surveys) and not self._is_collapsed():
+        """Make the surveys until two collapse on the same weights, and return their records."""
+        while len(self.records) < len(self._surveys) and not self._is_confirmed():
             name, Q, parisi = self._surveys[len(self.records)]
             if self.state is None:
                 self.state, self.unit = initial_survey(self._data, self._risk, Q)
@@ -316,8 +327,9 @@ class SurveyPhase(Resumable):
             self.state, self.t = None, 0
         return self.records
 
-    def _is_collapsed(self) -> bool:
-        return bool(self.records) and self.records[-1].ending is SurveyEnd.COLLAPSED
+    def _is_confirmed(self) -> bool:
+        collapsed = [record for record in self.records if record.ending is SurveyEnd.COLLAPSED]
+        return len(distinct_surveys(self._data, collapsed)) < len(collapsed)
 
     def _survey(self, name: str, parisi: float) -> SurveyRecord:
         data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"

@@ -14,9 +14,8 @@ criterion. (Starts page of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.risk import agreement_of, sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
-from gamp_attention.gamp.run import agreement_of
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
 

@@ -28,10 +28,9 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.risk import agreement_of, sampled_test_error
 from gamp_attention.data.starts import several_starts
 from gamp_attention.experiments.figures import DARK, figure
-from gamp_attention.gamp.run import agreement_of
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
