@@ -33,7 +33,7 @@ from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.matrix import penalty_of_rows
 
-NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of fields
+NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimension, by the number of fields
 N_POINTS = 32  # minimum number of quasi-random nodes, for more fields than a product rule can treat
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
