@@ -56,7 +56,8 @@ SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same wei
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
 COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
-AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey has come to rest
+AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey may have come to rest
+SPREAD_AT_REST = 2e-2  # relative change of the spread in an iteration below which it has, instead of collapsing slowly
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
 
 
@@ -334,8 +335,8 @@ class SurveyPhase(Resumable):
     def _survey(self, name: str, parisi: float) -> SurveyRecord:
         data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"
         assert self.state is not None
-        ending, spread, change = SurveyEnd.SPREAD, np.inf, np.inf
-        while self.t < N_ITER and change > AT_REST and ending is SurveyEnd.SPREAD:
+        ending, spread, rests = SurveyEnd.SPREAD, np.inf, False
+        while self.t < N_ITER and not rests and ending is SurveyEnd.SPREAD:
             if self._file is not None:
                 self._file.save(lambda: {"surveys": self})
             if progress.is_shown():
@@ -349,8 +350,9 @@ class SurveyPhase(Resumable):
                 ending = SurveyEnd.FAILED
                 break
             change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-            self.state, self.t = after, self.t + 1
+            self.state, self.t, before = after, self.t + 1, spread
             spread = spread_of(data, after)
+            rests = change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
         loss = risk_at(data, self.state.Q, self._risk).train_loss
         return SurveyRecord(name, parisi, ending, self.t, spread, loss, self.state.Q)
