@@ -335,7 +335,8 @@ class SurveyPhase(Resumable):
     def _survey(self, name: str, parisi: float) -> SurveyRecord:
         data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"
         assert self.state is not None
-        ending, spread, rests = SurveyEnd.SPREAD, np.inf, False
+        ending, rests = SurveyEnd.SPREAD, False
+        spread = spread_of(data, self.state) if self.t else np.inf
         while self.t < N_ITER and not rests and ending is SurveyEnd.SPREAD:
             if self._file is not None:
                 self._file.save(lambda: {"surveys": self})
