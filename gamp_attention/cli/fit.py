@@ -228,11 +228,10 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _about_surveys(surveys: tuple[SurveyRecord, ...]) -> str:
     """Return a sentence on the surveys before message passing."""
-    losses = f"training loss {min(record.train_loss for record in surveys):.6g}"
+    losses = f"lowest training loss {min(record.train_loss for record in surveys):.6g} before message passing"
+    n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in surveys)
     n = f"{len(surveys)} survey{'s' * (len(surveys) > 1)}"
-    if surveys[-1].ending is SurveyEnd.COLLAPSED:
-        return f"survey propagation: {n}; the last survey found a single minimum ({losses} before message passing)"
-    return f"survey propagation: {n}; no survey found a single minimum (lowest {losses} before message passing)"
+    return f"survey propagation: {n}, {n_collapsed} of which collapsed to a single minimum ({losses})"
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
