@@ -18,7 +18,7 @@ most 10; every result of survey propagation has a gradient norm of at most 1e-8 
 propagation has the lowest median training loss in each setting.
 
 Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
-of the algorithm, delete this file.
+of the algorithm, delete this file. `--stored` evaluates the stored instances only.
 """
 
 import time
@@ -307,14 +307,16 @@ def draw(path, rows):
 
 def main():
     args = options(
-        __doc__, draw=True, instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"}
-    )
+        __doc__, draw=True,
+        instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
+        stored={"action": "store_true", "help": "evaluate the stored instances, without further instances"},
+    )  # fmt: skip
     verdict = Verdict("survey_propagation", args)
     path = verdict.path("_runs.jsonl")
     if args.quick:
         path.unlink(missing_ok=True)
     plan = plan_runs(args.quick, args.instances)
-    todo = {} if args.draw else {key: partial(run_part, key, function) for key, function in plan.items()}
+    todo = {} if args.draw or args.stored else {key: partial(run_part, key, function) for key, function in plan.items()}
     rows = complete_rows(path, todo, itemgetter("key"), "instances")
     draw(verdict.path(".png"), rows)
     if args.draw:
