@@ -140,7 +140,10 @@ def make_trajectory():
     losses = dict.fromkeys(("train_loss", "train_loss_error", "test_error", "test_error_error"), np.ones(21))
     responses = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), hats)
     jumps = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(20))
-    return ga.Trajectory(**make_arrays(21), error=ga.Overlaps(**make_arrays(21)), **losses, **responses, **jumps)
+    inner = dict.fromkeys(("U", "U_error"), np.zeros((0, L, 1, 1)))
+    return ga.Trajectory(
+        **make_arrays(21), error=ga.Overlaps(**make_arrays(21)), **losses, **responses, **jumps, **inner
+    )
 
 
 def make_baseline():
