@@ -2,9 +2,8 @@ r"""
 Lower minima from random starts
 ===============================
 
-The training loss of an attention layer has many minima, and most methods end in a high one if they start from random
-weights. This example trains a layer on as many samples as dimensions, :math:`n=d`, from the same random weights by
-L-BFGS, by GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does
+The training loss of an attention layer has many minima, and most methods end in a minimum of high loss if they start
+from random weights. This example trains a layer on :math:`n=d` samples, from the same random weights, by L-BFGS, by GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does
 not help.
 """
 

@@ -31,7 +31,7 @@ from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.survey import LADDER, RANDOM_LADDER, SurveyPhase, distinct_surveys
+from gamp_attention.gamp.survey import LADDER, SurveyPhase, distinct_surveys
 from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
@@ -41,7 +41,7 @@ HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to 
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
-SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same for runs from surveys, and number that are run to the end
+SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from surveys; number of them run to the end
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -226,7 +226,7 @@ def run_gamp(
     if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
         raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
 
-    ladder = _checked_ladder(data, survey, options)
+    ladder = _require_ladder(data, survey, options)
 
     init = default_start(data) if init is None else init
     direction = init.direction if isinstance(init, GampResult) else None
@@ -272,7 +272,7 @@ def run_gamp(
     return finish(result, raise_on_failure, "run_gamp")
 
 
-def _checked_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
+def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
     """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
 
     Raises
@@ -303,8 +303,8 @@ def list_surveys(
     """
     surveys: list[PlannedSurvey] = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
     if not ladder:
-        more = several_starts(data, "random", len(starts) + len(RANDOM_LADDER), seed, risk)[len(starts) :]
-        surveys += [(name, Q, y) for (name, Q), y in zip(more, RANDOM_LADDER, strict=True)]
+        more = several_starts(data, "random", len(starts) + len(LADDER), seed, risk)[len(starts) :]
+        surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
     return surveys
 
 

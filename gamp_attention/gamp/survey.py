@@ -50,8 +50,8 @@ from gamp_attention.gamp.step import initial_state
 from gamp_attention.models.sources import summed, weighted
 from gamp_attention.results import Columns, Result
 
-LADDER = (1.5, 3.0)  # Parisi parameters of the surveys from each start, in units of `initial_survey`
-RANDOM_LADDER = (1.5, 3.0)  # Parisi parameters of the later surveys, each from another random start
+# Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
+LADDER = (1.5, 3.0)
 SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
