@@ -35,6 +35,27 @@ def pytest_configure(config):
             os.environ.setdefault(name, "1")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run slow tests, as .ci/validate does")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without --slow, leave out slow tests: of `slow(keep=k)`, all except the first k parameter sets."""
+    if config.getoption("--slow"):
+        return
+    counts, left_out = {}, []
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] > mark.kwargs.get("keep", 0):
+                left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    left = set(map(id, left_out))
+    items[:] = [item for item in items if id(item) not in left]
+
+
 _common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)

@@ -47,6 +47,7 @@ def test_files_that_the_page_links_exist(page):
     assert [name for name in named if not (page.parent / name).exists()] == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(("alpha", "omega"), [(1.75, 0.14), (0.67, 0.42)])

@@ -64,6 +64,7 @@ def test_the_first_use_of_a_term_in_prose_is_linked_once():
     assert links == [("Overlaps", "overlap"), ("exact risk", "exact risk"), ("GAMP", "GAMP"), ("risk", "risk")]
 
 
+@pytest.mark.slow
 def test_exactly_the_pages_with_examples_are_run_by_the_tests():
     """Scripts of the folder are not collected, because they run when the manual is built."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "docs"]

@@ -70,7 +70,8 @@ def test_every_script_is_listed_with_its_stored_results(capsys):
         result = catalogue.load_result(path)
         assert f"{len(result['held'])} held {len(result['failed']):3} failed" in line
     for script in SCRIPTS:
-        assert any(line.endswith(script.description.splitlines()[0]) for line in listed)
+        title = script.description.splitlines()[0]
+        assert any(line.endswith(title) for line in listed)
 
 
 def test_every_result_belongs_to_a_script():
@@ -171,6 +172,7 @@ def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
     assert table["holds"][-4:] == ["draws", "nothing", "by", "itself"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupted_run_prints_one_line_and_resumes(scripts, jobs, start):
     scripts(paper=["holds"], speed=["sleeps"])

@@ -18,6 +18,7 @@ def trajectory(model):
     return ga.trajectory(model, 1.5, n_iter=2, n_paths=64, n_replicas=2)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg", "svgz", "eps", "ps", "jpg", "jpeg", "tif", "tiff", "webp"])
 def test_pictures_replace_pictures_of_the_package_only(trajectory, tmp_path, suffix):
     pytest.importorskip("matplotlib")
@@ -180,6 +181,7 @@ for call in (
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     """A limit on the size of files simulates a full disk."""
     for name in ("matplotlib", "xarray", "h5netcdf"):

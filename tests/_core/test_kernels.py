@@ -174,6 +174,7 @@ def test_exceptions_of_callees_reach_python():
             sum_of_cubes(-1.0)
 
 
+@pytest.mark.slow
 def test_kernels_defined_in_functions_are_compiled_in_every_process(tower):
     (tower / "within.py").write_text(WITHIN)
     script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
@@ -191,6 +192,7 @@ def test_a_second_process_compiles_nothing(tower):
     assert count_compiled(CALL, tower) == (0, 47)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("script", "value"), [(RAISE, 1), (RAISE_INLINED, 200)])
 def test_exceptions_and_their_arguments_are_raised_with_an_empty_and_a_full_cache(script, value, empty_tower):
     assert count_compiled(script, empty_tower) == (4, value)

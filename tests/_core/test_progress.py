@@ -193,6 +193,7 @@ def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseud
     assert not [line for line in lines if "iteration 3," in line]  # every bar was cleared before a line was printed
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):
     """A fresh cache: the first kernels take seconds. Callbacks of LLVM must not turn Ctrl-C into another error."""

@@ -74,6 +74,7 @@ def test_replicas_agree_with_grids(L, t, only_replicas, monkeypatch):
     assert abs(random.test_error - grid.test_error) <= random.test_error_error + grid.test_error_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [False, True])
 def test_errors_cover_the_difference_to_finer_averages(replicas, request):
     """Require coverage in 95 % of the numbers of random models, at all accuracies and for insufficient budgets."""

@@ -12,6 +12,7 @@ SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "alpha"),
     [(ga.paper_model(), 0.45), (ga.attention_model(3), 0.25),

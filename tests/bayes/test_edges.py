@@ -164,6 +164,7 @@ LAWS = {
 }
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LAWS)
 def test_every_problem_has_a_fixed_point_at_every_alpha(name):
@@ -217,6 +218,7 @@ def test_status_is_inaccurate_if_sets_of_points_disagree():
     assert clear.status is ga.Status.CONVERGED
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("tokens", "weak", "full"), [(2, None, 1.0), (3, 2 / 12, 0.4), (4, 2 / 20, 2 / 7)])
 def test_thresholds_of_two_columns(tokens, weak, full):
     """Full recovery at t/(L t − 1), or t/(L t − 2) for two tokens: unknowns per independent number of a sample."""

@@ -20,6 +20,7 @@ def build_equations(model, n_points=8192):
     return Equations(model, n_points, np.random.default_rng(0))
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("n_tokens", [2, 3, 4])
 def test_weak_recovery_of_attention(n_tokens):
     """The threshold is 1/(L (L + 1)), by integrals along the curve and by samples at its end."""

@@ -6,6 +6,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 import gamp_attention as ga
 from gamp_attention._core.files import kind_of
 from gamp_attention.cli.main import main
@@ -17,6 +19,7 @@ def is_report_without_mark(folder, report):
     return kind_of(folder / "earlier.json") == "report"
 
 
+@pytest.mark.slow
 def test_compare_draws_and_reports(tmp_path, capsys, monkeypatch, quick_comparisons):
     monkeypatch.setattr("gamp_attention.cli.main.compare", partial(ga.compare, instances=2, rtol=1e-2))  # less work
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"

@@ -187,6 +187,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.slow(keep=11)
 @pytest.mark.parametrize("flags", [(), ("--standardise", "--held-out", "0.2")], ids=["raw", "standardised"])
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
@@ -239,6 +240,7 @@ def test_the_estimate_is_in_the_units_of_the_file(arrays, tmp_path, fit):
     assert np.mean(other[3]["errors_left_out"]) > 2 * np.mean(one[3]["errors_left_out"])
 
 
+@pytest.mark.slow
 def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     path, _ = arrays
     status, report, words, found = fit(path, "--path", "0.01", "0.1:1:2", "--n-starts", "2", "--plot", "fit.png")
@@ -271,6 +273,7 @@ def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, 
     assert report["path"]["test_error"][best] < at_edge
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("lam", "said"),
     [("1e-4", None), ("1000", "The weights are zero at every λ: 8 smaller values are tried."),

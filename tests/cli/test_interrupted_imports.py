@@ -20,6 +20,7 @@ def wait_until_mapped(process, library):
         time.sleep(0.001)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 @pytest.mark.parametrize("library", ["numpy/_core", "llvmlite", "numba", "scipy/linalg", "scipy/special"])
 @pytest.mark.parametrize("way", ["script", "code"])
@@ -44,6 +45,7 @@ def test_once_it_has_begun_the_command_tells(start):
     )
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("before", "module", "handler"),
     [("pass", "gamp_attention", "signal.default_int_handler"),

@@ -114,6 +114,7 @@ def test_names_that_are_derived_are_checked_too(name, here, capsys):
     assert contents(here) == before
 
 
+@pytest.mark.slow
 def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, capsys):
     fit = ["fit", "z.npz", "--n-starts", "1", "--max-iter", "3", "--plot", "f.png", "--json", "r.json"]
     for _ in range(2):  # the second run replaces the files of the first
@@ -170,6 +171,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("limit", "options", "words"),
     [

@@ -31,6 +31,7 @@ def draw_data(model=None, **options):
     return ga.sample(ga.paper_model() if model is None else model, 150, 1.5, seed=0, storage="none", **options)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -104,6 +105,7 @@ def iterate_arrays(value):
             yield from iterate_arrays(argument)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])
 def test_a_killed_worker_does_not_change_the_result(client, at):
     data = draw_data()

@@ -54,6 +54,7 @@ TRAJECTORIES = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", TRAJECTORIES)
 def test_trajectories_follow_state_evolution(name):
     """Every overlap of every source agrees within 4 standard errors over instances plus 1/(4√d) of the largest."""
@@ -65,6 +66,7 @@ def test_trajectories_of_a_teacher_along_the_means_follow_state_evolution(mixtur
     assert max(compute_gaps(mixture, "semantic", 0.4, 10, predicted_response=True).values()) <= 1
 
 
+@pytest.mark.slow
 def test_fixed_points_at_finite_d_agree_with_state_evolution():
     """They agree within 4 standard errors over instances with different teachers plus 1/(4√d); m is 0 by symmetry."""
     model = ga.mixture_model([[0.6, 0], [0, 0.4]], MEANS, sigma=[[0.45, 0.55], [0.5, 0.4]])
@@ -86,6 +88,7 @@ def test_positional_trajectory_follows_state_evolution():
     assert max(excess.values()) <= 1
 
 
+@pytest.mark.slow
 def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
     """State evolution has few steps and paths, because its numbers are not tested here."""
 

@@ -16,6 +16,7 @@ def comparison(model, quick_comparisons):
     return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, instances=2, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_rows_hold_every_solver(comparison):
     for branch in comparison.branches:
         assert [row.name for row in branch.rows] == [
@@ -35,6 +36,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
     found = ga.compare(

@@ -161,6 +161,7 @@ def test_of_correlated_columns_and_classes_each_column_moves_the_forces_of_the_o
         assert found.weights[i, 0] == pytest.approx(Q[i] + v @ forces(Q) / slope, rel=1e-5)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
 @pytest.mark.parametrize(("kind", "n"), [("sizes", 250), ("correlated", 300), ("norms", 250)])
 def test_intervals_cover_columns_of_all_sizes(kind, n, loss):

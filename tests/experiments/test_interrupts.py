@@ -34,6 +34,7 @@ def stops_at(monkeypatch, module, name, number):
     monkeypatch.setattr(module, name, counted)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     process = start("-c", COMMAND, "sweep", str(tmp_path), *CELLS, *workers)
@@ -68,6 +69,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     assert "nothing was written: run the same command again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys, quick_comparisons):
     with monkeypatch.context() as patch:
         stops_at(patch, comparison, "compare_branch", 2)

@@ -54,6 +54,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_that_of_refits(name):
     model, alpha, init = PROBLEMS[name]
@@ -97,6 +98,7 @@ def correlated_rows(kind, n, d, seed):
     return x, x @ rng.normal(size=d) / np.sqrt(d) / x.std(), rng
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("form", ["hessian", "cavity"])
 @pytest.mark.parametrize("kind", ["neighbours", "norms", "factor", "repeated"])
 def test_features_may_be_of_any_distribution(kind, form):

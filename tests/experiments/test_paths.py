@@ -124,6 +124,7 @@ def test_the_elastic_net_keeps_its_other_number(rows):
 NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
 
 
+@pytest.mark.slow
 def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 0.5, 6)
     path = ga.regularization_path(data, lams, n_starts=4, folds=3)
@@ -199,6 +200,7 @@ def test_a_best_value_at_an_edge_is_named(rows):
     assert "the largest value tried, and larger values may be better" in large.message
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["neighbours", "norms", "factor"])
 def test_the_choice_is_scikit_learns_for_correlated_features(kind):
     x, signal, rng = correlated_rows(kind, 150, 60, seed=3)
@@ -211,6 +213,7 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
     assert path.trusted.all()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [

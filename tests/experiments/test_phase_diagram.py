@@ -95,6 +95,7 @@ def test_a_branch_between_two_rungs_is_looked_for(model):
     assert len(scan.lost) == 2
 
 
+@pytest.mark.slow
 def test_end_of_a_branch_and_of_its_stability(model):
     """Of the semantic branch, from three rungs of the ladder; as by continuation (test_branches.py)."""
     scan = Scan(model, "semantic")

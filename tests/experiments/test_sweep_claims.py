@@ -48,6 +48,7 @@ def begin(tmp_path):
         each.communicate()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_two_processes_compute_each_cell_once(begin, tmp_path, tiny_sweep, workers):
     pair = [begin(tmp_path / "cells", workers, together=2) for _ in range(2)]
@@ -62,6 +63,7 @@ def test_two_processes_compute_each_cell_once(begin, tmp_path, tiny_sweep, worke
     assert ga.to_dataset(tmp_path / "cells").identical(tiny_sweep.dataset())
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_leaves_its_cell_to_others(begin, tmp_path, model, tiny_sweep):
     folder = tmp_path / "cells"
     process = begin(folder)

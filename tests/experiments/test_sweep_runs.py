@@ -68,6 +68,7 @@ def files(folder):
 # executors
 
 
+@pytest.mark.slow
 def test_a_process_pool_gives_the_same(model, tiny_sweep, tmp_path):
     with local_pool(2) as pool:
         done = sweep(model, tmp_path, executor=pool, **TINY)
@@ -75,6 +76,7 @@ def test_a_process_pool_gives_the_same(model, tiny_sweep, tmp_path):
     assert same(done.folder, tiny_sweep)
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same(model, tiny_sweep, tmp_path):
     distributed = pytest.importorskip("distributed")
     with (

@@ -66,6 +66,7 @@ def test_a_failing_cell_is_a_row(tmp_path):
     assert (again.computed, again.reused) == (0, 4)
 
 
+@pytest.mark.slow
 def test_warm_starts_and_order_stay_within_the_errors(model, tmp_path):
     alphas = [1.1, 1.4, 1.8]
     warm = sweep(model, tmp_path / "warm", alpha=alphas, rtol=1e-2)

@@ -45,6 +45,7 @@ def test_cycling_runs_are_not_extrapolated():
     assert accelerated.train_loss <= damped.train_loss * (1 + 1e-9)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -45,6 +45,7 @@ def check_equal(one, other):
     assert one.message == other.message
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 @pytest.mark.parametrize(
     "options",

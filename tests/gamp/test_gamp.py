@@ -27,6 +27,7 @@ def test_fixed_points_are_critical_points(model, branch, risk):
     assert (abs(result.overlaps.m[0, 0]) > 0.15) == (branch == "positional")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("risk", ["asymptotic", "exact"])
 def test_descents_from_the_informed_start_agree_on_the_semantic_branch(risk):
     # plain descent needs many times fewer steps than at λ = 0.01 and α = 1.5

@@ -99,6 +99,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_gamp_on_glms_agrees_with_state_evolution(name):
     """Three independent sets of samples of one teacher, so that state evolution is solved only once."""

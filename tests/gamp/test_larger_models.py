@@ -1,6 +1,7 @@
 """Many tokens and columns: the proximal map in 16 dimensions, and whole runs with r = t = 3."""
 
 import numpy as np
+import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
@@ -26,6 +27,7 @@ def make_asymptotic_objective(model, T, rho, omega, V):
     return value
 
 
+@pytest.mark.slow
 def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy():
     """18 samples, from one minimum to many, 21 starts of BFGS each: at ω, −ω, 0 and around them."""
     L, r, rng = 8, 2, np.random.default_rng(0)
@@ -56,6 +58,7 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
     assert max(beaten) <= 1e-9
 
 
+@pytest.mark.slow
 def test_three_columns_converge_and_follow_their_trajectory():
     """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""
     model = ga.attention_model(2, 3, 3, omega=0.1)

@@ -36,6 +36,7 @@ def draw_planted(n, L, d, rank, seed=0):
     return ga.Dataset(x, ga.DotProductAttention()(x @ teacher / np.sqrt(d)) @ x, rank=rank)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("work", ["search", "tracked run"])
 def test_ctrl_c_ends_long_searches(work):
     command = [sys.executable, "-c", SCRIPT.format(work=WORK[work], warm=True)]

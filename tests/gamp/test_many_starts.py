@@ -101,6 +101,7 @@ def uninterrupted(request, samples):
     return options, ga.run_gamp(samples, **options)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("max_iter", [4, 11, 32])
 def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, uninterrupted, samples, tmp_path):
     options, whole = uninterrupted

@@ -66,6 +66,7 @@ def test_smooth_maps_and_declared_kinks_cause_no_warning(student):
             ga.attention_model(L, r, 1, student=student)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("init", ["semantic", "random"])
 def test_a_run_with_kinks_reports_its_gradient_norm(init):
     data = ga.sample(ga.attention_model(student=KnownKinks(), lam=0.01), 200, 1.5, seed=0)

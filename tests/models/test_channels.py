@@ -74,6 +74,7 @@ def test_fields_known_up_to_a_rotation_and_reflection(problem):
     assert_posterior(channel.posterior(u, omega, V), mean, cov, log_z)
 
 
+@pytest.mark.slow
 @examples(10)
 @given(draw_situations(columns=2, most_tokens=2))
 def test_two_tokens_of_two_columns_have_an_undetermined_shift(problem):

@@ -154,6 +154,7 @@ def test_permuting_tokens_permutes_gamp(uneven):
             assert np.allclose(values[order], two.overlaps.arrays()[key], atol=1e-8), key
 
 
+@pytest.mark.slow
 def test_permuting_tokens_permutes_state_evolution(uneven):
     """They agree within errors, because the random points are not permuted."""
     order = np.array([2, 0, 1])

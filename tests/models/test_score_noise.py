@@ -45,6 +45,7 @@ def test_test_errors_include_the_noise():
     assert abs(gap) < 5 * np.hypot(paths[0].test_error_error[0], paths[1].test_error_error[0])
 
 
+@pytest.mark.slow
 def test_mild_noise_moves_the_fixed_point_as_at_finite_d():
     """theory: s = .1, α = 2 has q = .1367 and a training loss of .01249."""
     se = ga.solve_state_evolution(ga.paper_model(score_noise=0.1), 2.0, rtol=1e-2, stability=False)
@@ -53,6 +54,7 @@ def test_mild_noise_moves_the_fixed_point_as_at_finite_d():
     assert abs(se.train_loss - 0.01249) < 3 * se.train_loss_error + 5e-5
 
 
+@pytest.mark.slow
 def test_strong_noise_is_reported_as_inconsistent():
     se = ga.solve_state_evolution(ga.paper_model(score_noise=0.3), 2.0, rtol=2e-2, stability=False)
     assert not se.consistent

@@ -35,6 +35,7 @@ def test_temperature_and_mask_act_on_the_teachers_scores():
     assert np.array_equal(causal(u)[:, 0], np.tile([1.0, 0.0], (5, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["student", "teacher"])
 def test_a_causal_mask_forbids_reversing_tokens(which):
     """Fixed points agree with trajectories, which never use this symmetry to halve the average."""

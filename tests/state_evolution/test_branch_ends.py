@@ -10,6 +10,7 @@ JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.3
 NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], score_noise=0.05), 1.23
 
 
+@pytest.mark.slow
 def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
     """Newton's method on few random points finds a small θ, which is noise: .007 with an error of .02."""
     model, alpha = NOISY
@@ -21,6 +22,7 @@ def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
     assert "replicon" in se.message
 
 
+@pytest.mark.slow
 def test_message_names_the_form_of_the_response_that_has_the_branch():
     model, alpha = JUMPS
     se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stability=False)
@@ -57,6 +59,7 @@ def test_vanished_weights_are_reported():
     assert se.validity == "none: all weights go to zero"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_a_lost_branch_at_large_sigma_takes_few_steps(branch):
     """If steps that drift are halved, they take 49 and 106 iterations, and 120 and 190 averages of 0.2 to 0.4 s."""
@@ -82,6 +85,7 @@ def test_message_names_the_budget_that_ended_the_refinement(model):
     assert ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False).message == ""
 
 
+@pytest.mark.slow
 def test_errors_hold_if_student_fields_hardly_vary():
     """θ² is .999 of q ρ, so that lines of fields are short: the density along them has to be resolved by itself.
 

@@ -73,6 +73,7 @@ def test_packing_and_unpacking_changes_nothing(model, semantic):
     assert np.allclose(small.unpack(small.pack(semantic.overlaps)).q, semantic.overlaps.q)
 
 
+@pytest.mark.slow
 def test_the_semantic_branch_is_followed_to_its_end(model):
     """Past its loss of stability in m to the pitchfork; just above it the branch exists, and just below it does not."""
     path = ga.continue_branch(model, 0.85, "semantic", "alpha", 0.5)
@@ -100,6 +101,7 @@ def test_a_branch_that_fades_slowly_is_lost(model):
     assert se.n_iter < 100
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.51)])
 def test_continuation_ends_where_solving_does(model, parameter, to):
     path = ga.continue_branch(model, 1.5, "positional", parameter, to, stability=False)
@@ -117,6 +119,7 @@ def test_continuation_reaches_omega_zero():
     assert path.values[-1] == 0
 
 
+@pytest.mark.slow
 def test_all_branches_are_listed(model):
     solutions = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
     assert solutions.names[0] == "positional"

@@ -51,6 +51,7 @@ def test_a_known_solution_saves_averages(model, known, monkeypatch):
     assert abs(near.train_loss - cold.train_loss) <= near.train_loss_error + cold.train_loss_error
 
 
+@pytest.mark.slow
 def test_a_known_solution_is_not_used_if_it_is_far_or_its_branch_ends(model, known):
     se, derivatives, _ = known
     F = OverlapMap(model, 0.9, SplitRule(0))

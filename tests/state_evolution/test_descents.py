@@ -43,6 +43,7 @@ def compute_deviations(model, name, method, alpha=1.5, **options):
     return float((np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("name", "method"), [("positional", "gd"), ("positional", "sgd"), *(("semantic", method) for method in SETTINGS)]
 )
@@ -59,6 +60,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_follow_their_theory(name):
     make, start = OTHERS[name]

@@ -33,6 +33,7 @@ def point(request, model):
     return F, se, F.images(se.overlaps)[0]
 
 
+@pytest.mark.slow(keep=1)
 def test_three_routes_give_the_training_loss(point):
     F, se, _ = point
     image = F.on(SplitRule(3)).images(se.overlaps)[0]  # a rule as accurate as the rule of the solution
@@ -45,6 +46,7 @@ def test_three_routes_give_the_training_loss(point):
         assert abs(value - se.train_loss) <= 3 * se.train_loss_error + 1e-4 * se.relative_error * se.train_loss + 1e-10
 
 
+@pytest.mark.slow(keep=1)
 def test_hats_make_the_free_energy_stationary_in_every_overlap(point):
     """∂f/∂(m, q, θ, V), hats fixed, by central differences of the Moreau average: zero at the fixed point."""
     F, se, image = point

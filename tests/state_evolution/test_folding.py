@@ -46,6 +46,7 @@ def perturb(at):
     return ga.Overlaps(**{name: v + away[name] for name, v in at.arrays().items()})
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("case", CASES)
 def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     """Moments and the test error agree within five standard errors, which are smaller with folded points."""
@@ -122,6 +123,7 @@ def test_maps_subsample_searches_only_if_second_minima_are_rare():
     assert not common.learn(CASES["no teacher"][1]).knowledge.rare_minima
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_folded_points_agree_with_the_split_rule(branch, model):
     """Two tokens: the split rule does not use folded points, and computes the semantic V̂ in Stein's form."""
@@ -136,6 +138,7 @@ def test_folded_points_agree_with_the_split_rule(branch, model):
     assert abs(points.test_error - split.test_error) <= 1.3 * (points.test_error_error + split.test_error_error)
 
 
+@pytest.mark.slow
 def test_isotropic_overlaps_stay_isotropic_and_have_the_same_solution():
     """There is one unknown for each family; the solution from a start without the symmetry is equal."""
     model = ga.attention_model(2, 2, 2)
@@ -195,6 +198,7 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
 
 
+@pytest.mark.slow
 def test_a_map_without_jumps_bounds_the_jump_mass():
     se = ga.solve_state_evolution(ga.attention_model(3), 1.5, rtol=2e-3)
     assert se.converged

@@ -44,6 +44,7 @@ def test_g_jumps_forward(L, r):
     assert min(jumps) > 0
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_jump_mass_is_negative(name):
     """No eigenvalue of a token's jump mass is above zero by more than four standard errors, and its trace is below."""

@@ -39,6 +39,7 @@ def evaluate(F, order, at):
     return images
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("learned", [True, False])
 @pytest.mark.parametrize("name", MAPS)
 def test_values_do_not_depend_on_the_order_of_evaluations(name, learned):

@@ -169,6 +169,7 @@ def elastic():
     return ga.paper_model(penalty=ELASTIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_fixed_points_predict_message_passing(elastic, branch):
     se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stability=False)
@@ -189,6 +190,7 @@ def test_fixed_points_predict_message_passing(elastic, branch):
         assert abs(seen[key].mean() - predicted[key]) <= 4 * error, key
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("branch", "damping"), [("semantic", 0.5), ("positional", 0.3)])
 def test_elastic_net_trajectories_follow_state_evolution(elastic, branch, damping):
     seeds = 8

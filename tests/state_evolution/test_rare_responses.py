@@ -94,6 +94,7 @@ def test_minibatches_do_not_count_as_rare_paths(corrected_below):
     assert not np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, np.inf, **how).q)
 
 
+@pytest.mark.slow
 def test_long_descents_end_as_at_finite_d(corrected_below):
     """Without the correction single paths carry the responses, and the replicas deviate one after the other."""
     default, sampled = (corrected_below(few, **LONG) for few in (FEW, 0))

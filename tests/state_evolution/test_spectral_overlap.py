@@ -47,6 +47,7 @@ TWO_COLUMNS = ga.attention_model(3, 2, 2, sigma=0.8)
 UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), sigma=0.8)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "alpha", "weights"),
     [
@@ -77,6 +78,7 @@ def test_eigenvalues_and_overlaps_agree_with_large_matrices(model, alpha, weight
     assert seen.any() or (theory.teacher > 0.3).any()
 
 
+@pytest.mark.slow
 def test_below_the_threshold_no_eigenvalue_leaves_the_bulk():
     model = ga.paper_model(omega=0.2, sigma=0.8)
     theory = ga.spectral_overlap(model, 0.2)
@@ -88,6 +90,7 @@ def test_below_the_threshold_no_eigenvalue_leaves_the_bulk():
     assert ga.spectral_overlap(model, 0.6).strength > 1
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("n_tokens", "weak"), [(2, 1 / 6), (3, 1 / 12), (4, 1 / 20)])
 def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
     """At α = 1/(L(L+1)) without noise; the strength is √(α/α_w) near it."""
@@ -147,6 +150,7 @@ def test_invalid_arguments_raise_named_errors():
         ga.spectral_overlap(UNTIED, 1.0, "posterior")
 
 
+@pytest.mark.slow
 def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
     known, fitted = (ga.spectral_overlap(NOISY, 2.0, weights, n_points=2048) for weights in ("posterior", "fitted"))
     assert known.strength - known.strength_error > fitted.strength + fitted.strength_error

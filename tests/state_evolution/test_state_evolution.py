@@ -34,6 +34,7 @@ def test_both_branches_have_the_expected_values(branch):
         assert abs(values[key] - expected) <= 1.5e-3 * expected, key
 
 
+@pytest.mark.slow(keep=1)
 def test_errors_cover_a_finer_run(branch, model):
     se = branch[1]
     assert se.relative_error <= 1e-4
@@ -180,6 +181,7 @@ def test_weights_of_zero_stay_zero(model):
     assert (after.V > 0).all()
 
 
+@pytest.mark.slow
 def test_more_tokens_and_columns_agree_with_finite_d():
     """L = 3, and r = t = 2 by rotation invariants, against GAMP; all runs converge, some by settling."""
     for model, alpha, d, seeds in (

@@ -17,6 +17,7 @@ def collect_numbers(se):
     return (np.concatenate([np.ravel(part) for part in parts]) for parts in zip(*own, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_errors_at_large_sigma_cover_a_finer_run(point):
     omega, alpha, lam, sigma = point

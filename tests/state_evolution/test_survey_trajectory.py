@@ -51,6 +51,7 @@ def compute_deviations(model, alpha, parisi, init):
     return np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("case", "init"),
     [

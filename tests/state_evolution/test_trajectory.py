@@ -46,6 +46,7 @@ def compute_deviations(model, name, **options):
     return largest
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", ["semantic", "undamped"])
 def test_semantic_trajectories_follow_state_evolution(model, name):
     assert max(compute_deviations(model, name).values()) <= 4

@@ -53,6 +53,7 @@ def test_prediction_agrees_with_the_instance_and_with_message_passing(anisotropi
     assert gamp.train_loss == pytest.approx(predicted[4], rel=0.12)
 
 
+@pytest.mark.slow
 def test_replicas_give_the_error_of_a_prediction(anisotropic, law):
     errors = law.jackknife([predict(model) for model in law.replicas])
     predicted, true = predict(law), predict(anisotropic.instance_model())
