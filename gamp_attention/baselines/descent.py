@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import DESCENTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import ignore_float_errors
@@ -25,7 +26,7 @@ from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, r
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
-from gamp_attention.state_evolution.dynamics.descent_paths import DESCENTS, DescentMethod, descent_method
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method
 
 if TYPE_CHECKING:
     import torch

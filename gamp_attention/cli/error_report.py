@@ -9,8 +9,8 @@ from gamp_attention._core import progress
 from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
-from gamp_attention.cli.output import checkpoint_of_path, picture_of_path, say
-from gamp_attention.cli.sweeps import FORM, numbers
+from gamp_attention.cli.options import VALUES
+from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_path, say
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.stores import Tokens
@@ -19,22 +19,12 @@ from gamp_attention.experiments.inference.leave_one_out import leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 
-SPAN, VALUES = 30.0, 20  # range and number of values of --path without values: from λ/30 to 30 λ
+SPAN = 30.0  # range of --path without values: from λ/30 to 30 λ
 WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended because its best value lies at an edge
 ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
-
-
-def add_path(command: argparse.ArgumentParser) -> None:
-    """Add --path."""
-    command.add_argument(
-        "--path", type=numbers, nargs="*", metavar="LAM",
-        help=f"choose λ by its leave-one-out error, among the given values ({FORM}) or, without values, among {VALUES} "
-        "values around --lam and further values if the best value lies at the edge; prints a table, and with --plot "
-        "saves a second picture",
-    )  # fmt: skip
 
 
 def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> RegularizationPath:
@@ -44,6 +34,7 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
     lams = given or [options.lam]
     if not given and options.lam > 0:
         lams = np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES).tolist()
+    say(options, "Choice of λ")
     path = _path(data, lams, init, options, 0)
     extensions, flat = 0, False
     while not given and options.lam > 0 and not flat and (edge := _direction(path)):
@@ -53,19 +44,25 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
             break
         before, extensions = path, extensions + 1
         why = _all_zero(path) or f"The best λ is the {'largest' if edge > 0 else 'smallest'} of {len(path.lam)} values"
-        say(options, f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried.")
+        say(options, indent(f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried."))
         smallest = path.results[int(np.argmin(path.lam))]
         begin = smallest if smallest.converged else init
         path = _path(data, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
         errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
         flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
-    say(options, str(path))
+    table = str(path).partition("\n")[2]  # without the first line, which names the class
+    explanation = (
+        f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the training "
+        'data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard error of the best:'
+    )
+    say(options, indent(explanation, table))
     if edge := _direction(path):
-        say(options, _about_edge(path, edge, bool(given), flat))
+        say(options, indent(_about_edge(path, edge, bool(given), flat)))
     if options.plot:
         target = picture_of_path(options.plot)
         plot_path(path, target, options.force)
-        say(options, f"picture: {target}")
+        say(options, indent(f"{target} shows the test error as a function of λ."))
+    say(options, indent(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}."))
     return path
 
 
@@ -162,14 +159,15 @@ def test_errors(
         numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
     better, verdict = _verdict(columns, loo.trusted)
     names = next(iter(columns.values()))[1].names
-    table: list[Any] = [["error ‖y − f(x)‖²/(dL)", *columns]]
+    table: list[Any] = [["", *columns]]
     table += [["this layer", *(format_to_error(*mean_and_error(errors)) for errors, _ in columns.values())]]
     for k, name in enumerate(names):
         cells = [format_to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
         table.append([ROWS[name], *cells])
     text = (
-        f"{format_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error "
-        f"of each training sample under weights trained without it, by an approximation; for this layer, {loo.message}."
+        "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
+        f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "
+        f"without this sample: an approximation that is corrected by refits. For this layer: {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 

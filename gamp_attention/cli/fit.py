@@ -4,6 +4,7 @@
 """
 
 import argparse
+import shlex
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
-from gamp_attention.cli.error_report import add_path, path_numbers, path_of, test_errors
-from gamp_attention.cli.output import report, say, select
-from gamp_attention.cli.parser import add_l1, build_penalty
+from gamp_attention.cli.error_report import TestErrors, path_numbers, path_of, test_errors
+from gamp_attention.cli.options import build_penalty
+from gamp_attention.cli.output import indent, report, say, select
 from gamp_attention.data.dataset import Dataset, split_held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
@@ -25,66 +26,9 @@ from gamp_attention.data.stores import as_tokens, distinct_samples
 from gamp_attention.experiments.figures import plot_fit
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.survey import SurveyEnd, SurveyRecord
+from gamp_attention.gamp.run import AGREEMENT, run_gamp
+from gamp_attention.gamp.survey import SurveyEnd
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-
-LAYER = (
-    "one attention layer with one head, queries equal to keys, weights of low rank, and no value matrix: "
-    "f(x) = softmax(z zᵀ) x with z = x Q/√d"
-)
-ALTERNATIVES = (
-    "The layer has one head, queries equal to keys, low rank and no value matrix. For outputs of a general attention "
-    "layer train torch.nn.MultiheadAttention; for keys with separate weights see DotProductAttention(tied=False)."
-)
-
-
-def add_fit(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `fit`."""
-    about = (
-        f"Train {LAYER}, on your own arrays. For several heads or value matrices use torch.nn.MultiheadAttention; for "
-        "keys with separate weights, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
-        "converged, 1 not converged, 2 bad input, 130 interrupted. The first line of the summary states whether the "
-        "layer predicts better than a constant and than a linear layer."
-    )
-    command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
-    add = command.add_argument
-    add(
-        "data", metavar="DATA",
-        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
-        "file, a folder of .npy files, or a .pt file with a dict of tensors",
-    )  # fmt: skip
-    add("--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q")
-    add(
-        "--n-starts", type=int, default=8, metavar="K",
-        help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
-    )  # fmt: skip
-    add(
-        "--survey", action="store_true",
-        help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, and two more from random starts",
-    )  # fmt: skip
-    add("--rank", type=int, default=1, help="columns of Q (default 1)")
-    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    add_l1(command)
-    add_path(command)
-    add(
-        "--standardise", action="store_true",
-        help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
-        "standard deviation (default: arrays are used without change)",
-    )  # fmt: skip
-    test_help = "fraction of the samples, drawn at random, to test on (default 0)"
-    add("--held-out", type=float, default=0.0, metavar="FRACTION", help=test_help)
-    add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
-    add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
-    add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
-    add("--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum")
-    add("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
-    add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
-    add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")
-    add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)")
-    command.set_defaults(run=_fit)
-    return command
 
 
 class Problem(NamedTuple):
@@ -120,35 +64,60 @@ def _problem(options: argparse.Namespace) -> Problem:
     return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
 
 
-def _described(problem: Problem, options: argparse.Namespace) -> str:
-    """Return a description of the arrays and of their preprocessing."""
-    data, units = problem.data, problem.units
+def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
+    """Return the sections "Data" and "Assumptions": the arrays, their preprocessing, and the layer."""
+    data, n_train, n_test = problem.data, len(problem.train), len(problem.test)
     n, L, d = problem.arrays.tokens.shape
-    lines = [f"{n} sample{'s' * (n > 1)} of {L} token{'s' * (L > 1)} in {d} dimension{'s' * (d > 1)}"]
-    if len(problem.test):
-        lines[0] += f": {len(problem.train)} for training, {len(problem.test)} held out (seed {options.seed})"
+    sizes = f"{_count(n, 'sample')} of {_count(L, 'token')} in {_count(d, 'dimension')}"
+    lines = [f"{options.data} contains {sizes}."]
+    if n_test:
+        test = f"{_count(n_test, 'sample')}, selected at random with seed {options.seed}, are held out to test it"
+        lines.append(f"{_count(n_train, 'sample')} train the layer; {test}.")
     if repeated := n - distinct_samples(problem.arrays.tokens):
-        overlap = "; held-out samples may also be training samples" if len(problem.test) else ""
-        lines.append(f"duplicates: {repeated} samples have the same tokens as another sample{overlap}")
-    if problem.arrays.positions is None:
-        norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
-        lines.append(
-            "positions: not in the file. The mean token at each place is used instead. "
-            f"Its norm is {_list_numbers(norms)}; random tokens alone would give {_list_numbers(chance)}."
-        )
-    else:
-        lines.append("positions: from the file, added to the tokens")
-    if options.standardise:
-        low, high = units.scale.min(), units.scale.max()
-        constant = f" ({units.constant} constant coordinates are only shifted)" if units.constant else ""
-        lines.append(
-            "standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (up to "
-            f"{np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})"
-            f"{constant}. λ, weights and training loss are in these units, errors and attention in units of the file."
-        )
-    else:
-        lines.append(f"not standardised: variance of the tokens at each place {_list_numbers(data.traces[0])}")
-    return "\n".join(lines)
+        overlap = "; held-out samples may also be training samples" if n_test else ""
+        lines.append(f"{repeated} samples have the same tokens as another sample{overlap}.")
+    ridge = (
+        f"The penalty of its weights is λ = {data.lam:g}" if options.path is None else "Its penalty λ is chosen below"
+    )
+    layer = (
+        "The layer is f(x) = softmax(z zᵀ) x with z = x Q/√d: one head, queries equal to keys, no value matrix. Q has "
+        f"{_count(data.rank, 'column')}. {ridge}{f', with an l1 penalty of {options.l1:g}' if options.l1 else ''}."
+    )
+    assumptions = [_describe_positions(problem), _describe_units(problem, options.standardise), layer]
+    return "\n".join(["Data", indent(*lines), "Assumptions", indent(*assumptions)])
+
+
+def _describe_positions(problem: Problem) -> str:
+    """Return sentences on the positions of the tokens."""
+    data = problem.data
+    if problem.arrays.positions is not None:
+        return "The file contains positions, which are added to the tokens."
+    norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
+    return (
+        "The file contains no positions. The mean token at each index is used instead, which changes neither the "
+        f"training loss nor its minima. The norm of these means is {_list_numbers(norms)}; for tokens without "
+        f"positions it would be about {_list_numbers(chance)}."
+    )
+
+
+def _describe_units(problem: Problem, standardised: bool) -> str:
+    """Return sentences on the units of tokens and outputs."""
+    units = problem.units
+    if not standardised:
+        variances = _list_numbers(problem.data.traces[0])
+        return f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
+    low, high = units.scale.min(), units.scale.max()
+    constant = f" Coordinates that are constant are only shifted: {units.constant} of them." if units.constant else ""
+    return (
+        "The arrays are standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (at "
+        f"most {np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})."
+        f"{constant} λ, weights and training loss are in these units, errors and attention in the units of the file."
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    """Return a number with its noun in singular or plural."""
+    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def _list_numbers(values: np.ndarray) -> str:
@@ -159,14 +128,14 @@ def _list_numbers(values: np.ndarray) -> str:
     return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")
 
 
-def _fit(options: argparse.Namespace) -> int:
+def run_fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
     if options.survey and options.path is not None:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
-    say(options, _described(problem, options))
+    say(options, _describe_data(problem, options))
     path = None
     if options.path is not None:
         path = path_of(problem.data, init, options)
@@ -201,37 +170,77 @@ def _fit(options: argparse.Namespace) -> int:
     }
     write_archive("--out", out, "fit", arrays, options.force)
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
-    lines = [
-        f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}",
-        *([] if estimated.better else [ALTERNATIVES]),
-        result.message,
-        f"training loss {result.train_loss:.6g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
-        f"Hessian {result.lowest_eigenvalue:.2g}; error of the training samples {in_training}",
-        estimated.text,
-    ]
-    if result.surveys:
-        lines.insert(-1, _about_surveys(result.surveys))
-    if result.n_off_global:
-        searched = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
-        off = f"{result.n_off_global} of {result.n_searched} samples{searched}"
-        lines.append(f"{off} are not at the global minimum of their proximal step: other minima of the risk are near.")
+    verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
+    quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
+    training = _describe_training(result, options.tol)
+    text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardised": options.standardise, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
-    report(options, "\n".join([*lines, f"result: {out}"]), numbers)
+    report(options, text, numbers)
+    files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
     if options.plot:
         plot_fit(result, attention, options.plot, options.force)
-        say(options, f"picture: {options.plot}")
+        files.append(f"{options.plot} shows learning curves, attention matrices and all starts.")
+    steps = _next_steps(result, estimated, options)
+    say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
     return 0 if result.converged else 1
 
 
-def _about_surveys(surveys: tuple[SurveyRecord, ...]) -> str:
-    """Return a sentence on the surveys before message passing."""
-    losses = f"lowest training loss {min(record.train_loss for record in surveys):.6g} before message passing"
-    n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in surveys)
-    n = f"{len(surveys)} survey{'s' * (len(surveys) > 1)}"
-    return f"survey propagation: {n}, {n_collapsed} of which collapsed to a single minimum ({losses})"
+def _describe_training(result: GampResult, tol: float) -> list[str]:
+    """Return sentences on the outcome of the training."""
+    lines = [
+        result.message,
+        f"The training loss is {result.train_loss:.6g}. Its gradient norm is {result.gradient_norm:.2g}; --tol "
+        f"requires at most {tol:g}.",
+    ]
+    if result.is_minimum:
+        eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
+        lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
+    if result.surveys:
+        n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
+        lowest = min(record.train_loss for record in result.surveys)
+        lines.append(
+            f"Before message passing, survey propagation made {_count(len(result.surveys), 'survey')}, {n_collapsed} "
+            f"of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
+        )
+    if result.n_off_global:
+        searched = f"{_count(result.n_searched, 'sample')} that were searched for other minima"
+        lines.append(
+            f"{result.n_off_global} of {searched} are not at the global minimum of their proximal step: other minima "
+            "of the training loss are near."
+        )
+    return lines
+
+
+def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
+    """Return proposals for the next command, the most important first."""
+    steps, out = [], shlex.quote(options.out)
+    if not result.converged:
+        steps.append(f"Continue the training from these weights: --init {out} --n-starts 1, with another --out.")
+    elif not result.is_minimum:
+        steps.append("Leave the saddle for a minimum: --escape.")
+    if not estimated.numbers["leave_one_out"]["trusted"] and "held_out" not in estimated.numbers:
+        steps.append("Measure the test error on other samples, as leave-one-out is not reliable here: --held-out 0.2.")
+    if not estimated.better:
+        steps += [
+            "If the outputs come from a layer with several heads or a value matrix, train torch.nn.MultiheadAttention. "
+            "For keys with separate weights, use run_gamp in Python with DotProductAttention(tied=False).",
+            f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
+            "more samples.",
+        ]
+    elif options.path is None:
+        steps.append("Choose the penalty λ by its leave-one-out error: --path.")
+    if len(result.starts) > 1 and not options.survey and sum(r.agreement >= AGREEMENT for r in result.starts) == 1:
+        steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
+    if not options.plot:
+        steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
+    if estimated.better:
+        law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardise' * options.standardise}"
+        steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
+    steps.append(f"Use the weights in Python: numpy.load({options.out!r})['Q'].")
+    return steps
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
@@ -256,34 +265,7 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 
 
-def add_law(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `law`."""
-    command = commands.add_parser(
-        "law", help="compare your arrays with the assumptions of the theory, and predict errors"
-    )
-    add = command.add_argument
-    add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
-    add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
-    add("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
-    add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
-    add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
-    add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
-    add("--standardise", action="store_true", help="as for fit")
-    add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
-    command.set_defaults(run=_law)
-    return command
-
-
-def _classes(text: str) -> int | str:
-    """Return the value of --classes: a number, or "auto"."""
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"needs a number of classes >= 1, or auto, got {text!r}")
-    return int(text)
-
-
-def _law(options: argparse.Namespace) -> int:
+def run_law(options: argparse.Namespace) -> int:
     """Run the command `law` and return its exit status."""
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)

@@ -1,9 +1,8 @@
-"""Files that commands read and write: checks of their paths before the work, and reports as text or JSON."""
+"""Output of commands: checks of all paths before the work, and reports as text or JSON."""
 
 import argparse
 import sys
 import tempfile
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,22 +23,6 @@ class Output(NamedTuple):
     flag: str  # the option that names it
     path: str
     kind: str  # kind of the contents, see `_core.files`
-
-
-def forgiving_streams() -> None:
-    """Replace characters that the terminal's encoding lacks, such as Greek letters, by "?" instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def add_json_and_force(command: argparse.ArgumentParser) -> None:
-    """Add the options of all commands: --json and --force."""
-    command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
-    command.add_argument(
-        "--force", action="store_true",
-        help="also replace files that this program did not write; inputs are never replaced",
-    )  # fmt: skip
 
 
 def check_extras(options: argparse.Namespace) -> None:
@@ -145,6 +128,11 @@ def say(options: argparse.Namespace, text: str) -> None:
     """Print a text: to standard error if JSON goes to standard output."""
     clear()
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
+
+
+def indent(*lines: str) -> str:
+    """Return the lines of a section, indented below its title."""
+    return "\n".join(f"  {row}" for line in lines for row in line.split("\n"))
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None:

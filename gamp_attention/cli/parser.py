@@ -1,12 +1,10 @@
-"""Parser of the command line with suggestions for misspelt words, and the options that several commands have."""
+"""Parser of the command line that suggests the nearest word for a misspelt word."""
 
 import argparse
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
-
-from gamp_attention.penalties.standard import ElasticNet
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,14 +37,3 @@ def _subparsers(parser: argparse.ArgumentParser) -> dict[Any, Any]:
     """Return the parsers of the commands by name."""
     actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return next((dict(action.choices) for action in actions), {})
-
-
-def add_l1(command: argparse.ArgumentParser) -> None:
-    """Add --l1 to a command with --lam."""
-    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
-
-
-def build_penalty(options: argparse.Namespace) -> Any:
-    """Return the elastic net if --l1 is given, otherwise None for the ridge penalty."""
-    l1 = getattr(options, "l1", 0.0)
-    return ElasticNet(options.lam, l1) if l1 else None

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RISKS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
@@ -44,7 +45,6 @@ from gamp_attention.models.model import Model, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
 from gamp_attention.penalties.standard import require_penalty, with_lam
 
-RISKS = ("asymptotic", "exact")
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
     "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
@@ -25,7 +26,7 @@ from gamp_attention.denoisers.spectral_weights import (
     weights_of_moments,
 )
 from gamp_attention.models.channels.choice import field_moments, moment_channel
-from gamp_attention.models.model import STARTS, UNINFORMED_SIZE, fill_start
+from gamp_attention.models.model import UNINFORMED_SIZE, fill_start
 from gamp_attention.results import Result
 
 DATA_STARTS = (*STARTS, "spectral", "posterior")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import ignore_float_errors
@@ -21,13 +22,13 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.damping import DAMPING
-from gamp_attention.data.dataset import RISKS, Dataset
+from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
-from gamp_attention.models.model import STARTS, Model
+from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.results import SIGNS, Result
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory

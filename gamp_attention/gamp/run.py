@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.numerics import ignore_float_errors
@@ -32,7 +33,6 @@ from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.survey import LADDER, SurveyPhase, distinct_surveys
-from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
 Start = str | ArrayLike | GampState | GampResult

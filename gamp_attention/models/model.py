@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, require_valid_attention
 from gamp_attention.losses.checks import check_attention
@@ -378,9 +379,6 @@ def has_common_variance(model: Model) -> bool:
     """Return whether all tokens have the same isotropic variance σ²."""
     gamma = model.coordinates.gamma
     return bool((gamma == gamma.flat[0]).all())
-
-
-STARTS = ("semantic", "positional", "random")
 
 
 POSITIONAL_SIZE = 0.25  # m at a positional start; in the paper's model close to the m that is learned

@@ -21,7 +21,9 @@ def is_report_without_mark(folder, report):
 
 @pytest.mark.slow
 def test_compare_draws_and_reports(tmp_path, capsys, monkeypatch, quick_comparisons):
-    monkeypatch.setattr("gamp_attention.cli.main.compare", partial(ga.compare, instances=2, rtol=1e-2))  # less work
+    monkeypatch.setattr(
+        "gamp_attention.cli.paper_model.compare", partial(ga.compare, instances=2, rtol=1e-2)
+    )  # less work
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"
     command = ["compare", "--d", "60", "--seed", "1", "--risk", "exact", "--gd-steps", "20"]
     assert main([*command, "--plot", str(picture), "--json", str(numbers)]) in (0, 1)

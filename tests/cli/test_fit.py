@@ -76,6 +76,12 @@ def sentences(n=60, L=2, d=20, seed=0):
     return x, x[:, ::-1].copy()
 
 
+def read_sections(words):
+    """Return the lines of each section of the output by its title."""
+    parts = re.findall(r"^(\S.*)\n((?:  .*\n)*)", words, re.MULTILINE)
+    return {title: [line.removeprefix("  ") for line in lines.splitlines()] for title, lines in parts}
+
+
 def stored(folder, tokens, outputs, positions=None):
     path = folder / "mine.npz"
     np.savez(path, tokens=tokens, outputs=outputs, **({} if positions is None else {"positions": positions}))
@@ -85,10 +91,10 @@ def stored(folder, tokens, outputs, positions=None):
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
-    assert "positions: from the file" in words
+    assert "The file contains positions" in words
     within = stored(tmp_path, data.tokens + data.positions, data.outputs)
     _, inside, words, second = fit(within)
-    assert "positions: not in the file. The mean token at each place is used instead." in words
+    assert "The file contains no positions. The mean token at each index is used instead" in words
     assert (beside["positions"], inside["positions"]) == ("given", "in the tokens")
     assert inside["train_loss"] == pytest.approx(beside["train_loss"], rel=1e-9)
     assert np.allclose(first["attention"], second["attention"], atol=1e-6)
@@ -133,9 +139,9 @@ def test_other_files_give_the_same(kind, tmp_path, fit):
 def test_standardised_data_do_not_depend_on_units(tmp_path, fit):
     x, y = sentences()
     _, plain, words, _ = fit(stored(tmp_path, x, y))
-    assert "not standardised" in words
+    assert "The arrays are used in their units." in words
     _, first, words, one = fit(stored(tmp_path, x, y), "--standardise")
-    assert "standardised: each coordinate of tokens and outputs is shifted by its mean" in words
+    assert "The arrays are standardised: each coordinate of tokens and outputs is shifted by its mean" in words
     scale, shift = np.linspace(1, 9, 20), np.linspace(-50, 50, 20)
     _, second, _, other = fit(stored(tmp_path, x * scale + shift, y * scale + shift), "--standardise")
     assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-8)
@@ -150,7 +156,7 @@ def test_held_out_samples_are_not_trained_on(tmp_path, fit):
     _, report, words, found = fit(path, "--held-out", "0.25", "--seed", "3")
     test = found["held_out"]
     assert len(test) == report["held_out"]["samples"] == 20
-    assert "20 held out (seed 3)" in words
+    assert "60 samples train the layer; 20 samples, selected at random with seed 3, are held out" in words
     assert report["held_out"]["test_error"] == pytest.approx(found["errors"][test].mean())
     error = found["errors"][test].std(ddof=1) / np.sqrt(20)
     assert report["held_out"]["test_error_error"] == pytest.approx(error)
@@ -169,7 +175,7 @@ def test_held_out_samples_are_not_trained_on(tmp_path, fit):
 def test_the_picture_of_a_fit(arrays, tmp_path, fit):
     path, _ = arrays
     _, _, words, _ = fit(path, "--plot", "fit.png", "--out", "picture.npz")
-    assert "picture: fit.png" in words
+    assert "fit.png shows" in words
     assert "Best of 8 starts: 'spectral" in words
     assert (tmp_path / "fit.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -201,7 +207,9 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     assert np.allclose(found["attention"].sum(axis=2), 1)
     repeated = {"constant rows": 29, "duplicate rows": 45, "zeros": 29}.get(kind)
     assert (f"{repeated} samples have the same tokens as another sample" in words) == (repeated is not None)
-    assert ("1 constant coordinates are only shifted" in words) == (kind == "constant coordinate" and bool(flags))
+    assert ("Coordinates that are constant are only shifted: 1 of them." in words) == (
+        kind == "constant coordinate" and bool(flags)
+    )
 
 
 def test_one_sample_needs_positions(tmp_path, capsys, fit):
@@ -210,7 +218,7 @@ def test_one_sample_needs_positions(tmp_path, capsys, fit):
     assert "positions: needs an array (L, d), or zeros if there are none" in capsys.readouterr().err
     status, _, words, _ = fit(stored(tmp_path, x, y, np.zeros((2, 20))))
     assert status == 0
-    assert words.startswith("1 sample of 2 tokens")
+    assert "mine.npz contains 1 sample of 2 tokens in 20 dimensions." in words
 
 
 def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
@@ -223,7 +231,7 @@ def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
     assert estimate["test_error_error"] == pytest.approx(loo.test_error_error, rel=1e-6)
     assert estimate["trusted"] == loo.trusted
     assert np.allclose(found["errors_left_out"], loo.errors, rtol=1e-5)
-    assert re.search(r"^error .*  leave-one-out$", words, re.MULTILINE)
+    assert re.search(r"^ +leave-one-out$", words, re.MULTILINE)
     assert estimate["test_error"] > found["errors"].mean()
 
 
@@ -251,8 +259,9 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     assert report["leave_one_out"]["test_error"] == pytest.approx(
         report["path"]["test_error"][report["path"]["best"]], rel=0.15
     )
-    assert "RegularizationPath: 3 values" in words
-    assert "picture: fit.path.png" in words
+    assert "The layer was trained with 3 values of λ." in words
+    assert f"describe the layer with the best λ, {best:.4g}." in words
+    assert "fit.path.png shows the test error as a function of λ." in words
     assert (tmp_path / "fit.path.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     status, report, words, _ = fit(path, "--path", "--n-starts", "1")
     assert report["path"]["lam"][:20] == pytest.approx(np.geomspace(0.01 / 30, 0.3, 20).tolist())
@@ -322,9 +331,9 @@ def test_a_layer_that_is_worse_than_none_is_no_success(flags, tmp_path, fit):
     x, y = heads()
     status, report, words, found = fit(stored(tmp_path, x, y), *flags, "--n-starts", "2")
     assert status == 0  # the training has converged
-    summary = words.splitlines()[3]
+    summary = read_sections(words)["Test error"][0]
     assert summary.startswith("WARNING: The layer predicts worse than the linear layer y = Wx, the mean output and")
-    assert "torch.nn.MultiheadAttention" in words.splitlines()[4]
+    assert "torch.nn.MultiheadAttention" in read_sections(words)["Next steps"][0]
     assert summary == f"WARNING: {report['verdict']}"
     assert report["better_than_references"] is False
     estimate = report["leave_one_out"]
@@ -342,12 +351,14 @@ def test_a_layer_that_the_data_are_made_of_is_a_success(flags, tmp_path, fit):
     status, report, words, found = fit(path, *flags)
     assert status == 0
     assert "WARNING" not in words
-    assert words.splitlines()[3] == report["verdict"]
+    assert read_sections(words)["Test error"][0] == report["verdict"]
+    assert "MultiheadAttention" not in words
     assert report["verdict"].startswith("The layer predicts better than the linear layer y = Wx, the mean output and")
     assert report["better_than_references"] is True
     estimate = report["leave_one_out"]
     assert estimate["test_error"] < 0.5 * estimate["linear_test_error"] < 0.5 * estimate["zero_test_error"]
-    rows = [line.split() for line in words.splitlines() if line.startswith(("this layer", "linear", "mean o", "y = 0"))]
+    lines = read_sections(words)["Test error"]
+    rows = [line.split() for line in lines if line.startswith(("this layer", "linear", "mean o", "y = 0"))]
     assert [float(row[-1].partition("(")[0]) for row in rows] == pytest.approx(
         [report["held_out" if "--held-out" in flags else "leave_one_out"][f"{name}test_error"]
          for name in ("", "linear_", "mean_", "zero_")],
@@ -360,10 +371,11 @@ def test_a_layer_that_the_data_are_made_of_is_a_success(flags, tmp_path, fit):
 
 def test_weights_that_have_not_converged_are_compared_too(arrays, tmp_path, fit):
     path, _ = arrays
-    status, report, _, _ = fit(path, "--max-iter", "1", "--n-starts", "1", "--out", "cut.npz")
+    status, report, words, _ = fit(path, "--max-iter", "1", "--n-starts", "1", "--out", "cut.npz")
     assert status == 1
     assert not report["leave_one_out"]["trusted"]
     assert "which is not reliable here: compare with --held-out 0.2" in report["verdict"]
+    assert "--init cut.npz" in read_sections(words)["Next steps"][0]
 
 
 def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path):
@@ -404,7 +416,7 @@ def test_surveys_of_random_starts_end_at_the_minimum_of_the_teachers_weights(tmp
     status, report, words, stored = fit(tmp_path / "mine.npz", *start, "--survey")
     given = ga.Dataset(data.tokens, data.outputs, data.positions)
     assert status == 0
-    assert "survey propagation: 2 surveys, 2 of which collapsed to a single minimum" in words
+    assert "survey propagation made 2 surveys, 2 of which collapsed to a single minimum." in words
     assert report["train_loss"] < 0.9 * plain["train_loss"]
     assert report["train_loss"] <= ga.run_gamp(given, data.Q_star).train_loss * (1 + 1e-6)
     assert ga.train_loss(given, stored["Q"]) == pytest.approx(report["train_loss"])

@@ -11,6 +11,14 @@ SCRIPT = "import sys\nfrom gamp_attention.cli.main import main\nif __name__ == '
 HANDLER = "signal.getsignal(signal.SIGINT)"
 
 
+def replaced_solver(name):
+    """Return code that runs the command line with a function in place of the solver of `solve`."""
+    return (
+        f"import gamp_attention.cli.paper_model as module\nmodule.solve_state_evolution = {name}\n"
+        "from gamp_attention.cli.main import main\nsys.exit(main())"
+    )
+
+
 def wait_until_mapped(process, library):
     """Wait until a process has loaded a compiled module of a library."""
     maps, began = Path(f"/proc/{process.pid}/maps"), time.monotonic()
@@ -37,8 +45,7 @@ def test_ctrl_c_during_imports_leaves_one_line(start, tmp_path, library, way):
 
 def test_once_it_has_begun_the_command_tells(start):
     wait = "def wait(*_, **__):\n    print('begun', flush=True); time.sleep(60)\n"
-    code = f"import sys, time\nimport gamp_attention.cli.main as module\n{wait}module.solve_state_evolution = wait\n"
-    process = start("-c", f"{code}sys.exit(module.main())  # gamp_attention.cli.main", "solve")
+    process = start("-c", f"import sys, time\n{wait}{replaced_solver('wait')}", "solve")
     assert process.stdout.readline() == "begun\n"
     assert interrupted(process).startswith(
         "gamp-attention solve: interrupted, nothing was written: run the same command again"
@@ -63,9 +70,7 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
         "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
         "    press(); time.sleep(30); sys.exit('went on')\n"
     )
-    head = "import ctypes, os, signal, sys, time\nimport gamp_attention.cli.main as module\n"
-    code = f"{head}{work}module.solve_state_evolution = work\nsys.exit(module.main())  # gamp_attention.cli.main"
-    process = start("-c", code, "solve")
+    process = start("-c", f"import ctypes, os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
     message = process.communicate(timeout=25)[1]
     assert process.returncode == 130
     assert message.startswith("gamp-attention solve: interrupted")
@@ -78,8 +83,6 @@ def test_an_error_that_an_interrupt_caused_counts_as_the_interrupt(start):
         "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
         "    except KeyboardInterrupt: raise ImportError('a library turned the interrupt into this') from None\n"
     )
-    head = "import os, signal, sys, time\nimport gamp_attention.cli.main as module\n"
-    code = f"{head}{work}module.solve_state_evolution = work\nsys.exit(module.main())  # gamp_attention.cli.main"
-    process = start("-c", code, "solve")
+    process = start("-c", f"import os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
     assert process.communicate(timeout=25)[1].startswith("gamp-attention solve: interrupted")
     assert process.returncode == 130

@@ -80,7 +80,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
     def again(*_, **__):
         raise finished
 
-    monkeypatch.setattr("gamp_attention.cli.main.compare", again)
+    monkeypatch.setattr("gamp_attention.cli.paper_model.compare", again)
     command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
     assert main(command) == 130
     out, err = capsys.readouterr()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check, hashes
+from gamp_attention._core.choices import SOLVERS, STARTS
 from gamp_attention.models.model import (
-    STARTS,
     Model,
     has_common_variance,
     has_omega,
@@ -66,7 +66,6 @@ def _is_unused(f: Field[Any], value: Any) -> bool:
     return bool(f.metadata.get("later")) and getattr(value, f.name) == f.default
 
 
-METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
 CELL_FORMAT = 2  # part of every key; increase it if the same cell gives other numbers
 
@@ -120,7 +119,7 @@ def grid(
     ds = _axis("d", d, lambda n, v: check.integer(n, v, low=1))
     seeds = _axis("seed", seed, lambda n, v: check.integer(n, v, low=0))
     branches = _axis("branch", branch, lambda n, v: check.choice(n, v, STARTS))
-    methods = _axis("method", method, lambda n, v: check.choice(n, v, METHODS))
+    methods = _axis("method", method, lambda n, v: check.choice(n, v, SOLVERS))
     if set(methods) != {"SE"} and round(min(alphas) * min(ds)) < 1:
         raise check.fail("alpha", min(alphas), f"at least one sample, alpha * d >= 1 at d = {min(ds)}")
     cells = [

@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RISKS
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
 from gamp_attention.damping import DAMPING
-from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import sample
 from gamp_attention.experiments.sweeps.cells import Cell, base_digest, cell_key

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import SOLVERS, STARTS
 from gamp_attention._core.display import Rows
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
-from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, METHODS, Cell, base_digest, expand_cells, grid
+from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, Cell, base_digest, expand_cells, grid
 from gamp_attention.experiments.sweeps.jobs import SettingOptions, Settings, chains, row_overlaps
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
-from gamp_attention.models.model import STARTS, Model, require_model
+from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Result
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str
 def _values(name: str, parameters: list[dict[str, Any]]) -> list[Any]:
     """Return the distinct values on an axis, in an order that does not depend on the order of the cells."""
     values = {cell[name] for cell in parameters} - {None}
-    words: dict[str, tuple[str, ...]] = {"method": METHODS, "branch": STARTS}
+    words: dict[str, tuple[str, ...]] = {"method": SOLVERS, "branch": STARTS}
     return sorted(values, key=words[name].index) if name in words else sorted(values)
 
 

@@ -12,9 +12,10 @@ from itertools import product
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RESPONSES, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention.models.model import PARAMETERS, STARTS, Model, parameter_value, require_model
+from gamp_attention.models.model import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
 from gamp_attention.state_evolution.continuation import arclength
 from gamp_attention.state_evolution.continuation.arclength import Curve
@@ -22,7 +23,7 @@ from gamp_attention.state_evolution.continuation.crossings import Crossing, cros
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
 from gamp_attention.state_evolution.fixed_points.observables import stationary_loss
-from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import DESCENTS
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
@@ -151,7 +152,6 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
     )
 
 
-DESCENTS = ("gd", "momentum", "nesterov", "sgd")
 USED_BY = {
     "lr": DESCENTS, "momentum": ("momentum", "nesterov"), "batch": ("sgd",), "damping": ("gamp", "survey"),
     "parisi": ("survey",),

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import STARTS
 from gamp_attention._core.numerics import psd_root
 from gamp_attention.denoisers.input import initial_variances
-from gamp_attention.models.model import STARTS, UNINFORMED_SIZE, Model, fill_start
+from gamp_attention.models.model import UNINFORMED_SIZE, Model, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 

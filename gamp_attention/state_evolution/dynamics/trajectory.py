@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import DESCENTS
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
@@ -24,7 +25,6 @@ from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.descent_paths import (
-    DESCENTS,
     DescentMethod,
     DescentPaths,
     descent_method,

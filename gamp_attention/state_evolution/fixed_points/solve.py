@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
@@ -34,7 +35,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     newton,
     newton_step,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import (
     StateEvolutionHistory,
     StateEvolutionResult,

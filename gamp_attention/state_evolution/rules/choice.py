@@ -3,13 +3,13 @@
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RULES
 from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.equations.channel import n_white
 from gamp_attention.state_evolution.rules.rule import Rule
 from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
 from gamp_attention.state_evolution.rules.split import SplitRule
 
-RULES = ("auto", "split", "lines", "sobol")
 MAX_SPLIT_FIELDS = 6  # largest number L (r + t) of white coordinates for the split rule, a product over coordinates
 
 

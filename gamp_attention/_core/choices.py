@@ -1,0 +1,8 @@
+"""Names that arguments accept, in one module without other imports: the command line lists them without the solvers."""
+
+STARTS = ("semantic", "positional", "random")  # starts of all solvers, named after the solution that they lead to
+RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are
+RULES = ("auto", "split", "lines", "sobol")  # quadrature rules of state evolution
+RESPONSES = ("stein", "derivative")  # formulas for V̂
+DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods whose trajectories are predicted
+SOLVERS = ("SE", "GAMP", "GD")  # solvers of the cells of a sweep

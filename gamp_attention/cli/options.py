@@ -1,0 +1,279 @@
+"""Options of all commands. This module loads no solver, so that help and misspelt options are answered at once."""
+
+import argparse
+from typing import Any
+
+from gamp_attention._core.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS
+from gamp_attention._version import __version__
+from gamp_attention.cli.parser import Parser
+
+VALUES = 20  # number of values of --path without values
+LAYER = (
+    "one attention layer with one head, queries equal to keys, weights of low rank, and no value matrix: "
+    "f(x) = softmax(z zᵀ) x with z = x Q/√d"
+)
+ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
+FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced numbers"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = Parser(prog="gamp-attention", description="Message passing on dot-product attention.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    builders = (_add_compare, _add_fit, _add_law, _add_solve, _add_trajectory, _add_sweep, _add_boundaries)
+    for add_command in builders:
+        _add_json_and_force(add_command(commands))
+    return parser
+
+
+def _add_compare(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `compare`."""
+    command = commands.add_parser("compare", help="compare GAMP, state evolution and gradient descent on one instance")
+    _add_model(command)
+    command.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
+    command.add_argument("--risk", choices=RISKS, default="asymptotic")
+    command.add_argument("--gd-steps", type=int, help="steps of plain gradient descent")
+    command.add_argument(
+        "--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)"
+    )
+    return command
+
+
+def _add_fit(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `fit`."""
+    about = (
+        f"Train {LAYER}, on your own arrays. For several heads or value matrices use torch.nn.MultiheadAttention; for "
+        "keys with separate weights, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
+        "converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of the output states "
+        "whether the layer predicts better than a constant and than a linear layer."
+    )
+    command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
+    add = command.add_argument
+    add(
+        "data", metavar="DATA",
+        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
+        "file, a folder of .npy files, or a .pt file with a dict of tensors",
+    )  # fmt: skip
+    add("--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q")
+    add(
+        "--n-starts", type=int, default=8, metavar="K",
+        help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
+    )  # fmt: skip
+    add(
+        "--survey", action="store_true",
+        help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
+        "surveys from each start, and two more from random starts",
+    )  # fmt: skip
+    add("--rank", type=int, default=1, help="columns of Q (default 1)")
+    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    _add_l1(command)
+    _add_path(command)
+    add(
+        "--standardise", action="store_true",
+        help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
+        "standard deviation (default: arrays are used without change)",
+    )  # fmt: skip
+    test_help = "fraction of the samples, drawn at random, to test on (default 0)"
+    add("--held-out", type=float, default=0.0, metavar="FRACTION", help=test_help)
+    add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
+    add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
+    add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
+    add("--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum")
+    add("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
+    add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")
+    add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)")
+    return command
+
+
+def _add_law(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `law`."""
+    command = commands.add_parser(
+        "law", help="compare your arrays with the assumptions of the theory, and predict errors"
+    )
+    add = command.add_argument
+    add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
+    add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
+    add("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
+    add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
+    add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
+    add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
+    add("--standardise", action="store_true", help="as for fit")
+    add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
+    return command
+
+
+def _add_solve(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `solve`."""
+    command = commands.add_parser("solve", help="solve for a fixed point of state evolution")
+    _add_model(command)
+    _add_l1(command)
+    command.add_argument("--init", choices=STARTS, default="semantic")
+    command.add_argument("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
+    command.add_argument("--rule", choices=RULES, default="auto")
+    command.add_argument(
+        "--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)"
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    return command
+
+
+def _add_trajectory(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `trajectory`."""
+    command = commands.add_parser(
+        "trajectory", help="predict every iteration of message passing or gradient descent for large d"
+    )
+    _add_model(command)
+    _add_l1(command)
+    command.add_argument("--init", choices=STARTS, default="semantic")
+    command.add_argument(
+        "--method",
+        choices=("gamp", "survey", *DESCENTS),
+        default="gamp",
+        help="algorithm whose iterations are predicted (default gamp)",
+    )
+    command.add_argument(
+        "--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)"
+    )
+    command.add_argument(
+        "--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there"
+    )
+    command.add_argument("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
+    command.add_argument("--n-iter", type=int, default=20, help="number of iterations (default 20)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
+    return command
+
+
+def _add_sweep(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `sweep`."""
+    command = commands.add_parser(
+        "sweep", help="run solvers on a grid of parameters, resumable, on any number of processes"
+    )
+    add = command.add_argument
+    add("folder", metavar="FOLDER", help="folder of the finished cells; run the same command again to continue")
+    add("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
+    add("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional fraction ω")
+    add("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
+    add("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="standard deviation of tokens")
+    add("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
+    add("--method", nargs="+", choices=SOLVERS, default=["SE"], help="solvers (default SE)")
+    add(
+        "--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="starts (default semantic and positional)"
+    )
+    add("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
+    add("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
+    add("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
+    add("--risk", choices=RISKS, default="exact", help="risk of GAMP and GD (default exact)")
+    add("--cold", action="store_true", help="do not start cells from the solutions of their neighbours")
+    add("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
+    _add_workers(command)
+    return command
+
+
+def _add_boundaries(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `boundaries`."""
+    command = commands.add_parser("boundaries", help="compute phase boundaries α_c, α_l and spinodals, with errors")
+    add = command.add_argument
+    add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
+    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several values of λ")
+    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several values of σ")
+    add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
+    add("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
+    add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
+    add("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
+    add("--folder", help="folder of finished results, from which the command resumes")
+    add("--plot", metavar="FILE", help="save a picture")
+    _add_workers(command)
+    return command
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
+    command.add_argument("--omega", type=float, default=0.3, help="positional fraction ω of the task (default 0.3)")
+    command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    command.add_argument("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
+
+
+def _add_l1(command: argparse.ArgumentParser) -> None:
+    """Add --l1 to a command with --lam."""
+    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
+
+
+def _add_path(command: argparse.ArgumentParser) -> None:
+    """Add --path."""
+    command.add_argument(
+        "--path", type=numbers, nargs="*", metavar="LAM",
+        help=f"choose λ by its leave-one-out error, among the given values ({FORM}) or, without values, among {VALUES} "
+        "values around --lam and further values if the best value lies at the edge; prints a table, and with --plot "
+        "saves a second picture",
+    )  # fmt: skip
+
+
+def _add_json_and_force(command: argparse.ArgumentParser) -> None:
+    """Add the options of all commands: --json and --force."""
+    command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+    command.add_argument(
+        "--force", action="store_true",
+        help="also replace files that this program did not write; inputs are never replaced",
+    )  # fmt: skip
+
+
+def _add_workers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of processes on this machine (default: this process, with threads)",
+    )
+    command.add_argument(
+        "--dask", metavar="ADDRESS", help="scheduler of a dask cluster whose workers can access the folder"
+    )
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of an argument: a number, or FIRST:LAST:COUNT."""
+    limit = 100_000
+    try:
+        if ":" not in text:
+            return [float(text)]
+        first, last, count = text.split(":")
+        if not 1 <= int(count) <= limit:
+            raise ValueError
+        import numpy as np  # loaded for ranges only, because help does not need it
+
+        return np.linspace(float(first), float(last), int(count)).tolist()
+    except ValueError:
+        form = f"a number or FIRST:LAST:COUNT of at most {limit} numbers"
+        raise argparse.ArgumentTypeError(f"needs {form}, got {text!r}") from None
+
+
+def matrix(text: str) -> list[list[float]]:
+    """Return a square matrix from text, with entries separated by commas and rows by slashes or semicolons."""
+    try:
+        rows = [[float(entry) for entry in row.split(",")] for row in text.replace(";", "/").split("/")]
+    except ValueError:
+        rows = []
+    if not rows or any(len(row) != len(rows) for row in rows):
+        needs = f"a square matrix, {ROWS}, since a shell ends a command at a semicolon"
+        raise argparse.ArgumentTypeError(f"needs {needs}, got {text!r}")
+    return rows
+
+
+def _classes(text: str) -> int | str:
+    """Return the value of --classes: a number, or "auto"."""
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"needs a number of classes >= 1, or auto, got {text!r}")
+    return int(text)
+
+
+def build_penalty(options: argparse.Namespace) -> Any:
+    """Return the elastic net if --l1 is given, otherwise None for the ridge penalty."""
+    from gamp_attention.penalties.standard import ElasticNet  # loads compiled code, which help does not need
+
+    l1 = getattr(options, "l1", 0.0)
+    return ElasticNet(options.lam, l1) if l1 else None
