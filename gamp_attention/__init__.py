@@ -99,6 +99,7 @@ from gamp_attention.models import (
     MixtureModel,
     Model,
     SampledLaw,
+    SequenceModel,
     SoftmaxTeacher,
     attention_model,
     coordinate_law,
@@ -107,6 +108,7 @@ from gamp_attention.models import (
     mixture_model,
     paper_model,
     power_law_spectrum,
+    sequence_model,
     sign_positions,
     sparse_teacher,
     subset_positions,
@@ -135,7 +137,7 @@ __all__ = [
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "minimize_risk", "mixture_model",
     "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
+    "sample", "sequence_model", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
 ]  # fmt: skip
 _COMMON = tuple(__all__)
 
@@ -146,7 +148,7 @@ __all__ += [
     "GampResult", "History", "IntensityLabels", "IterationOptions", "KinkWarning", "LeaveOneOut",
     "LinearBaseline", "LinearFit", "LogisticLabels", "MixtureModel", "Model", "MultinomialLoss",
     "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath",
-    "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult",
+    "SampledLaw", "SequenceModel", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult",
     "Status", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "Sweep", "Trajectory",
     "bayes_fixed_points", "continue_branch", "coordinate_law", "denoise",
     "fit_linear_baseline", "initial_survey", "law_from_samples", "local_pool", "power_law_spectrum", "reference_errors",
