@@ -137,7 +137,8 @@ __all__ = [
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "minimize_risk", "mixture_model",
     "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "sequence_model", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
+    "sample", "sequence_model", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss",
+    "trajectory",
 ]  # fmt: skip
 _COMMON = tuple(__all__)
 
@@ -148,8 +149,8 @@ __all__ += [
     "GampResult", "History", "IntensityLabels", "IterationOptions", "KinkWarning", "LeaveOneOut",
     "LinearBaseline", "LinearFit", "LogisticLabels", "MixtureModel", "Model", "MultinomialLoss",
     "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath",
-    "SampledLaw", "SequenceModel", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult",
-    "Status", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "Sweep", "Trajectory",
+    "SampledLaw", "SequenceModel", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord",
+    "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "Sweep", "Trajectory",
     "bayes_fixed_points", "continue_branch", "coordinate_law", "denoise",
     "fit_linear_baseline", "initial_survey", "law_from_samples", "local_pool", "power_law_spectrum", "reference_errors",
     "sign_positions", "sparse_teacher", "spectral_directions", "spectral_overlap", "subset_positions",

@@ -187,7 +187,7 @@ class Graph:
     def _simplify(self, name: str, arguments: tuple[int, ...], values: list[float | None]) -> int | None:
         """Return the index of a simpler operation of the same value, or None."""
         if name == "where":
-            condition, a, b = arguments
+            a, b = arguments[1:]
             if values[0] is not None:
                 return a if values[0] else b
             return a if a == b else None

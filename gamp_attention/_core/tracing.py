@@ -84,8 +84,8 @@ class Number:
 
     def _refuse(self, *_: Any) -> Any:
         raise UntraceableError(
-            "cannot use a number that depends on the arguments as an index, a Python int or a Python float; use np.where "
-            "to choose between values"
+            "cannot use a number that depends on the arguments as an index, a Python int or a Python float; "
+            "use np.where to choose between values"
         )
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = _refuse
@@ -212,6 +212,7 @@ _UFUNCS: dict[Any, Callable[..., Any]] = dict(
     np._core.umath.clip: lambda x, low, high: _minimum(_maximum(x, low), high),  # type: ignore[attr-defined]
     np.square: lambda x: x * x,
     np.positive: lambda x: x,
+    np.conjugate: lambda x: x,
     np.cbrt: lambda x: _operation("sign", np.sign)(x) * _operation("pow", np.power)(abs(x), 1 / 3),
     np.exp2: lambda x: _exp(x * math.log(2)),
     np.log2: lambda x: _log(x) / math.log(2),
@@ -234,9 +235,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.asarray(value, dtype=object).view(np.ndarray)
     if isinstance(value, Number):
-        box = np.empty((), dtype=object)
-        box[()] = value
-        return box
+        return _box(value)
     return np.asarray(value, dtype=object)
 
 
@@ -325,7 +324,7 @@ def _array_maker(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         if function in (np.array, np.asarray, np.ascontiguousarray, np.copy) and _is_recorded(args[0]):
-            return _traced(np.array(_strip(args[0]), dtype=object)) if np.ndim(_strip(args[0])) else args[0]
+            return args[0] if isinstance(args[0], Number) else _traced(np.array(args[0], dtype=object))
         if function is np.full and _is_recorded(args[1:2]):
             result = np.empty(args[0], dtype=object)
             result[...] = _plain(args[1])
@@ -406,8 +405,8 @@ class _Rebinder:
     def callable(self, function: Any) -> Any:
         """Return a copy of any callable object."""
         converted = self.convert(function)
-        if converted is function and not isinstance(function, (type, np.ufunc)) and hasattr(type(function), "__call__"):
-            call = type(function).__call__
+        if converted is function and not isinstance(function, (type, np.ufunc)):
+            call = getattr(type(function), "__call__", None)  # noqa: B004
             if isinstance(call, FunctionType):
                 return MethodType(self._copy(call), function)
         return converted
@@ -469,7 +468,7 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
             if others.shape != result.shape:
                 raise UntraceableError(f"needs one shape of its result, got {result.shape} and {others.shape}")
             condition = Number(recorder, asked[number])
-            result = _SELECT(condition, result, others) if result.ndim else _box(_where(condition, result[()], others[()]))
+            result = np.asarray(_SELECT(_box(condition), result, others), dtype=object)
         return result
 
     result = run({})
@@ -488,7 +487,7 @@ def _as_result(result: Any) -> np.ndarray:
     if isinstance(result, Number):
         return _box(result)
     if isinstance(result, (list, tuple)):
-        result = np.array(_strip(result), dtype=object)
+        result = np.array(result, dtype=object)
     return np.asarray(result, dtype=object).view(np.ndarray)
 
 

@@ -7,7 +7,7 @@ content, so that compiled code which is stored on disk is found by every process
 """
 
 import sys
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +125,7 @@ class SequenceLoss(NamedTuple):
         return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
 
 
-@lru_cache(maxsize=None)
+@cache
 def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
     """Return the loss of a traced function; the class is made once for each content."""
     name = f"SequenceLoss_{hash_bytes(repr(spec).encode())}"

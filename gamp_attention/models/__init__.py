@@ -22,7 +22,7 @@ from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearL
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
-    "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SequenceModel", "SoftmaxTeacher",
-    "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model", "paper_model",
-    "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher", "subset_positions",
+    "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SequenceModel",
+    "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model",
+    "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher", "subset_positions",
 ]  # fmt: skip

@@ -10,7 +10,6 @@ loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from traceback import extract_tb
@@ -360,7 +359,7 @@ def _complete_spec(spec: SequenceSpec, labels: SequenceLabels, name: str, t: int
     _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
-    constant = not derivatives_depend(derivatives, spec)
+    constant = not spec.program.has_choices and not _hessian_depends(derivatives, spec)
     lowest = float(eigenvalues.min()) if constant else -np.inf
     size = np.abs(eigenvalues).max() + 1
     if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
@@ -375,7 +374,7 @@ def _complete_spec(spec: SequenceSpec, labels: SequenceLabels, name: str, t: int
     )
 
 
-def derivatives_depend(derivatives: Program, spec: SequenceSpec) -> bool:
+def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
     """Return whether the Hessian depends on targets or fields."""
     return derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).reduced().depends_on(0)
 
