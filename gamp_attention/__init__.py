@@ -58,8 +58,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "models": (
         "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
         "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw",
-        "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model",
-        "paper_model", "power_law_spectrum", "sign_positions", "sparse_teacher", "subset_positions",
+        "SequenceModel", "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples",
+        "mixture_model", "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher",
+        "subset_positions",
     ),
     "penalties": ("ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),

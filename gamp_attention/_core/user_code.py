@@ -49,6 +49,10 @@ class Registry:
         methods = [*map(_name, self.needed), *self.optional]
         self._methods[cls] = {name: user_kernel(vars(cls)[name]) for name in methods if name in vars(cls)}
 
+    def add_like(self, cls: type, registered: type) -> None:
+        """Register a class that has all methods of a registered class."""
+        self._methods[cls] = self._methods[registered]
+
     def __contains__(self, cls: Any) -> bool:
         return cls in self._methods
 

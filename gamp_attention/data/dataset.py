@@ -40,6 +40,7 @@ from gamp_attention.losses.attention import (
 )
 from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.model import Model, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
@@ -80,7 +81,7 @@ class Dataset(DisplayMixin):
         `mixture_model`.
     source_means : (S, d) mean of x + p in each source; the positions, except in mixtures.
     Q_star : (d, t) teacher weights, or None.
-    targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
+    targets : (n, L, L) teacher attention matrices T[xQ*/√d], or the targets (n, ...) of a `sequence_model`, or None.
     labels : (n, P) labels of a `LabelledDataset`, else None.
     model : the Model from which the samples were drawn, or None.
 
@@ -544,6 +545,8 @@ class LabelledDataset(Dataset):
         params = labels if weights is None else np.column_stack([labels, weights])
         risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
         vars(self).update(_risks=risks, labels=labels, sample_weight=weights)
+        if isinstance(loss, SequenceLoss):
+            vars(self).update(targets=labels.reshape(n, *loss.spec.target_shape))
 
 
 def label_dataset(

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core import types
 from numba.core.types import float64, int64
 
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, overload
+from gamp_attention._core.compiled import inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
@@ -88,9 +87,8 @@ class Workspace(NamedTuple):
     n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
 
 
-_N, _M, _B, _I = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # numba types of these classes, for indirect calls
-WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _I, _I))
+_B = np.empty((1, 1, 1))
+METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # numba type, for indirect calls
 
 
 def make_metric(V: np.ndarray) -> Metric:
@@ -230,23 +228,36 @@ def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
 
 
 @inner_kernel
+def fill_lowest_direction(hess, direction):
+    """Fill direction (k,) with the eigenvector of the smallest eigenvalue; return the smallest and the largest one.
+
+    Both are NaN if the matrix is not finite. Compiled once for all losses.
+    """
+    k = direction.shape[0]
+    for i in range(k):
+        for j in range(k):
+            if not np.isfinite(hess[i, j]):
+                return np.nan, np.nan
+    spectrum, vectors = np.linalg.eigh(hess)
+    for i in range(k):
+        direction[i] = vectors[i, 0]
+    return spectrum[0], spectrum[k - 1]
+
+
+@inner_kernel
 def descend_from_saddle(loss, p, omega, metric, z, value, ws):
-    """Move z along the most negative curvature of ws.hess until the objective is below `value`.
+    """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 
     Returns False, with z unchanged, if there is no negative curvature.
     """
     k = z.shape[0]
-    for i in range(k):
-        for j in range(k):
-            if not np.isfinite(ws.hess[i, j]):
-                return False
-    spectrum, vectors = np.linalg.eigh(ws.hess)
-    if spectrum[0] > -1e-10 * max(abs(spectrum[k - 1]), metric.smallest):
+    smallest, largest = fill_lowest_direction(ws.hess, ws.step)
+    if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
         return False
     t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
         for i in range(k):
-            ws.trial[i] = z[i] + t * vectors[i, 0]
+            ws.trial[i] = z[i] + t * ws.step[i]
         if objective(loss, p, omega, metric, ws.trial, ws.loss) < value:
             assign(z, ws.trial)
             return True
@@ -351,14 +362,14 @@ def _fill_step(metric, definite, ws):
     return definite
 
 
-@loss_kernel(TableSlots.MINIMISE_FROM, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
+@sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Minimise the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
     of relative size LAST_STEP. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
     """
-    value, outcome = minimise_in_numbers(load_from(loss), p, omega, metric, z, ws, n_known)
+    value, outcome = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome

@@ -47,10 +47,9 @@ class TableSlots(IntEnum):
     DIFFERENTIATE = 0
     OBJECTIVE = 1
     OBJECTIVE_DERIVATIVES = 2
-    MINIMISE_FROM = 3
-    IS_UNIQUE = 4
-    GRADIENT = 5
-    LOSS = 6  # first word of the loss; the words before it are addresses of kernels
+    IS_UNIQUE = 3
+    GRADIENT = 4
+    LOSS = 5  # first word of the loss; the words before it are addresses of kernels
 
 
 class LossKernel(NamedTuple):

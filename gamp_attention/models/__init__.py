@@ -16,12 +16,13 @@ from gamp_attention.models.glm import GLMModel, glm_model
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
 from gamp_attention.models.model import Model
 from gamp_attention.models.own_law import DataLaw, Departure
+from gamp_attention.models.sequence import SequenceModel, sequence_model
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, SoftmaxTeacher
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
-    "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SoftmaxTeacher",
-    "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model", "paper_model",
-    "power_law_spectrum", "sign_positions", "sparse_teacher", "subset_positions",
+    "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SequenceModel",
+    "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model",
+    "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher", "subset_positions",
 ]  # fmt: skip

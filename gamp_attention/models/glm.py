@@ -14,6 +14,7 @@ from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
+from gamp_attention.losses.sequence import SequenceLoss, require_targets
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
@@ -103,6 +104,8 @@ def require_loss(loss: Any) -> Any:
 
 def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:
     """Return labels as an array (n, P); raise ValueError if the loss cannot be evaluated with them."""
+    if isinstance(loss, SequenceLoss):  # its derivatives are exact, and `sequence_model` has verified the rest
+        return require_targets(labels, loss, n, n_tokens, rank)
     labels = np.ascontiguousarray(check.array("labels", labels, (n, "P")))
     width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
     if type(loss) in DEFAULT_LABELS and labels.shape[1] != width:

@@ -1,0 +1,211 @@
+"""Losses of sequence multi-index models: functions of a target and of fields that were traced from plain Python.
+
+A `SequenceLoss` is a registered loss (`gamp_attention.losses.point`) whose class is made for one traced function. The
+class contains the function as a `Program`. Its derivatives follow by differentiation of the program, and numba receives
+both as machine instructions (`gamp_attention._core.emission`). The name of the class contains a hash of all of its
+content, so that compiled code which is stored on disk is found by every process that traces the same function.
+"""
+
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from gamp_attention._core import check
+from gamp_attention._core.emission import emit
+from gamp_attention._core.expressions import Graph, Program
+from gamp_attention._core.hashes import hash_bytes
+from gamp_attention.losses.registration import LOSSES, register_loss
+
+MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
+
+
+class SequenceSpec(NamedTuple):
+    """Content of a `SequenceLoss`: plain data, which identifies its class in all processes.
+
+    Attributes
+    ----------
+    program : the loss as a function of the entries of the target, followed by the L r fields in row-major order.
+    target_shape : shape of a target.
+    n_tokens, rank : shape (L, r) of the fields.
+    lowest_value : lower bound of the loss.
+    lowest_curvature : lower bound of the eigenvalues of the Hessian; −inf if none is known.
+    convex : True if the loss is a convex function of the fields.
+    even, rotations : True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O.
+    """
+
+    program: Program
+    target_shape: tuple[int, ...]
+    n_tokens: int
+    rank: int
+    lowest_value: float
+    lowest_curvature: float
+    convex: bool
+    even: bool
+    rotations: bool
+
+    @property
+    def n_targets(self) -> int:
+        """Number of entries of a target."""
+        return int(np.prod(self.target_shape, dtype=int))
+
+    @property
+    def n_fields(self) -> int:
+        """Number of fields L r."""
+        return self.n_tokens * self.rank
+
+    def evaluate(self, targets: np.ndarray, fields: np.ndarray) -> np.ndarray:
+        """Return losses (N,) for targets (N, P) and fields (N, L, r), without compiled code."""
+        inputs = [*targets.T, *fields.reshape(len(fields), -1).T]
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
+
+
+def differentiate_twice(program: Program, n_targets: int) -> Program:
+    """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
+
+    Raises
+    ------
+    ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    """
+    graph = Graph(program.n_inputs)
+    (value,) = graph.include(program, graph.inputs)
+    fields = range(n_targets, program.n_inputs)
+    gradient = [graph.derivative(value, i) for i in fields]
+    hessian = []
+    for slope, i in zip(gradient, fields, strict=True):
+        hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
+        if len(graph.code) > MAX_OPERATIONS:
+            k = len(fields)
+            needs = f"a Hessian of at most {MAX_OPERATIONS} operations"
+            raise ValueError(f"student: needs {needs}, got more for L r = {k} fields; reduce n_tokens or rank")
+    return graph.program([value, *gradient, *hessian])
+
+
+@register_loss
+class SequenceLoss(NamedTuple):
+    """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function.
+
+    Attributes
+    ----------
+    lowest_value, lowest_curvature : lower bounds of the loss and of the eigenvalues of its Hessian.
+    """
+
+    lowest_value: float = 0.0
+    lowest_curvature: float = -np.inf
+    spec = None  # type: ignore[misc]
+
+    def value(self, p, z):
+        """Return ℓ. Compiled code."""
+        return _value(self, p, z)
+
+    def derivatives(self, p, z, grad, hess):
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
+        return _derivatives(self, p, z, grad, hess)
+
+    def floor(self, p):
+        """Return a lower bound of ℓ. Compiled code."""
+        return self.lowest_value
+
+    def curvature(self, p, n_fields, radius):
+        """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
+        return self.lowest_curvature
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
+        import torch
+
+        spec: SequenceSpec = self.spec  # type: ignore[assignment]
+        return spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+
+    def __reduce__(self) -> Any:
+        return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
+
+
+@cache
+def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
+    """Return the loss of a traced function; the class is made once for each content."""
+    name = f"SequenceLoss_{hash_bytes(repr(spec).encode())}"
+    traits = {"convex": spec.convex, "even": spec.even, "rotations": spec.rotations}
+    cls = type(name, (SequenceLoss,), {"__module__": __name__, "__slots__": (), "spec": spec, **traits})
+    LOSSES.add_like(cls, SequenceLoss)
+    setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
+    return cls(spec.lowest_value, spec.lowest_curvature)
+
+
+def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
+    """Return targets (n, P), from rows (n, P) or an array (n, ...) in the shape of the targets.
+
+    Raises
+    ------
+    TypeError : if the targets are not real numbers.
+    ValueError : if they have another shape, if the loss is for other numbers of tokens and columns, or if the loss is
+        not finite at random fields.
+    """
+    spec: SequenceSpec = loss.spec  # type: ignore[assignment]
+    if (n_tokens, rank) != (spec.n_tokens, spec.rank):
+        needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
+        raise check.fail("loss", f"(L, r) = {(n_tokens, rank)}", needs)
+    if check.ndim("labels", labels) == 1 + len(spec.target_shape) != 2:
+        given = check.array("labels", labels, (n_samples, *spec.target_shape))
+        labels = given.reshape(n_samples, spec.n_targets)
+    rows = np.ascontiguousarray(check.array("labels", labels, (n_samples, spec.n_targets)))
+    fields = np.random.default_rng(0).standard_normal((min(len(rows), 5), n_tokens, rank))
+    values = spec.evaluate(rows[: len(fields)], fields)
+    if not np.isfinite(values).all():
+        raise check.fail("loss", values, "finite values for the first samples and random fields")
+    return rows
+
+
+def _load_inputs(context: Any, builder: Any, kinds: Any, arrays: Any, spec: SequenceSpec) -> list[Any]:
+    """Return the LLVM values of the entries of p (P,) and z (L, r)."""
+    p, z = (context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arrays, strict=True))
+    places = [(kinds[0], p, (i,)) for i in range(spec.n_targets)]
+    places += [(kinds[1], z, (l, a)) for l in range(spec.n_tokens) for a in range(spec.rank)]
+    return [builder.load(_pointer(context, builder, *place)) for place in places]
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: tuple[int, ...]) -> Any:
+    indices = [context.get_constant(types.intp, i) for i in place]
+    return cgutils.get_item_pointer(context, builder, kind, array, indices, wraparound=False, boundscheck=False)
+
+
+def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
+    """Return the loss."""
+    spec = loss.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        return emit(context, builder, spec.program, inputs)[0]
+
+    return types.float64(loss, p, z), generate
+
+
+def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
+    """Return the loss, and fill its gradient and Hessian."""
+    spec = loss.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        results = emit(context, builder, differentiate_twice(spec.program, spec.n_targets), inputs)
+        kinds, k = signature.args[3:5], spec.n_fields
+        gradient, hessian = (
+            context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arguments[3:5], strict=True)
+        )
+        for i in range(k):
+            builder.store(results[1 + i], _pointer(context, builder, kinds[0], gradient, (i,)))
+        pairs = [(i, j) for i in range(k) for j in range(i + 1)]
+        for (i, j), result in zip(pairs, results[1 + k :], strict=True):
+            builder.store(result, _pointer(context, builder, kinds[1], hessian, (i, j)))
+            if i != j:
+                builder.store(result, _pointer(context, builder, kinds[1], hessian, (j, i)))
+        return results[0]
+
+    return types.float64(loss, p, z, grad, hess), generate
+
+
+_value: Any = intrinsic(_emit_value)
+_derivatives: Any = intrinsic(_emit_derivatives)
