@@ -1,4 +1,4 @@
-"""Markdown pages of stored validation results: the checks, with their date, commit and versions."""
+"""Pages of the validation scripts: claim, command and stored results with their date, commit and versions."""
 
 import re
 from pathlib import Path
@@ -53,39 +53,52 @@ def build_substitutions() -> dict[str, str]:
     return values
 
 
-def build_results_page() -> str:
-    """Return a page with a section for every group and script, and all stored results."""
-    parts = [_format_overview()]
+def write_pages(folder: Path) -> Path:
+    """Write a page for every script and a table of all scripts, and remove pages of scripts that no longer exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {script.name: build_script_page(script) for script in catalogue.scripts()}
+    for path in folder.glob("*.md"):
+        if path.stem not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        write_changed(folder / f"{name}.md", text)
+    write_changed(folder.parent / "validation_index.md", build_index())
+    return folder
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Write a file unless it has this text, because Sphinx builds every page again whose file is newer."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def build_index() -> str:
+    """Return a section for each group: a table of its scripts with the claim and the result of each."""
+    parts = []
     for group in catalogue.GROUPS:
-        parts.append(f"## {catalogue.title(group)}")
-        for script in (script for script in catalogue.scripts() if script.group == group):
-            title, _, rest = script.description.partition("\n")
-            parts += [f"({_build_anchor(script)})=\n\n### `{script.name}`", _escape_prose(title), _escape_prose(rest)]
-            parts += [_format_result(path) for path in script.results(STORED)] or [
-                "No results of this script are stored."
-            ]
+        parts += [f"## {catalogue.title(group)}", f"`python -m validation {group}` runs all scripts of this section."]
+        scripts = [script for script in catalogue.scripts() if script.group == group]
+        parts.append("\n".join(["| script | claim | checks |", "|---|---|---|", *map(_format_row, scripts)]))
+        entries = "\n".join(f"generated/validation/{script.name}" for script in scripts)
+        parts.append(f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{entries}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def _build_anchor(script: Script) -> str:
-    return script.name.replace("_", "-")
+def _format_row(script: Script) -> str:
+    title = script.description.partition("\n")[0].rstrip(".")
+    results = [catalogue.load_result(path) for path in script.results(STORED)]
+    held, failed = (sum(len(result[key]) for result in results) for key in ("held", "failed"))
+    checks = (f"{held} hold" + f", **{failed} fail**" * bool(failed)) if results else "not stored"
+    return f"| [`{script.name}`](generated/validation/{script.name}.md) | {_escape_prose(title)} | {checks} |"
 
 
-def _format_overview() -> str:
-    lines = ["| | script | stored | commit | checks that held | that failed |", "|---|---|---|---|---|---|"]
-    for script in catalogue.scripts():
-        for path in script.results(STORED):
-            result = catalogue.load_result(path)
-            counts = (str(len(result[key])) for key in ("held", "failed"))
-            words = (
-                script.group,
-                f"[{path.stem}](#{_build_anchor(script)})",
-                result["when"],
-                result["commit"],
-                *counts,
-            )
-            lines.append(f"| {' | '.join(words)} |")
-    return "\n".join(lines)
+def build_script_page(script: Script) -> str:
+    """Return the page of a script: its claim, the command that runs it, and its stored results."""
+    title, _, rest = script.description.partition("\n")
+    parts = [f"# {script.name}", _escape_prose(title), _escape_prose(rest)]
+    parts.append(f"```bash\npython -m validation {script.name}\n```")
+    parts += [_format_result(path) for path in script.results(STORED)] or ["No results of this script are stored."]
+    return "\n\n".join(parts) + "\n"
 
 
 def _format_result(path: Path) -> str:
@@ -97,7 +110,7 @@ def _format_result(path: Path) -> str:
     else:
         parts.append(f"All {len(result['held'])} checks held.")
     if (STORED / f"{name}.png").exists():
-        parts.append(f"![Picture of {name}](../validation/results/{name}.png)")
+        parts.append(f"![Picture of {name}](../../../validation/results/{name}.png)")
     table = STORED / f"{name}.md"
     if table.exists():
         parts.append(table.read_text().strip())

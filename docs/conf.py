@@ -12,9 +12,12 @@ from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferen
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
 
+import _command_line
+import _docstrings
 import _explorer
 import _notebooks
 import _paper
+import _project
 import _results
 import _style
 import _terms
@@ -27,6 +30,7 @@ project = "gamp_attention"
 author = "The gamp_attention developers"
 copyright = "2026, the gamp_attention developers"
 release = version = gamp_attention.__version__
+repository = _project.read_repository()
 
 extensions = [
     "myst_parser",
@@ -42,8 +46,9 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = _results.build_substitutions() | _paper.build_substitutions()
-(HERE / "generated").mkdir(exist_ok=True)
-(HERE / "generated" / "results.md").write_text(_results.build_results_page())
+myst_substitutions |= {"repository": repository, "version": release}
+generated = _results.write_pages(HERE / "generated" / "validation").parent
+_results.write_changed(generated / "command_line.md", _command_line.build_sections())
 
 bibtex_bibfiles = ["references.bib"]
 bibtex_default_style = "plain"
@@ -67,7 +72,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "min_reported_time": 1e9,
     "write_computation_times": False,
-    "reset_modules": ("matplotlib", "_style.set_style"),
+    "reset_modules": ("matplotlib", "_style.set_style", "_gallery.hide_checkout"),
 }
 
 plot_formats = [("png", 150)]
@@ -79,10 +84,14 @@ numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
+html_theme_options = {"source_repository": repository, "source_branch": _project.BRANCH, "source_directory": "docs/"}
+html_context = {"repository": repository}
+html_sidebars = {"**": [f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation",
+                                                          "scroll-end", "versions")]}  # fmt: skip
 html_static_path = ["_static", str(_explorer.write(HERE / "generated" / "explorer"))]
 html_css_files = ["manual.css"]
 html_js_files = ["pictures.js"]
-exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
+exclude_patterns = ["_build", "generated/*.md", "generated/examples", "gallery", "examples"]
 
 
 def _round_brackets():
@@ -106,7 +115,9 @@ def _skip(app, what, name, thing, skip, options):
 
 
 def setup(app):
-    """Leave out what autodoc would say of fields, and of others' methods; link terms; clean up notebooks."""
+    """Connect the functions that lay out docstrings, link terms and sources, and clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-docstring", _docstrings.layout_docstring, priority=400)  # before numpydoc
+    app.connect("html-page-context", _project.link_page)
     app.add_transform(_terms.LinkTerms)
     app.connect("builder-inited", _notebooks.replace_roles, priority=900)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from docs import _results
 from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
@@ -82,15 +83,15 @@ def test_every_result_belongs_to_a_script():
     assert sorted(paths) == RESULTS
 
 
-def test_the_readme_has_every_script_in_its_group():
-    text = (catalogue.ROOT.parent / "README.md").read_text()
-    listed = re.findall(r"^\|.*\| `python -m validation (\w+)` \|$", text, re.MULTILINE)
-    assert sorted(listed) == sorted([*catalogue.GROUPS, *(script.name for script in SCRIPTS)])
-    groups = {script.name: script.group for script in SCRIPTS}
-    group = None
-    for name in listed:
-        group = name if name in catalogue.GROUPS else group
-        assert groups.get(name, group) == group
+def test_the_manual_has_every_script_in_its_group():
+    sections = re.split(r"^## ", _results.build_index(), flags=re.MULTILINE)[1:]
+    listed = {}
+    for section in sections:
+        (group,) = re.findall(r"`python -m validation (\w+)`", section)
+        listed[group] = re.findall(r"^\| \[`(\w+)`\]\(generated/validation/\1\.md\) \| \S", section, re.MULTILINE)
+        assert re.findall(r"^generated/validation/(\w+)$", section, re.MULTILINE) == listed[group]
+    expected = {group: [script.name for script in SCRIPTS if script.group == group] for group in catalogue.GROUPS}
+    assert listed == expected
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

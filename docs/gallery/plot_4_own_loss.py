@@ -4,26 +4,37 @@ A user-defined loss
 
 A user-defined loss is a class with one method. This example adds the pseudo-Huber loss, which is less sensitive to
 outliers among the labels than the squared loss. :doc:`/adding_a_loss` lists the optional methods of a loss.
-
-.. literalinclude:: ../examples/huber_loss.py
-   :caption: docs/examples/huber_loss.py
-   :lines: 1-23
-
-The class is defined in a module that can be imported. The code compiled for such classes is stored on disk. For a class
-that is defined in the script itself, the code is compiled every time the script runs.
 """
+
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from docs.examples.huber_loss import PseudoHuber
 
-LAM, SIZE = 0.1, 300
+
+@ga.register_loss
+class PseudoHuber(NamedTuple):
+    """ℓ(z) = w² (√(1 + ((z − p)/w)²) − 1): quadratic near the label p, linear far from it."""
+
+    width: float = 1.0
+
+    convex = True
+
+    def value(self, p, z):
+        """Return the loss ℓ at fields z (L, r) of a sample with labels p (P,)."""
+        ratio = (z[0, 0] - p[0]) / self.width
+        return self.width**2 * (np.sqrt(1 + ratio**2) - 1)
+
 
 # %%
+# Numerical code for a class that is defined in a script or notebook is compiled in each new process. If you move the
+# class to a module and import it, the compiled code is stored on disk.
+#
 # State evolution and message passing accept the new loss like any other. Here they compute the overlaps at every
 # iteration, for linear labels with Gaussian noise.
+LAM, SIZE = 0.1, 300
 model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=LAM)
 data = ga.sample(model, SIZE, alpha=2.0, seed=0)
 run = ga.run_gamp(data, "random", damping=0.7, tol=0, max_iter=12)

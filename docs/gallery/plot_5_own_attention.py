@@ -5,22 +5,40 @@ A user-defined attention map
 A user-defined attention map is a class with one method, which fills the attention matrix. In this example each entry of
 the matrix is a sigmoid of the product of two fields, so that the rows do not add up to one. :doc:`/adding_a_loss` lists
 the optional methods of an attention map.
-
-.. literalinclude:: ../examples/sigmoid_attention.py
-   :caption: docs/examples/sigmoid_attention.py
-   :lines: 1-30
 """
 
+from typing import NamedTuple
+
 import matplotlib.pyplot as plt
+import numpy as np
 
 import gamp_attention as ga
-from docs.examples.sigmoid_attention import SigmoidAttention
 
-ALPHA, STEPS = 3.0, 15
+
+@ga.register_attention
+class SigmoidAttention(NamedTuple):
+    """S_ij = 1/(1 + exp(−gain z_i·z_j))."""
+
+    gain: float = 1.0
+
+    even = True
+    rotations = True
+
+    def attend(self, z, S):
+        """Fill S (L, L) from fields z (L, r)."""
+        for i in range(z.shape[0]):
+            for j in range(z.shape[0]):
+                S[i, j] = 1 / (1 + np.exp(-self.gain * np.sum(z[i] * z[j])))
+
+    def torch(self, z):
+        """Return S (n, L, L) for a tensor of fields (n, L, r), as `minimize_risk` requires."""
+        return (self.gain * z @ z.transpose(1, 2)).sigmoid()
+
 
 # %%
 # The teacher uses the softmax of the paper. One student uses the same map, and the other student uses the sigmoid. Both
 # start from the teacher's weights, and state evolution predicts both trajectories.
+ALPHA, STEPS = 3.0, 15
 students = {"softmax": ga.DotProductAttention(), "sigmoid": SigmoidAttention(2.0)}
 predicted, followed, ends = {}, {}, {}
 for name, student in students.items():

@@ -31,6 +31,11 @@ class Script(NamedTuple):
         return f"{ROOT.name}.{self.group}.{self.name}"
 
     @property
+    def relative_path(self) -> str:
+        """Path of the file, relative to the checkout."""
+        return self.path.relative_to(ROOT.parent).as_posix()
+
+    @property
     def description(self) -> str:
         """Docstring; its first line states the claim that the script checks."""
         return ast.get_docstring(ast.parse(self.path.read_text())) or ""

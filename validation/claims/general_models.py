@@ -4,7 +4,9 @@ Method: each row is compared with state evolution for its own instances, so that
 count as a gap: trajectories with `Dataset.instance_model`, mean fixed points with the pooled coordinates of all
 instances. For r > 1 the traces of q and the nuclear norms of θ are compared, which do not change if the columns are
 rotated. Single eigenvalues would not work: the fluctuations of an instance split eigenvalues that are equal for d → ∞.
-Finished parts are stored, and an interrupted run resumes.
+Finished parts are stored, and an interrupted run resumes. Numbers in brackets are standard errors in the last digit.
+"Need not" marks rows in which theory and measurement need not agree: the proximal map jumps, or the branch does not
+exist for d → ∞.
 
 Criterion: if GAMP reports convergence, torch autograd on the layer gives a gradient norm of at most 2e-8 (for a penalty
 with kinks, the smallest subgradient). If replica symmetry is consistent (no jumps, replicon < 1) and the branch exists,

@@ -10,6 +10,10 @@ Criterion: at equal or better accuracy the split rule is at least 500 times fast
 machine, after compilation. Randomised points reach 1e-3 on semantic branches within 10 s for three tokens and for two
 columns of student and teacher, within 30 s for four tokens.
 
+In the stored results, solutions by random points ran while other programs used both cores, and the times compared with
+the earlier version are processor times. Exponents in 1/rtol are computed from the last three accuracies; exponents in L
+and r are for one average.
+
 With --base PATH whole solutions, a column of the phase diagram, its boundaries and three tokens are timed in another
 checkout of the package, side by side. Relative to db457ef no ratio of CPU times may be above `LIMITS`.
 """

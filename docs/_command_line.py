@@ -1,0 +1,35 @@
+"""Help texts of the command line, for the page that shows them; they come from the parser, so that they are current."""
+
+import contextlib
+import io
+import os
+import re
+from unittest import mock
+
+from gamp_attention.cli.main import main
+
+WIDTH = 84  # characters of a line of help, which fits into a code block of the manual
+
+
+def capture_help(*words: str) -> str:
+    """Return the text that `gamp-attention WORDS --help` prints."""
+    printed = io.StringIO()
+    width = mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH + 2)})
+    with width, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue().rstrip()
+
+
+def list_commands() -> dict[str, str]:
+    """Return {command: its description in a few words}, as the general help lists them."""
+    lines = re.sub(r"\n {10,}", " ", capture_help())  # a long description continues on the next line
+    return dict(re.findall(r"^ {4}(\w+) +(\S.*)$", lines, re.MULTILINE))
+
+
+def build_sections() -> str:
+    """Return a section for each command, with its help."""
+    parts = [f"```text\n{capture_help()}\n```"]
+    for command, description in list_commands().items():
+        sentence = description[0].upper() + description[1:].rstrip(".")
+        parts += [f"## gamp-attention {command}", f"{sentence}.", f"```text\n{capture_help(command)}\n```"]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,49 @@
+"""Draw the picture of the README: predicted and measured training loss of two solutions as the number of samples grows.
+
+Usage: python first_picture.py [FILE]
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import gamp_attention as ga
+
+DIMENSION = 2000  # numbers per token of the data sets that are trained on
+COLOURS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
+LABELS = {"semantic": ("attention\nby content", (-14, -44)), "positional": ("attention\nby position", (-74, -2))}
+
+
+def main(file: str = "first_picture.png") -> None:
+    """Predict the training loss at 13 numbers of samples, train at 5 of them, and draw both."""
+    model = ga.paper_model(omega=0.3)
+    alphas = np.linspace(0.8, 2.0, 13)
+    data_sets = {alpha: ga.sample(model, DIMENSION, alpha, seed=0) for alpha in alphas[::3]}
+    losses = {}
+    figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    for start, colour in COLOURS.items():
+        predictions = [ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stability=False) for alpha in alphas]
+        losses[start] = 1e3 * np.array([prediction.train_loss for prediction in predictions])
+        axis.plot(alphas, losses[start], color=colour)
+        trained = [1e3 * ga.run_gamp(data, start).train_loss for data in data_sets.values()]
+        axis.plot(list(data_sets), trained, "o", color=colour)
+        text, offset = LABELS[start]
+        axis.annotate(text, (alphas[-1], losses[start][-1]), offset, textcoords="offset points", color=colour)
+    crossing = np.interp(0, losses["positional"] - losses["semantic"], alphas)
+    axis.axvline(crossing, color="0.4", linestyle="--", linewidth=1)
+    axis.annotate(
+        "content has the lower loss →", (crossing, losses["positional"][0]), (6, 0), textcoords="offset points"
+    )
+    axis.plot([], [], color="0.2", label="predicted")
+    axis.plot([], [], "o", color="0.2", label="trained on data")
+    axis.set(xlabel="number of samples / dimension of a token, n/d", ylabel="training loss, in units of 0.001")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.08)
+    axis.legend(frameon=False, loc="upper left")
+    figure.savefig(file, dpi=150)
+    print(f"The solutions have equal training loss at n/d = {crossing:.2f}. Picture: {file}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
