@@ -1,11 +1,10 @@
 """Style of the pictures of the manual."""
 
-from cycler import cycler
 from matplotlib import pyplot
 
 from gamp_attention.experiments import figures
 
-STYLE = figures.STYLE | {"axes.prop_cycle": cycler(color=list(figures.COLOURS.values()))}
+STYLE = figures.STYLE
 
 
 def set_style(gallery_conf, fname):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#333333", "#999999")  # Okabe and Ito
 BOUNDARIES = (
     ("alpha_c", "α_c: equal training loss", {"color": DARK, "fmt": "o-"}),
     ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
@@ -33,7 +34,12 @@ BOUNDARIES = (
     ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
     ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
 )
-STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+STYLE: Any = {
+    "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",
+    "axes.spines.top": False, "axes.spines.right": False,
+    "font.size": 10, "axes.titlesize": 10.5, "figure.titlesize": 11, "xtick.labelsize": 9, "ytick.labelsize": 9,
+    "legend.fontsize": 9, "legend.frameon": False,
+}  # fmt: skip
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 

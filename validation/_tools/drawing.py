@@ -1,10 +1,50 @@
-"""Parts that several pictures have in common."""
+"""Pictures of the scripts, and parts that several pictures have in common."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gamp_attention.experiments import figures
 from gamp_attention.experiments.figures import COLOURS, require_matplotlib
+
+PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
+SMALLEST = 7.0  # minimum size of a text on such a page, points
+WORDS = {  # names of stored numbers, for labels and titles
+    "q": "squared norm $q$", "m": "overlap with positions $m_1$", "theta": r"overlap with teacher $\theta$",
+    "V": "variance of local fields $V$", "train_loss": r"training loss $\epsilon_t$",
+    "test_error": r"test error $\epsilon_g$",
+}  # fmt: skip
+ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
+
+
+@contextmanager
+def figure(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[np.ndarray]:
+    """Yield the axes (rows, columns) of a picture, which is saved at the end.
+
+    Raises
+    ------
+    ValueError : if a text is smaller than 7 points when the picture is as wide as a page of the manual.
+    """
+    with figures.figure(path, rows, columns, size) as axes:
+        yield axes
+        _require_legible(axes[0, 0].figure)
+
+
+def _require_legible(drawing: Any) -> None:
+    from matplotlib.text import Text
+
+    drawing.canvas.draw()  # creates the tick labels
+    scale = min(1.0, PAGE / drawing.get_figwidth())
+    sizes = {
+        text.get_text(): scale * text.get_fontsize()
+        for text in drawing.findobj(Text) if text.get_visible() and text.get_text().strip()
+    }  # fmt: skip
+    small = {text: f"{size:.1f}" for text, size in sizes.items() if size < SMALLEST}
+    if small:
+        raise ValueError(f"texts of a picture need {SMALLEST:g} points at the width of a page, got {small}")
 
 
 def build_branch_colormap(missing: str) -> Any:

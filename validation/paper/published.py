@@ -26,11 +26,11 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY
 from gamp_attention.losses.attention import asymptotic_terms
 from validation._tools import catalogue
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import draw_legend, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 

@@ -20,9 +20,9 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import draw_legend, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
