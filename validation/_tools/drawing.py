@@ -17,6 +17,7 @@ WORDS = {  # names of stored numbers, for labels and titles
     "V": "variance of local fields $V$", "train_loss": r"training loss $\epsilon_t$",
     "test_error": r"test error $\epsilon_g$",
 }  # fmt: skip
+BOUNDARIES = {"alpha_c": r"$\alpha_c$: equal training loss", "alpha_l": r"$\alpha_l$: better than the linear baseline"}
 ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
 
 
@@ -64,7 +65,7 @@ def draw_means(
     axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
 ) -> None:
     """Draw means of GAMP with bars of two standard errors; markers are filled if a criterion applies, else empty."""
-    for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not judged")):
+    for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not compared")):
         axis.errorbar(
             x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
             label=f"{label}, {words}",
