@@ -108,5 +108,6 @@ def _skip(app, what, name, thing, skip, options):
 def setup(app):
     """Leave out what autodoc would say of fields, and of others' methods; link terms; clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
+    app.connect("doctree-resolved", _style.describe_thumbnails)
     app.add_transform(_terms.LinkTerms)
     app.connect("builder-inited", _notebooks.replace_roles, priority=900)

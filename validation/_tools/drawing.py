@@ -12,13 +12,7 @@ from gamp_attention.experiments.figures import COLOURS, require_matplotlib
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
 SMALLEST = 7.0  # minimum size of a text on such a page, points
-WORDS = {  # names of stored numbers, for labels and titles
-    "q": "squared norm $q$", "m": "overlap with positions $m_1$", "theta": r"overlap with teacher $\theta$",
-    "V": "variance of local fields $V$", "train_loss": r"training loss $\epsilon_t$",
-    "test_error": r"test error $\epsilon_g$",
-}  # fmt: skip
 BOUNDARIES = {"alpha_c": r"$\alpha_c$: equal training loss", "alpha_l": r"$\alpha_l$: better than the linear baseline"}
-ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
 
 
 @contextmanager
@@ -70,14 +64,3 @@ def draw_means(
             x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
             label=f"{label}, {words}",
         )  # fmt: skip
-
-
-def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
-    """Draw one legend below the picture with all labels of the axes, each once."""
-    entries: dict[str, Any] = {}
-    for axis in axes:
-        handles, labels = axis.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    axes[0].figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
-    )

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments.figures import DARK, draw_legend
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

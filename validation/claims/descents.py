@@ -19,9 +19,9 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation.claims.trajectories import fit_slope

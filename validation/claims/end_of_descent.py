@@ -22,10 +22,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
-from validation._tools.drawing import WORDS, draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

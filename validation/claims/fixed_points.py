@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, GREY
-from validation._tools.drawing import draw_legend, figure
+from gamp_attention.experiments.figures import COLOURS, GREY, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK
-from validation._tools.drawing import LAMBDA, draw_legend, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, LAMBDA, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

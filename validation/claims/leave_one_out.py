@@ -18,10 +18,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from gamp_attention.experiments.inference.refits import refit, tokens_fields
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error

@@ -49,8 +49,8 @@ from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.experiments.figures import DARK
-from validation._tools.drawing import ALPHA, WORDS, draw_legend, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, WORDS, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error

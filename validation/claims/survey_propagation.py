@@ -30,8 +30,8 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import agreement_of, sampled_test_error
 from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import DARK
-from validation._tools.drawing import ALPHA, draw_legend, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table

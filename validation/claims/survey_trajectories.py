@@ -16,8 +16,8 @@ from tqdm import tqdm
 import gamp_attention as ga
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, DARK
-from validation._tools.drawing import draw_legend, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 STEP, N_ITER = 0.4, 12

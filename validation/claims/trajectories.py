@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.experiments.comparison import deviation
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
 from gamp_attention.gamp.step import averaged_memory, naive_memory
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3

@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, DARK
-from validation._tools.drawing import WORDS, draw_legend, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 # independent prototype, Stein's form of V̂; see docs/validation.md

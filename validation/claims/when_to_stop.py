@@ -28,9 +28,9 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments.figures import ALPHA, DARK, GREY, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import ALPHA, draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import mean_and_error

@@ -11,9 +11,9 @@ branch are within three standard errors of state evolution, plus half of one ins
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import ALPHA, BOUNDARIES, draw_legend, draw_means, figure
+from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool
 
 SIZE = {"omegas": (4, 10, 14, 20), "alphas": range(2, 25, 2), "d": 1000, "seeds": 6, "n_test": 4000}

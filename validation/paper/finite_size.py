@@ -12,9 +12,9 @@ solution is approximate, so q may be anywhere between the fixed points with Stei
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import WORDS, draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA, ALPHA = 0.3, 1.5

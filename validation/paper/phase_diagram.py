@@ -19,9 +19,9 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments.figures import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import ALPHA, BOUNDARIES, OMEGA, build_branch_colormap, draw_legend, figure
+from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool
 
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = .3, A of the paper

@@ -26,11 +26,12 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments import figures
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, draw_legend
 from gamp_attention.losses.attention import asymptotic_terms
-from validation._tools import catalogue, drawing
+from validation._tools import catalogue
 from validation._tools import landscape as land
-from validation._tools.drawing import ALPHA, BOUNDARIES, draw_legend, figure
+from validation._tools.drawing import BOUNDARIES, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 
@@ -222,7 +223,7 @@ def _draw_lines(axis, rows):
                                            if row["line"] == name]).T  # fmt: skip
         axis.plot(omega, ours, style, color=DARK, label=label)
         axis.plot(omega, published, "x", color=DARK, ms=6)
-    axis.set(title="Fig. 3: boundaries of phases", xlabel=drawing.OMEGA, ylabel=ALPHA)
+    axis.set(title="Fig. 3: boundaries of phases", xlabel=figures.OMEGA, ylabel=ALPHA)
 
 
 def _draw_signs(axis, planes):

@@ -16,8 +16,8 @@ from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, GREY
-from validation._tools.drawing import draw_legend, figure
+from gamp_attention.experiments.figures import COLOURS, GREY, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

@@ -20,9 +20,9 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import ALPHA, WORDS, draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 

@@ -17,9 +17,9 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS
+from gamp_attention.experiments.figures import COLOURS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
 

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import draw_legend
 from gamp_attention.losses.attention import pack_attention_parameters
-from validation._tools.drawing import draw_legend, figure
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 CASES = {"convex, V = 0.3": (0.3, 0.4), "semantic, V = 16": (16.0, 0.3), "large, V = 100": (100.0, 1.0)}

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY
-from validation._tools.drawing import ALPHA, OMEGA, build_branch_colormap, figure
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, OMEGA
+from validation._tools.drawing import build_branch_colormap, figure
 from validation._tools.landscape import to_array
 from validation._tools.report import plus_minus
 
