@@ -1,16 +1,27 @@
-"""Style of the pictures of the manual."""
+"""Style of the pictures of the manual, and alternative texts of thumbnails."""
 
-from cycler import cycler
+import re
+
+from docutils import nodes
 from matplotlib import pyplot
 
 from gamp_attention.experiments import figures
 
-STYLE = figures.STYLE | {"axes.prop_cycle": cycler(color=list(figures.COLOURS.values()))}
+STYLE = figures.STYLE
 
 
 def set_style(gallery_conf, fname):
     """Draw pictures in the style of the package; `sphinx_gallery` calls this function before each example."""
     pyplot.rcParams.update(STYLE)
+
+
+def describe_thumbnails(app, doctree, page):
+    """Give thumbnails of the gallery an alternative text with the title of their example; a handler of Sphinx."""
+    for image in doctree.findall(nodes.image):
+        name = re.search(r"thumb/sphx_glr_(\w+)_thumb", image["uri"])
+        if name and not image.get("alt"):
+            title = app.env.titles.get(f"auto_gallery/{name[1]}")
+            image["alt"] = f"Picture of the example: {title.astext() if title else name[1]}"
 
 
 class ByNumber:

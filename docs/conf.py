@@ -119,5 +119,6 @@ def setup(app):
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _docstrings.layout_docstring, priority=400)  # before numpydoc
     app.connect("html-page-context", _project.link_page)
+    app.connect("doctree-resolved", _style.describe_thumbnails)
     app.add_transform(_terms.LinkTerms)
     app.connect("builder-inited", _notebooks.replace_roles, priority=900)

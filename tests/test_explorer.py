@@ -6,16 +6,19 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
-from docs import _results
+from docs import _explorer, _results
 from tests.conftest import ROOT
-
-pytest.importorskip("plotly")
-from docs import _explorer
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 STATIC = ROOT / "docs" / "_static"
+STATUS = {
+    "converged": "found, with the requested accuracy",
+    "inaccurate": "less accurately",
+    "lost": "does not exist here",
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +33,35 @@ def page(tmp_path_factory):
     return folder / "page.html"
 
 
+def load_script(path):
+    """Return the value that a script of the page assigns."""
+    return json.loads(path.read_text(encoding="utf-8").partition(" = ")[2].rstrip(";\n"))
+
+
+def assert_close(found, stored):
+    """Compare nested lists of numbers, words and None; numbers to 8 digits."""
+    if isinstance(stored, list):
+        assert len(found) == len(stored)
+        for each in zip(found, stored, strict=True):
+            assert_close(*each)
+    else:
+        assert found == (pytest.approx(stored, rel=1e-7) if isinstance(stored, float) else stored)
+
+
 def test_numbers_of_the_page_equal_stored_results(page):
-    text = (page.parent / "_static" / "explorer_data.js").read_text(encoding="utf-8")
-    data = json.loads(text.removeprefix("window.EXPLORER = ").rstrip(";\n"))
+    data = load_script(page.parent / "_static" / "explorer_data.js")
+    paths = load_script(page.parent / "_static" / "explorer_paths.js")
     stored, diagram = _results.load_stored("explorer"), _results.load_stored("phase_diagram")
     assert len(data["alphas"]) * len(data["omegas"]) >= 200
     for branch in ("semantic", "positional"):
-        assert data[branch] == stored[branch]
+        assert data[branch].keys() == stored[branch].keys() - {"path"}
+        for name, values in data[branch].items():
+            assert_close(values, stored[branch][name])
+        for name, unit in paths["units"].items():
+            drawn = unit * np.cumsum(paths[branch][name], axis=-1)
+            assert np.allclose(drawn, stored[branch]["path"][name], rtol=0, atol=0.51 * unit)
     for omega, baseline in zip(data["omegas"], data["baseline"], strict=True):
-        assert baseline == diagram["baseline"][diagram["omegas"].index(omega)]
+        assert baseline == pytest.approx(diagram["baseline"][diagram["omegas"].index(omega)], rel=1e-7)
 
 
 def test_files_that_the_page_links_exist(page):
@@ -60,18 +83,24 @@ def test_the_page_shows_the_point_of_its_address_in_a_browser(page, alpha, omega
     stored = _results.load_stored("explorer")
     i = min(range(len(stored["alphas"])), key=lambda k: abs(stored["alphas"][k] - alpha))
     j = min(range(len(stored["omegas"])), key=lambda k: abs(stored["omegas"][k] - omega))
-    assert f">α = {stored['alphas'][i]:.3f}, ω = {stored['omegas'][j]:.2f}</h2>" in dom
+    assert f">α = {stored['alphas'][i]:.2f}, ω = {stored['omegas'][j]:.2f}</h2>" in dom
+    assert f'aria-valuetext="α = {stored["alphas"][i]:.2f}"' in dom
+    assert f'aria-valuetext="ω = {stored["omegas"][j]:.2f}"' in dom
     table = re.search(r'<div id="explorer-table">(.*?)</table>', dom, re.S)[1]
     for branch in ("semantic", "positional"):
-        assert stored[branch]["status"][i][j] in table
+        assert STATUS[stored[branch]["status"][i][j]] in table
         assert stored[branch]["validity"][i][j] in table
         loss = stored[branch]["train_loss"][i][j]
         if loss is not None:
             losses = [float(word) for word in re.findall(r"<td>([\d.e-]+) ±", table)]
             assert any(abs(word / loss - 1) < 1e-3 for word in losses)
-    assert dom.count('class="main-svg"') >= 4  # both pictures
-    assert "heatmaplayer" in dom
-    # the legend has a light background for the dark lines of the diagram, also if the page is dark
-    legend = re.search(r'<g class="legend".*?<rect class="bg"[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', dom, re.S)
-    assert min(map(int, legend.groups())) > 200
-    assert dom.count("js-line") > 10
+    differences = sum(
+        None not in pair
+        for rows in zip(stored["semantic"]["train_loss"], stored["positional"]["train_loss"], strict=True)
+        for pair in zip(*rows, strict=True)
+    )
+    cells = re.search(r'<g class="cells">(.*?)</g>', dom, re.S)[1]
+    assert cells.count("<rect") == differences  # a cell for each point at which both branches exist
+    assert dom.count('class="boundary"') == 4
+    assert dom.count('class="curve"') == 8  # two overlaps and two losses of each branch
+    assert len(re.findall(r"<li>", dom)) == 12  # every line and symbol is explained

@@ -1,180 +1,276 @@
-// The explorer: a phase diagram whose points tell all that is stored of them. Numbers are in explorer_data.js.
+// Interactive phase diagram: a map of all points, and a table and trajectories of one point. The pictures are drawn as
+// SVG without a library. explorer_data.js has the results, explorer_paths.js (loaded last) the trajectories.
 (() => {
   "use strict";
   const data = window.EXPLORER;
-  const branches = { semantic: { own: "θ", colour: "#0072B2" }, positional: { own: "m", colour: "#D55E00" } };
+  const BRANCHES = {
+    semantic: { own: "θ", colour: "#0072B2", words: "semantic" },
+    positional: { own: "m", colour: "#D55E00", words: "positional" },
+  };
+  const STATUS = {
+    converged: "found, with the requested accuracy",
+    inaccurate: "found, less accurately than requested: its errors are larger",
+    lost: "this branch does not exist here",
+    max_iter: "not solved: the maximum number of iterations was reached",
+  };
+  const SIGNS = {
+    q: "<i>q</i>", θ: "<i>θ</i>", m: "<i>m</i>", V: "<i>V</i>", "ε_t": "<i>ε</i><sub>t</sub>", "ε_g": "<i>ε</i><sub>g</sub>",
+  };
+  const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
+  const DIVERGING = ["#D55E00", "#FFFFFF", "#0072B2"];
+  const MISSING = "#AAAAAA";
   const element = (id) => document.getElementById(`explorer-${id}`);
   const known = (x) => x !== null && x !== undefined;
-  const each = (pick) => data.alphas.map((_, i) => data.omegas.map((_, j) => pick(i, j)));
   const value = (branch, name, i, j) => data[branch][name][i][j];
   const both = (name, i, j, f) => {
     const [s, p] = [value("semantic", name, i, j), value("positional", name, i, j)];
     return known(s) && known(p) ? f(s, p) : null;
   };
-  // the branch of lower training loss, among those that exist
+  // the branch of lower training loss, among the branches that exist
   const lowest = (i, j) => {
     const [s, p] = ["semantic", "positional"].map((branch) => value(branch, "train_loss", i, j));
     return known(s) && (!known(p) || s <= p) ? "semantic" : known(p) ? "positional" : null;
   };
   const ofLowest = (name) => (i, j) => (lowest(i, j) ? value(lowest(i, j), name, i, j) : null);
-  const scaled = (factor, pick) => (i, j) => (known(pick(i, j)) ? factor * pick(i, j) : null);
+  const thousands = (pick) => (i, j) => (known(pick(i, j)) ? 1e3 * pick(i, j) : null);
   const gain = (i, j) => (lowest(i, j) ? data.baseline[j] - ofLowest("test_error")(i, j) : null);
-  const quantities = [
-    { name: "ε_t(positional) − ε_t(semantic), 10⁻³", centred: true, pick: scaled(1e3, (i, j) => both("train_loss", i, j, (s, p) => p - s)) },
-    { name: "gain over the linear baseline, 10⁻³", centred: true, pick: scaled(1e3, gain) },
-    { name: "ε_g of the lower minimum, 10⁻³", pick: scaled(1e3, ofLowest("test_error")) },
-    { name: "θ of the semantic branch", pick: (i, j) => value("semantic", "own", i, j) },
-    { name: "m of the positional branch", pick: (i, j) => value("positional", "own", i, j) },
-    { name: "replicon, semantic branch", pick: (i, j) => value("semantic", "replicon", i, j) },
-    { name: "replicon, positional branch", pick: (i, j) => value("positional", "replicon", i, j) },
+  const QUANTITIES = [
+    {
+      name: "difference of the training losses", centred: true,
+      label: `10³ [${SIGNS["ε_t"]}(positional) − ${SIGNS["ε_t"]}(semantic)]; blue: the semantic minimum is lower`,
+      pick: thousands((i, j) => both("train_loss", i, j, (s, p) => p - s)),
+    },
+    {
+      name: "gain over the linear baseline", centred: true,
+      label: `10³ [<i>ε</i><sub>lin</sub> − ${SIGNS["ε_g"]}] of the lower minimum; blue: lower error than the baseline`,
+      pick: thousands(gain),
+    },
+    {
+      name: "test error of the lower minimum", label: `10³ ${SIGNS["ε_g"]} of the minimum with the lower training loss`,
+      pick: thousands(ofLowest("test_error")),
+    },
+    { name: "overlap with the teacher, semantic branch", label: SIGNS.θ, pick: (i, j) => value("semantic", "own", i, j) },
+    { name: "overlap with the positions, positional branch", label: SIGNS.m, pick: (i, j) => value("positional", "own", i, j) },
+    { name: "replicon eigenvalue, semantic branch", label: "replicon eigenvalue", pick: (i, j) => value("semantic", "replicon", i, j) },
+    { name: "replicon eigenvalue, positional branch", label: "replicon eigenvalue", pick: (i, j) => value("positional", "replicon", i, j) },
   ];
-  const short = (x, digits = 4) => (known(x) ? Number(x).toPrecision(digits) : "–");
-  const withError = (x, error) => (known(x) ? `${short(x)} ± ${known(error) ? short(error, 1) : "?"}` : "–");
+  const LINES = [
+    ["alpha_c", "<i>α</i><sub>c</sub>: equal training losses", "", 3, "#222222"],
+    ["alpha_l", "<i>α</i><sub>l</sub>: lower test error than the linear baseline above", "8 5", 2, "#222222"],
+    ["semantic_from", "the semantic branch appears", "2 4", 3, BRANCHES.semantic.colour],
+    ["positional_to", "the positional branch ends", "2 4", 3, BRANCHES.positional.colour],
+  ];
+  const number = (x, digits = 4) => (known(x) ? Number(x).toPrecision(digits) : "–");
+  const withError = (x, error) => (known(x) ? `${number(x)} ± ${known(error) ? number(error, 1) : "?"}` : "–");
+  const place = ({ i, j }) => `α = ${data.alphas[i].toFixed(2)}, ω = ${data.omegas[j].toFixed(2)}`;
 
-  // colours of the page, light or dark
-  const theme = () => {
-    const style = getComputedStyle(document.body);
-    const colour = (name, other) => style.getPropertyValue(name).trim() || other;
-    return {
-      text: colour("--color-foreground-primary", "#222"), grid: colour("--color-background-border", "#ddd"),
-      missing: "#AAAAAA", paper: colour("--color-background-primary", "#fff"),
-    };
+  // --- drawing -------------------------------------------------------------------------------------------------------
+  const svg = (name, attributes, parent, text) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, each] of Object.entries(attributes)) node.setAttribute(key, each);
+    if (text !== undefined) node.textContent = text;
+    parent?.appendChild(node);
+    return node;
   };
-  const layout = (more) => {
-    const now = theme();
-    const axis = { gridcolor: now.grid, zerolinecolor: now.grid, linecolor: now.text, fixedrange: true };
-    const base = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: now.missing, font: { color: now.text, size: 13 } };
-    return { ...base, ...more(axis, now) };
+  const blend = (colours, share) => {
+    const at = Math.min(Math.max(share, 0), 1) * (colours.length - 1);
+    const low = Math.min(Math.floor(at), colours.length - 2);
+    const part = (colour, k) => parseInt(colour.slice(1 + 2 * k, 3 + 2 * k), 16);
+    const mixed = [0, 1, 2].map((k) => Math.round((1 - at + low) * part(colours[low], k) + (at - low) * part(colours[low + 1], k)));
+    return `rgb(${mixed.join(",")})`;
   };
-  const options = { responsive: true, displayModeBar: false };
-  const narrow = () => element("map").clientWidth < 560;
-
-  const drawMap = () => {
-    const what = quantities[element("what").value];
-    const now = theme();
-    const z = each(what.pick);
-    const size = Math.max(...z.flat().filter(known).map(Math.abs));
-    const text = each((i, j) => {
-      const lines = [`α = ${data.alphas[i].toFixed(3)}, ω = ${data.omegas[j].toFixed(2)}`];
-      for (const [branch, { own }] of Object.entries(branches)) {
-        lines.push(known(value(branch, "train_loss", i, j))
-          ? `${branch}: ε_t ${short(value(branch, "train_loss", i, j), 3)}, ε_g ${short(value(branch, "test_error", i, j), 3)}, ${own} ${short(value(branch, "own", i, j), 3)}`
-          : `${branch}: none`);
-      }
-      return lines.join("<br>");
-    });
-    const colours = what.centred
-      ? { zmin: -size, zmax: size, colorscale: [[0, "#D55E00"], [0.5, "#FFFFFF"], [1, "#0072B2"]] }
-      : { colorscale: "Viridis" };
-    const bar = narrow() ? { orientation: "h", y: -0.25, yanchor: "top", thickness: 10 } : { thickness: 14 };
-    const heat = {
-      type: "heatmap", x: data.omegas, y: data.alphas, z, text, hoverinfo: "text", xgap: 1, ygap: 1, ...colours,
-      colorbar: { ...bar, title: { text: what.name, side: narrow() ? "top" : "right" } },
-    };
-    const top = data.alphas[data.alphas.length - 1];
-    const line = (name, label, dash, width, colour) => ({
-      type: "scatter", mode: "lines", x: data.probed, y: data.lines[name].map((v) => (known(v) && v <= top ? v : null)),
-      name: label, line: { dash, width, color: colour }, hoverinfo: "skip", showlegend: Boolean(label),
-    });
-    const dark = "#222222";
-    const lines = [
-      line("alpha_c", "α_c", "solid", 3, dark), line("alpha_l", "α_l", "dash", 2, dark),
-      line("semantic_from", "", "dot", 2, branches.semantic.colour), line("positional_to", "", "dot", 2, branches.positional.colour),
-    ];
-    const { i, j } = point;
-    const mark = {
-      type: "scatter", mode: "markers", x: [data.omegas[j]], y: [data.alphas[i]], hoverinfo: "skip", showlegend: false,
-      marker: { symbol: "circle-open", size: 16, color: "#000000", line: { width: 3 } },
-    };
-    Plotly.react(element("map"), [heat, ...lines, mark], layout((axis) => ({
-      margin: { l: 50, r: 10, t: 40, b: narrow() ? 120 : 45 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", bgcolor: "#F4F4F4", font: { color: dark } },
-      xaxis: { ...axis, title: { text: "ω: share of attention by position", standoff: 5 }, showgrid: false },
-      yaxis: { ...axis, title: { text: "α = n/d", standoff: 5 }, range: [-0.03, top + 0.05], showgrid: false },
-    })), options);
+  const ticks = (low, high, count) => {
+    const rough = (high - low) / count;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((lead) => lead * power >= rough);
+    const values = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k += 1) values.push(Number((k * step).toPrecision(8)));
+    return values;
   };
-
-  const drawPath = () => {
-    const { i, j } = point;
-    const traces = [];
-    for (const [branch, { own, colour }] of Object.entries(branches)) {
-      const path = data[branch].path;
-      const time = path.q[i][j].map((_, t) => t);
-      const add = (name, label, axis, dash) => {
-        traces.push({
-          x: time, y: path[name][i][j], name: `${label}, ${branch}`, legendgroup: branch, xaxis: `x${axis}`, yaxis: `y${axis}`,
-          type: "scatter", mode: "lines", line: { color: colour, dash, width: 2 }, hovertemplate: `${label} %{y:.4f}, t = %{x}<extra>${branch}</extra>`,
-        });
-        const end = value(branch, name, i, j);
-        if (known(end)) {
-          traces.push({
-            x: [0, time.length - 1], y: [end, end], xaxis: `x${axis}`, yaxis: `y${axis}`, type: "scatter", mode: "lines",
-            line: { color: colour, dash: "dash", width: 1 }, hoverinfo: "skip", showlegend: false,
-          });
-        }
-      };
-      add("own", own, "", "solid");
-      add("q", "q", "", "dot");
-      add("train_loss", "ε_t", "2", "solid");
-      add("test_error", "ε_g", "2", "dot");
+  // a plot with axes; returns the picture and the functions from values to pixels
+  const frame = (holder, { left, top, width, height, x, y, xLabel, yLabel, xTicks, yTicks }, picture) => {
+    const toX = (v) => left + (width * (v - x[0])) / (x[1] - x[0]);
+    const toY = (v) => top + height - (height * (v - y[0])) / (y[1] - y[0]);
+    for (const v of xTicks) {
+      svg("line", { class: "axis", x1: toX(v), x2: toX(v), y1: top + height, y2: top + height + 5 }, picture);
+      svg("text", { x: toX(v), y: top + height + 19, "text-anchor": "middle" }, picture, v);
     }
-    const [first, second] = narrow() ? [[0, 1], [0, 1]] : [[0, 0.44], [0.56, 1]];
-    const [upper, lower] = narrow() ? [[0.58, 1], [0, 0.42]] : [[0, 1], [0, 1]];
-    Plotly.react(element("path"), traces, layout((axis, now) => ({
-      plot_bgcolor: now.paper, margin: { l: 55, r: 10, t: 10, b: 40 }, legend: { orientation: "h", y: -0.2, font: { size: 11 } },
-      xaxis: { ...axis, domain: first, title: { text: "iteration", standoff: 4 }, anchor: "y" },
-      yaxis: { ...axis, domain: upper, title: { text: "overlaps", standoff: 5 }, rangemode: "tozero" },
-      xaxis2: { ...axis, domain: second, title: { text: "iteration", standoff: 4 }, anchor: "y2" },
-      yaxis2: { ...axis, domain: lower, title: { text: "losses", standoff: 5 }, anchor: "x2", exponentformat: "power" },
-    })), options);
+    for (const v of yTicks) {
+      svg("line", { class: "axis", x1: left - 5, x2: left, y1: toY(v), y2: toY(v) }, picture);
+      svg("text", { x: left - 9, y: toY(v) + 4, "text-anchor": "end" }, picture, v);
+    }
+    svg("path", { class: "axis", d: `M${left} ${top}V${top + height}H${left + width}` }, picture);
+    svg("text", { x: left + width / 2, y: top + height + 40, "text-anchor": "middle" }, picture, xLabel);
+    svg("text", { transform: `translate(14 ${top + height / 2}) rotate(-90)`, "text-anchor": "middle" }, picture, yLabel);
+    return { toX, toY };
+  };
+  const polyline = (picture, points, attributes) => {
+    const parts = [];
+    let open = false;
+    for (const [px, py] of points) {
+      if (known(py)) parts.push(`${open ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`);
+      open = known(py);
+    }
+    return svg("path", { d: parts.join(""), fill: "none", ...attributes }, picture);
+  };
+  const picture = (holder, width, height, label) => {
+    const shown = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+    holder.replaceChildren(shown);
+    return shown;
+  };
+  const swatch = (colour, dash, width) =>
+    `<svg width="34" height="12" aria-hidden="true"><line x1="1" x2="33" y1="6" y2="6" stroke="${colour}" stroke-width="${width}" stroke-dasharray="${dash}"/></svg>`;
+  const legend = (id, entries) => {
+    element(id).innerHTML = entries.map(([mark, words]) => `<li>${mark} ${words}</li>`).join("");
+  };
+  const hint = (event, holder, lines) => {
+    const box = element("hint");
+    box.hidden = !lines;
+    if (!lines) return;
+    box.innerHTML = lines.join("<br>");
+    const [outer, inner] = [element("map").parentElement.getBoundingClientRect(), box.getBoundingClientRect()];
+    const x = Math.min(event.clientX - outer.left + 14, outer.width - inner.width - 4);
+    box.style.left = `${Math.max(x, 0)}px`;
+    box.style.top = `${event.clientY - outer.top + 14}px`;
   };
 
-  const tell = () => {
+  // --- the map -------------------------------------------------------------------------------------------------------
+  const drawMap = () => {
+    const what = QUANTITIES[element("what").value];
+    const holder = element("map");
+    const width = Math.max(holder.clientWidth, 240);
+    const height = width < 560 ? 380 : 470;
+    const shown = picture(holder, width, height, `Phase diagram: ${what.name}. Chosen point: ${place(point)}`);
+    const [stepX, stepY] = [data.omegas[1] - data.omegas[0], data.alphas[1] - data.alphas[0]];
+    const x = [data.omegas[0] - stepX / 2, data.omegas.at(-1) + stepX / 2];
+    const y = [data.alphas[0] - stepY / 2, data.alphas.at(-1) + stepY / 2];
+    const box = { left: 52, top: 8, width: width - 60, height: height - 58, x, y };
+    const all = data.alphas.map((_, i) => data.omegas.map((__, j) => what.pick(i, j)));
+    const values = all.flat().filter(known);
+    const size = Math.max(...values.map(Math.abs));
+    const [low, high] = what.centred ? [-size, size] : [Math.min(...values), Math.max(...values)];
+    const colours = what.centred ? DIVERGING : VIRIDIS;
+    svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height, fill: MISSING }, shown);
+    const cells = svg("g", { class: "cells" }, shown);
+    const [cellX, cellY] = [box.width / data.omegas.length, box.height / data.alphas.length];
+    all.forEach((row, i) => row.forEach((v, j) => {
+      if (!known(v)) return;
+      const fill = blend(colours, (v - low) / (high - low));
+      const [px, py] = [box.left + j * cellX, box.top + box.height - (i + 1) * cellY];
+      svg("rect", { x: px + 0.5, y: py + 0.5, width: cellX - 1, height: cellY - 1, fill }, cells);
+    }));
+    const { toX, toY } = frame(holder, {
+      ...box, xLabel: "positional fraction ω", yLabel: "samples per dimension α = n/d", xTicks: ticks(...x, 5), yTicks: ticks(...y, 8),
+    }, shown);
+    for (const [name, , dash, stroke, colour] of LINES) {
+      const points = data.probed.map((omega, k) => {
+        const v = data.lines[name][k];
+        return [toX(omega), known(v) && v <= y[1] ? toY(v) : null];
+      });
+      polyline(shown, points, { class: "boundary", stroke: colour, "stroke-width": stroke, "stroke-dasharray": dash });
+    }
+    const centre = { cx: toX(data.omegas[point.j]), cy: toY(data.alphas[point.i]), r: 8, fill: "none" };
+    svg("circle", { ...centre, stroke: "#FFFFFF", "stroke-width": 5 }, shown);
+    svg("circle", { ...centre, class: "point", stroke: "#000000", "stroke-width": 2.5 }, shown);
+    const find = (event) => {
+      const area = shown.getBoundingClientRect();
+      const j = Math.floor((event.clientX - area.left - box.left) / cellX);
+      const i = Math.floor((box.top + box.height - event.clientY + area.top) / cellY);
+      return i >= 0 && j >= 0 && i < data.alphas.length && j < data.omegas.length ? { i, j } : null;
+    };
+    shown.addEventListener("click", (event) => { const at = find(event); if (at) choose(at.i, at.j); });
+    shown.addEventListener("pointerleave", (event) => hint(event, holder, null));
+    shown.addEventListener("pointermove", (event) => {
+      const at = find(event);
+      hint(event, holder, at && [place(at), ...Object.entries(BRANCHES).map(([branch, { own, words }]) =>
+        known(value(branch, "train_loss", at.i, at.j))
+          ? `${words}: ${[["ε_t", "train_loss"], ["ε_g", "test_error"], [own, "own"]].map(([sign, name]) => `${SIGNS[sign]} ${number(value(branch, name, at.i, at.j), 3)}`).join(", ")}`
+          : `${words}: does not exist`)]);
+    });
+    const bar = `linear-gradient(to right, ${colours.join(",")})`;
+    element("scale").innerHTML = `<span>${number(low, 3)}</span><span class="explorer-bar" style="background:${bar}"></span><span>${number(high, 3)}</span><span class="explorer-quantity">${what.label}</span>`;
+  };
+
+  // --- the trajectories ----------------------------------------------------------------------------------------------
+  const CURVES = [
+    { title: "overlaps", scale: 1, parts: [["own", ""], ["q", "2 4"]] },
+    { title: "losses × 10³", scale: 1e3, parts: [["train_loss", ""], ["test_error", "2 4"]] },
+  ];
+  // trajectories are stored as whole numbers of a unit: the first value, then the change at each iteration
+  const decode = (changes, unit) => {
+    let sum = 0;
+    return changes.map((change) => unit * (sum += change));
+  };
+  const drawPaths = () => {
+    const paths = window.EXPLORER_PATHS;
+    const holder = element("path");
+    if (!paths) return;
     const { i, j } = point;
-    element("title").textContent = `α = ${data.alphas[i].toFixed(3)}, ω = ${data.omegas[j].toFixed(2)}`;
+    const width = Math.max(holder.clientWidth, 240);
+    const narrow = width < 560;
+    const [across, down] = narrow ? [width, 270] : [width / 2, 300];
+    const shown = picture(holder, width, narrow ? 2 * down : down, `Overlaps and losses at every iteration of message passing, ${place(point)}`);
+    CURVES.forEach(({ title, scale, parts }, k) => {
+      const group = svg("g", { transform: narrow ? `translate(0 ${k * down})` : `translate(${k * across} 0)` }, shown);
+      const curves = [];
+      for (const [branch, { colour }] of Object.entries(BRANCHES)) {
+        for (const [name, dash] of parts) {
+          curves.push({ colour, dash, values: decode(paths[branch][name][i][j], scale * paths.units[name]), end: value(branch, name, i, j), scale });
+        }
+      }
+      const every = curves.flatMap(({ values, end }) => [...values, ...(known(end) ? [scale * end] : [])]);
+      const [low, high] = [Math.min(0, ...every), 1.05 * Math.max(...every, 1e-12)];
+      const last = curves[0].values.length - 1;
+      const box = { left: 56, top: 10, width: across - 70, height: down - 62, x: [0, last], y: [low, high] };
+      const { toX, toY } = frame(holder, { ...box, xLabel: "iteration", yLabel: title, xTicks: ticks(0, last, 5), yTicks: ticks(low, high, 5) }, group);
+      for (const { colour, dash, values, end } of curves) {
+        polyline(group, values.map((v, t) => [toX(t), toY(v)]), { class: "curve", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash });
+        if (known(end)) polyline(group, [[toX(0), toY(scale * end)], [toX(last), toY(scale * end)]], { stroke: colour, "stroke-width": 1, "stroke-dasharray": "7 5" });
+      }
+    });
+  };
+
+  // --- the table -----------------------------------------------------------------------------------------------------
+  const fillTable = () => {
+    const { i, j } = point;
+    element("title").textContent = place(point);
     const lower = lowest(i, j);
-    const beats = lower && gain(i, j) > 0 ? "beats" : "does not beat";
-    element("verdict").textContent = lower
-      ? `The lower minimum is ${lower}; it ${beats} the linear baseline, ε_lin = ${short(data.baseline[j])}.`
+    element("verdict").innerHTML = lower
+      ? `The ${lower} minimum has the lower training loss of the branches that exist. Its test error is ${gain(i, j) > 0 ? "lower" : "higher"} than the error of the linear baseline, <i>ε</i><sub>lin</sub> = ${number(data.baseline[j])}.`
       : "Neither branch exists here: all weights go to zero.";
+    const measured = (name) => (branch) => withError(value(branch, name, i, j), value(branch, `${name}_error`, i, j));
+    const exists = (branch) => known(value(branch, "q", i, j));
     const rows = [
-      ["status", (branch) => value(branch, "status", i, j)],
-      ["q", (branch) => withError(value(branch, "q", i, j), value(branch, "q_error", i, j))],
-      ["θ or m", (branch) => `${branches[branch].own} = ${withError(value(branch, "own", i, j), value(branch, "own_error", i, j))}`],
-      ["V", (branch) => withError(value(branch, "V", i, j), value(branch, "V_error", i, j))],
-      ["training loss ε_t", (branch) => withError(value(branch, "train_loss", i, j), value(branch, "train_loss_error", i, j))],
-      ["test error ε_g", (branch) => withError(value(branch, "test_error", i, j), value(branch, "test_error_error", i, j))],
-      ["stable", (branch) => (known(value(branch, "q", i, j)) ? (value(branch, "stable", i, j) ? "yes" : "no") : "–")],
+      ["solution", (branch) => STATUS[value(branch, "status", i, j)] ?? value(branch, "status", i, j)],
+      [`squared norm ${SIGNS.q}`, measured("q")],
+      [`overlap ${SIGNS.θ} or ${SIGNS.m}`, (branch) => `${SIGNS[BRANCHES[branch].own]} = ${measured("own")(branch)}`],
+      [`variance ${SIGNS.V}`, measured("V")],
+      [`training loss ${SIGNS["ε_t"]}`, measured("train_loss")],
+      [`test error ${SIGNS["ε_g"]}`, measured("test_error")],
+      ["stable under iteration", (branch) => (exists(branch) ? (value(branch, "stable", i, j) ? "yes" : "no") : "–")],
       ["replica symmetry", (branch) => value(branch, "validity", i, j)],
     ];
-    const table = document.createElement("table");
-    const line = (cells, kind) => {
-      const row = table.insertRow();
-      cells.forEach((text, k) => {
-        const cell = document.createElement(k === 0 || kind === "th" ? "th" : "td");
-        cell.textContent = text;
-        row.appendChild(cell);
-      });
-    };
-    line(["", "semantic", "positional"], "th");
-    rows.forEach(([name, pick]) => line([name, pick("semantic"), pick("positional")], "td"));
-    element("table").replaceChildren(table);
+    const cells = ([name, pick]) => `<tr><th scope="row">${name}</th><td>${pick("semantic")}</td><td>${pick("positional")}</td></tr>`;
+    element("table").innerHTML = `<table><thead><tr><td></td><th scope="col">semantic</th><th scope="col">positional</th></tr></thead><tbody>${rows.map(cells).join("")}</tbody></table>`;
   };
 
+  // --- the chosen point ----------------------------------------------------------------------------------------------
   const nearest = (values, x) => values.reduce((best, v, k) => (Math.abs(v - x) < Math.abs(values[best] - x) ? k : best), 0);
   const fromAddress = () => {
     const words = new URLSearchParams(location.hash.slice(1));
-    const number = (name, other) => (words.has(name) && isFinite(words.get(name)) ? Number(words.get(name)) : other);
-    return { i: nearest(data.alphas, number("alpha", 1.5)), j: nearest(data.omegas, number("omega", 0.3)) };
+    const read = (name, other) => (words.has(name) && isFinite(words.get(name)) ? Number(words.get(name)) : other);
+    return { i: nearest(data.alphas, read("alpha", 1.5)), j: nearest(data.omegas, read("omega", 0.3)) };
   };
   let point = fromAddress();
   const show = () => {
-    element("alpha").value = point.i;
-    element("omega").value = point.j;
-    element("alpha-value").textContent = data.alphas[point.i].toFixed(2);
-    element("omega-value").textContent = data.omegas[point.j].toFixed(2);
+    for (const [name, sign, v, k] of [["alpha", "α", data.alphas[point.i], point.i], ["omega", "ω", data.omegas[point.j], point.j]]) {
+      element(name).value = k;
+      element(name).setAttribute("aria-valuetext", `${sign} = ${v.toFixed(2)}`);
+      element(`${name}-value`).textContent = v.toFixed(2);
+    }
     drawMap();
-    drawPath();
-    tell();
+    fillTable();
+    drawPaths();
   };
   const choose = (i, j) => {
     point = { i, j };
@@ -182,17 +278,26 @@
     show();
   };
 
-  quantities.forEach(({ name }, k) => element("what").add(new Option(name, k)));
+  QUANTITIES.forEach(({ name }, k) => element("what").add(new Option(name, k)));
   element("alpha").max = data.alphas.length - 1;
   element("omega").max = data.omegas.length - 1;
+  const ring = '<svg width="34" height="16" aria-hidden="true"><circle cx="17" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="2.5"/></svg>';
+  const grey = `<svg width="34" height="12" aria-hidden="true"><rect x="5" width="24" height="12" fill="${MISSING}"/></svg>`;
+  legend("map-legend", [
+    ...LINES.map(([, words, dash, width, colour]) => [swatch(colour === "#222222" ? "currentColor" : colour, dash, width), words]),
+    [grey, "no value: a branch does not exist"], [ring, "chosen point"],
+  ]);
+  legend("path-legend", Object.values(BRANCHES).flatMap(({ own, colour, words }) => [
+    [swatch(colour, "", 2), `${words}: overlap ${SIGNS[own]}; training loss ${SIGNS["ε_t"]}`],
+    [swatch(colour, "2 4", 2), `${words}: squared norm ${SIGNS.q}; test error ${SIGNS["ε_g"]}`],
+    [swatch(colour, "7 5", 1), `${words}: fixed points`],
+  ]));
   show();
-  element("map").on("plotly_click", ({ points: [{ x, y }] }) => choose(nearest(data.alphas, y), nearest(data.omegas, x)));
   element("what").addEventListener("change", drawMap);
   for (const name of ["alpha", "omega"]) {
     element(name).addEventListener("input", () => choose(Number(element("alpha").value), Number(element("omega").value)));
   }
   window.addEventListener("hashchange", () => { point = fromAddress(); show(); });
+  window.addEventListener("load", drawPaths);
   window.addEventListener("resize", show);
-  new MutationObserver(show).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 })();

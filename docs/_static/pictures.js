@@ -1,11 +1,17 @@
-// Every picture of a page is a link to itself, at its full size: on a phone it is read there.
+// Every picture of a page links to its full size. Wide pictures are marked, so that they scroll sideways on a phone.
 document.addEventListener("DOMContentLoaded", () => {
   for (const picture of document.querySelectorAll("article img")) {
-    if (picture.closest("a")) continue;
-    const link = document.createElement("a");
-    link.href = picture.src;
-    link.title = "full size";
-    picture.replaceWith(link);
-    link.append(picture);
+    if (picture.closest(".sphx-glr-thumbcontainer")) continue;
+    let link = picture.closest("a");
+    if (!link) {
+      link = document.createElement("a");
+      link.href = picture.src;
+      link.title = "full size";
+      picture.replaceWith(link);
+      link.append(picture);
+    }
+    const mark = () => link.classList.toggle("wide-picture", picture.naturalWidth > 1000);
+    picture.addEventListener("load", mark);
+    if (picture.complete) mark();
   }
 });

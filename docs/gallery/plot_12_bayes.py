@@ -40,18 +40,21 @@ best = np.where(lowest == 0, found["positional"][:, 0], found["semantic"][:, 0])
 # On one instance with d = 500 and α = 0.6, Bayes-optimal message passing finds the teacher up to a sign. At this α
 # the trained layer is still positional.
 #
-# In the picture, lines are state evolution. Points mark the branch with the lower training loss. Thin vertical lines
-# are the thresholds of weak and full recovery.
+# In the picture, lines are state evolution. Points mark the branch with the lower training loss.
 run = ga.run_bayes_amp(ga.sample(model, d=500, alpha=0.6, seed=1))
 print(f"overlap {abs(run.overlap[0, 0]):.3f}, {np.linalg.norm(run.Q) ** 2 / 500:.3f} would be all of it")
 
-figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
+figure, axis = plt.subplots(figsize=(7.5, 5), layout="constrained")
 axis.plot(fine, bayes, color="#009E73", label="Bayes-optimal")
 axis.axhline(base, color="#999999", label="linear baseline")
 for (branch, values), colour in zip(found.items(), ("#D55E00", "#0072B2"), strict=True):
     axis.plot(alphas, values[:, 0], ":", color=colour, label=f"{branch} branch")
 axis.plot(alphas, best, "o", color="#333333", ms=4, label="trained layer: lowest training loss")
-for alpha in (thresholds.weak_recovery, thresholds.full_recovery):
-    axis.axvline(alpha, color="#009E73", lw=0.5)
-axis.set(xlabel="α = n/d", ylabel="test error", ylim=(0, None))
-axis.legend(frameon=False, fontsize=8)
+for alpha, style, label in (
+    (thresholds.weak_recovery, "--", f"weak recovery, α = {thresholds.weak_recovery:.3f}"),
+    (thresholds.full_recovery, "-.", f"full recovery, α = {thresholds.full_recovery:.3f}"),
+):
+    axis.axvline(alpha, color="#009E73", lw=1, ls=style, label=label)
+axis.set(xlabel="samples per dimension α = n/d", ylabel="test error", ylim=(0, None))
+axis.set_title("Bayes-optimal estimate, trained layer and linear baseline")
+figure.legend(loc="outside lower center", ncols=2)

@@ -30,7 +30,7 @@ predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) f
 # instances, with bars of ± 1 standard error.
 for name in DAMPING:
     axes = ga.plot_trajectory(predicted[name], runs[name])
-    axes[0, 0].set_ylabel(f"{name} branch")
+    axes[0, 0].figure.suptitle(f"Message passing and its prediction, {name} branch")
 
 # %%
 # On the positional branch the measured V is too low: the proximal map jumps there, and the response that is computed

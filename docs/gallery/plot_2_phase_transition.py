@@ -46,27 +46,34 @@ alpha_c = brentq(lambda alpha: np.interp(alpha, ALPHAS, gap), ALPHAS[0], ALPHAS[
 print(f"α_c = {alpha_c:.2f}")
 
 # %%
-# Lines are state evolution. Dots are means over the four instances, with bars of ± 1 standard error. The dashed line
-# is α_c. Right: below α_c the branch with the lower loss has an overlap m with the positional encodings, above α_c it
-# has an overlap θ with the teacher's weights (thick lines). Thin dotted lines show both branches at all α.
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+# Lines are state evolution. Dots are means over the four instances, with bars of ± 1 standard error. Right: below α_c
+# the branch with the lower loss has an overlap m with the positional encodings, above α_c it has an overlap θ with the
+# teacher's weights (thick lines). Thin dotted lines show both branches at all α.
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for name, rows in lines.items():
     key = "theta" if name == "semantic" else "m"
-    left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"{name} branch")
+    left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"state evolution, {name}")
     values = np.array([abs(overlaps[key]) for _, _, overlaps in rows])
     lower = (alpha_c < ALPHAS) == (name == "semantic")
     right.plot(ALPHAS, values, color=COLOURS[name], lw=1, ls=":")
-    right.plot(ALPHAS[lower], values[lower], color=COLOURS[name], lw=2.5, label={"theta": "θ", "m": "$|m_1|$"}[key])
+    right.plot(
+        ALPHAS[lower],
+        values[lower],
+        color=COLOURS[name],
+        lw=2.5,
+        label={"theta": "θ, overlap with teacher", "m": "$|m_1|$, overlap with positions"}[key],
+    )
     measured = (
         (left, [[run.train_loss for run in runs] for runs in dots[name]]),
         (right, [[abs(run.overlaps.scalars()[key]) for run in runs] for runs in dots[name]]),
     )
     for axis, values in measured:
         error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))
-        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name])
+        dots_label = f"message passing, {name}" if axis is left else None
+        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name], label=dots_label)
 for axis in (left, right):
-    axis.axvline(alpha_c, color="0.2", lw=0.8, ls="--")
-    axis.set_xlabel("α = n/d")
-    axis.legend(frameon=False)
-left.set_ylabel("training loss $ε_t$")
-right.set_ylabel("overlap")
+    axis.axvline(alpha_c, color="0.2", lw=0.8, ls="--", label=r"transition $α_c$" if axis is left else None)
+    axis.set_xlabel("samples per dimension α = n/d")
+    axis.legend()
+left.set(ylabel="training loss $ε_t$", title="training losses of both branches")
+right.set(ylabel="overlap", title="overlap of the branch with the lower loss")

@@ -58,9 +58,13 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained
 left.axhline(0, color="0.6", lw=0.5)
 cosine = hidden @ best.Q[:, 0] / np.linalg.norm(hidden) / np.linalg.norm(best.Q)
 left.plot(hidden, np.sign(cosine) * best.Q[:, 0], "o", ms=3, color="0.2")
-left.set(xlabel="normal of the hidden plane", ylabel="Q", title=f"cosine {abs(cosine):.2f}")
+left.set(
+    xlabel="normal of the hidden plane",
+    ylabel="weights Q",
+    title=f"a dot for each coordinate; cosine {abs(cosine):.2f}",
+)
 same = same_side[test, 0, 1] > 0
-for selected, label, colour in ((same, "same side", "C0"), (~same, "different sides", "C1")):
+for selected, label, colour in ((same, "the same side", "C0"), (~same, "different sides", "C1")):
     right.hist(S[selected, 0, 1], np.linspace(0, 1, 41), color=colour, alpha=0.7, label=label)
-right.set(xlabel="attention $S_{12}$", ylabel="number of samples")
-right.legend(frameon=False)
+right.set(xlabel="attention $S_{12}$", ylabel="number of samples", title="attention of token 1 to token 2")
+right.legend(title="the two tokens are on")

@@ -63,12 +63,12 @@ for share in shares:
 # Left: lines are state evolution, and dots are message passing on one instance. Right: the cosine for one data set,
 # fitted with each of the two losses, against the fraction of outliers.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-for key, colour in (("q", "0.2"), ("theta", "C0")):
-    left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label={"q": "q", "theta": "θ"}[key])
-    left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=colour)
-left.set_xlabel("iteration")
-left.legend(frameon=False)
+for key, colour, label in (("q", "0.2", "squared norm q"), ("theta", "C0", "overlap with teacher θ")):
+    left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label=f"{label}, state evolution")
+    left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=colour, label=f"{label}, message passing")
+left.set(xlabel="iteration", ylabel="overlap", title="message passing and its prediction")
+left.legend()
 for (name, values), colour in zip(cosines.items(), ("C0", "C1"), strict=True):
     right.plot(shares, values, "o-", color=colour, label=name)
-right.set(xlabel="share of outliers", ylabel="cosine with the true direction")
-right.legend(frameon=False)
+right.set(xlabel="fraction of outliers", ylabel="cosine with the true direction", title="fits of labels with outliers")
+right.legend()

@@ -39,15 +39,15 @@ for row in found.rows[::4]:
 # %%
 # Training losses of both branches: lines are state evolution, and dots are message passing on two instances with
 # d = 400 (only for ω = 0.3).
-figure, axes = plt.subplots(1, len(OMEGAS), figsize=(9, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, len(OMEGAS), figsize=(9, 4.2), layout="constrained")
 for axis, omega in zip(axes, OMEGAS, strict=True):
     for name in ("semantic", "positional"):
         for method, style in (("SE", "-"), ("GAMP", "o")):
             cells = [r for r in found.rows if (r["method"], r["branch"], r["omega"]) == (method, name, omega)]
             cells = [r for r in cells if r["converged"]]
-            label = f"{name} branch" if method == "SE" else None
+            label = f"{name} branch, {'state evolution' if method == 'SE' else 'message passing'}"
             values = [r["alpha"] for r in cells], [r["train_loss"] for r in cells]
-            axis.plot(*values, style, ms=4, color=COLOURS[name], label=label)
-    axis.set(title=f"ω = {omega}", xlabel="α = n/d")
+            axis.plot(*values, style, ms=5, color=COLOURS[name], label=label if values[0] else None)
+    axis.set(title=f"training losses at ω = {omega}", xlabel="samples per dimension α = n/d")
 axes[0].set_ylabel("training loss $ε_t$")
-axes[0].legend(frameon=False)
+figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=2)

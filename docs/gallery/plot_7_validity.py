@@ -40,7 +40,8 @@ for name, solutions in found.items():
 # proximal map, with its numerical error, which is large if the map jumps. Right: the fraction of V̂ that comes from
 # jumps, in per cent. If it is above one per cent (dashed line), the prediction is an approximation, however small its
 # numerical error is.
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+TITLES = ("stability: growth factor", "replica symmetry:\nreplicon eigenvalue", "replica symmetry:\njumps in V̂, %")
+figure, axes = plt.subplots(1, 3, figsize=(9.8, 4), layout="constrained")
 for name, solutions in found.items():
     other = "m" if name == "semantic" else "theta"
     curves = (
@@ -50,8 +51,8 @@ for name, solutions in found.items():
     )
     for axis, (curve, error) in zip(axes, curves, strict=True):
         axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLOURS[name], label=f"{name} branch")
-for axis, title in zip(axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), strict=True):
-    axis.axhline(1, color="0.2", lw=0.8, ls="--")
+for axis, title in zip(axes, TITLES, strict=True):
+    axis.axhline(1, color="0.2", lw=0.8, ls="--", label="limit of validity")
     axis.set(title=title, xlabel="α = n/d")
 axes[2].set_yscale("log")
-axes[0].legend(frameon=False)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -37,16 +37,17 @@ print(layer.result_.message)
 # Left: mean R² of the folds with its standard error against λ, for training and for validation. Middle: the training
 # losses at which the eight starts ended or were stopped, in increasing order. Right: attention of the first token to
 # itself in the test samples, against the teacher's attention without noise.
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.8, 3.8), layout="constrained")
 for name, label in (("train", "training"), ("test", "validation")):
     mean, spread = (search.cv_results_[f"{kind}_{name}_score"] for kind in ("mean", "std"))
     left.errorbar(lams, mean, spread / 2, fmt="o-", capsize=2, label=label)
-left.set(xscale="log", xlabel="λ", ylabel="R²", title="cross-validation")
-left.legend(frameon=False)
+left.set(xscale="log", xlabel="penalty λ", ylabel="R²", title="cross-validation")
+left.legend()
 losses = sorted(start.train_loss for start in layer.result_.starts)
 middle.plot(np.arange(1, len(losses) + 1), losses, "o")
-middle.set(xlabel="start", title="training loss of all starts")
+middle.set(xlabel="start, in order of loss", ylabel="training loss", title="all starts")
 T = data.model.teacher((test_x - data.positions) @ data.Q_star / np.sqrt(data.dim))
 right.plot(T[:, 0, 0], layer.attention(test_x)[:, 0, 0], ".", ms=5)
-right.axline((0.5, 0.5), slope=1, color="0.6", lw=0.5)
+right.axline((0.5, 0.5), slope=1, color="0.6", lw=1, label="equal")
 right.set(xlabel="teacher, without noise", ylabel="layer", title="attention of token 1 to itself")
+right.legend()

@@ -23,22 +23,37 @@ if TYPE_CHECKING:
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#333333", "#999999")  # Okabe and Ito
 BOUNDARIES = (
     ("alpha_c", "α_c: equal training loss", {"color": DARK, "fmt": "o-"}),
     ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
     ("semantic_from", "semantic branch appears", {"color": COLOURS["semantic"], "fmt": "^:"}),
-    ("semantic_stable_from", "semantic branch becomes stable", {"color": COLOURS["semantic"], "fmt": "^-"}),
-    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLOURS["random"], "fmt": "s:"}),
-    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLOURS["random"], "fmt": "s-"}),
+    ("semantic_stable_from", "semantic branch becomes stable", {"color": COLOURS["semantic"], "fmt": "P-"}),
+    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLOURS["random"], "fmt": "D:"}),
+    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLOURS["random"], "fmt": "X-"}),
     ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
-    ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
+    ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "*-"}),
 )
-STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+STYLE: Any = {
+    "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",
+    "axes.spines.top": False, "axes.spines.right": False,
+    "font.size": 10, "axes.titlesize": 10.5, "figure.titlesize": 11, "xtick.labelsize": 9, "ytick.labelsize": 9,
+    "legend.fontsize": 9, "legend.frameon": False,
+}  # fmt: skip
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
+WORDS = {  # names of numbers, for titles and axes
+    "q": "squared norm $q$", "m": "overlap with positions $m_1$", "theta": r"overlap with teacher $\theta$",
+    "V": "variance of fields $V$", "train_loss": r"training loss $\epsilon_t$",
+    "test_error": r"test error $\epsilon_g$", "gradient": r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$",
+}  # fmt: skip
+ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
+TIMES = (0, 5, 20, 60, 200, 600, 2000, 6000)  # labelled iterations of a run, on an axis that is logarithmic after 5
 
 
 def plot_comparison(comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False) -> np.ndarray:
-    """Draw a comparison: trajectories and end points, one row for each branch.
+    """Draw a comparison: trajectories and end points, one block of panels for each branch.
+
+    The axis of iterations is logarithmic after the first five.
 
     Parameters
     ----------
@@ -63,18 +78,19 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     >>> ga.plot_comparison(comparison).shape
     (1, 5)
     """
-    rows, settings = len(comparison.branches), comparison.settings
-    with figure(path, rows, 5, (15, 1.2 + 2.4 * rows), overwrite) as axes:
-        for row, branch in zip(axes, comparison.branches, strict=True):
-            _draw_branch(row, branch, f"GAMP, seed {settings['seed']}")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        drawing = axes[0, 0].figure
-        drawing.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-        drawing.suptitle(
-            f"{comparison.heading('d', 'alpha', 'omega', 'lam')}, {settings['risk']} risk; "
-            "squares, diamonds and triangles are end points of descents"
+    count, settings = len(comparison.branches), comparison.settings
+    with figure(path, 2 * count, 3, (9.8, 0.5 + 5.4 * count), overwrite) as grid:
+        panels = grid.reshape(count, 6)
+        for row, branch in zip(panels, comparison.branches, strict=True):
+            _draw_branch(row[:5], branch, f"GAMP, seed {settings['seed']}")
+            row[5].axis("off")
+            handles, labels = row[0].get_legend_handles_labels()
+            title = f"{branch.name} branch, {comparison.heading('d', 'alpha')}"
+            row[5].legend(handles, labels, loc="center left", title=title, bbox_to_anchor=(-0.12, 0.5))
+        grid[0, 0].figure.suptitle(
+            f"{comparison.heading('d', 'alpha', 'omega', 'lam')}, {settings['risk']} risk, seed {settings['seed']}"
         )
-    return axes
+    return panels[:, :5]
 
 
 def plot_trajectory(
@@ -118,7 +134,7 @@ def plot_trajectory(
     if not all(isinstance(run, GampResult | History) for run in given):
         raise check.fail("runs", runs, "results of run_gamp, or histories", TypeError)
     seen = [(run.history if isinstance(run, GampResult) else run).scalars() for run in given]
-    with figure(path, 1, len(LABELS), (11, 2.6), overwrite) as axes:
+    with figure(path, 1, len(LABELS), (9.8, 3.0), overwrite) as axes:
         for axis, key in zip(axes[0], LABELS, strict=True):
             _draw_prediction(axis, predicted, key)
             if seen:
@@ -126,7 +142,7 @@ def plot_trajectory(
                 error = values.std(axis=0, ddof=1) / np.sqrt(len(seen)) if len(seen) > 1 else None
                 style = {"fmt": "o", "ms": 4, "color": COLOURS["semantic"], "label": "message passing"}
                 axis.errorbar(np.arange(values.shape[1]), values.mean(axis=0), error, **style)
-        axes[0, 0].legend(frameon=False, fontsize=9)
+        draw_legend(axes[0, 0], columns=3)
     return axes
 
 
@@ -155,22 +171,22 @@ def plot_phase_diagram(
     >>> import gamp_attention as ga
     >>> pb = ga.phase_boundaries(ga.paper_model(), omegas=[0.3], alphas=(1.0, 2.0))
     >>> ga.plot_phase_diagram(pb)[0, 0].get_ylabel()
-    'α = n/d'
+    'samples per dimension α = n/d'
     """
     across = np.arange(1, len(boundaries.values) + 1) if boundaries.parameter == "A" else boundaries.values
-    with figure(path, 1, 1, (6.4, 4.4), overwrite) as axes:
+    with figure(path, 1, 1, (7.5, 5.4), overwrite) as axes:
         axis = axes[0, 0]
         for name, label, style in BOUNDARIES:
             value, error = boundaries.line(name) if name in boundaries.lines else (np.full(len(across), np.nan),) * 2
             if np.isfinite(value).any():
-                axis.errorbar(across, value, error, label=label, capsize=2, ms=4, **style)
+                axis.errorbar(across, value, error, label=label, capsize=2, ms=6, **style)
         if "hard_from" in boundaries.lines:
             ends = [boundaries.line(f"hard_{end}")[0] for end in ("from", "to")]
             if np.isfinite(ends).any():
                 axis.fill_between(across, *ends, color=COLOURS["random"], alpha=0.2, lw=0, label="hard phase")
-        names = {"omega": "ω", "lam": "λ", "sigma": "σ", "A": "number of the matrix A"}
-        axis.set(xlabel=names[boundaries.parameter], ylabel="α = n/d", ylim=(0, None))
-        axis.legend(frameon=False, fontsize=9)
+        names = {"omega": OMEGA, "lam": LAMBDA, "sigma": "size of tokens σ", "A": "number of the matrix A"}
+        axis.set(xlabel=names[boundaries.parameter], ylabel=ALPHA, ylim=(0, None))
+        draw_legend(axis, columns=2)
     return axes
 
 
@@ -184,33 +200,39 @@ def _draw_prediction(
         "its sampling error, 2 s.e." if color == DARK else None,
     )
     axis.fill_between(np.arange(len(values)), *band, color=color, alpha=0.3, lw=0, label=error_label)
-    axis.set(title=LABELS[key], xlabel="iteration")
+    axis.set(title=WORDS[key], xlabel="iteration")
     axis.margins(y=0.15)
 
 
 def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
     colour, seen, predicted = COLOURS[branch.name], branch.gamp.history.scalars(), branch.predicted.scalars()
-    time = np.arange(len(predicted["q"]))
+    time, gamp_time = np.arange(len(predicted["q"])), np.arange(len(seen["q"]))
+    end = max(gamp_time[-1], branch.descent.iterations[-1])
     for axis, key in zip(row, LABELS, strict=False):
         spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
         band = predicted[key] - spread, predicted[key] + spread
         axis.fill_between(
-            time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around their predictions"
+            time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around\ntheir predictions"
         )
         _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
-        axis.plot(seen[key][: len(time)], "o", ms=4, color=colour, label=label)
+        axis.plot(gamp_time, seen[key], "o", ms=3.5, color=colour, label=label)
         if key != "V":  # descents have no V
             _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on this instance", GREY)
-            early = branch.descent.iterations < len(time)
-            steps, values = branch.descent.iterations[early], branch.descent.history.scalars()[key][early]
-            axis.plot(steps, values, "o", ms=4, mfc="white", color=GREY, label="gradient descent")
+            steps, values = branch.descent.iterations, branch.descent.history.scalars()[key]
+            late = np.searchsorted(steps, np.geomspace(len(time), end, 20)).clip(max=len(steps) - 1)
+            shown = np.unique([*np.flatnonzero(steps < len(time)), *late])
+            axis.plot(steps[shown], values[shown], "o", ms=3.5, mfc="white", color=GREY, label="gradient descent")
         ends = {end.name: end.values[key] for end in branch.rows}
-        limit = "fixed point of state evolution, d → ∞"
+        limit = "fixed point of state evolution,\nd → ∞"
         axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)
-        for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=False):
-            axis.plot(time[-1] + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
+        ticks = [time for time in TIMES if time <= end]
+        for marker, (name, value), shift in zip("osD^", list(ends.items())[1:], (1.3, 1.75, 2.35, 3.1), strict=False):
+            face = colour if marker == "o" else GREY
+            axis.plot(shift * end, value, marker, color=face, mec=DARK, ms=6, label=f"end: {name}", clip_on=False)
+        axis.set_xscale("asinh", linear_width=5)
+        axis.set_xticks(ticks, [str(time) for time in ticks])
+        axis.set_xlim(-0.5, 3.4 * end)
     _draw_gradients(row[-1], branch, colour)
-    row[0].set_ylabel(f"{branch.name} branch", color=colour, fontsize=12)
 
 
 def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
@@ -220,7 +242,16 @@ def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
     axis.annotate("GAMP ", (len(norms), norms[-1]), ha="right", color=colour)
     end = 1 + descent.iterations[-1], descent.history.gradient_norm[-1]
     axis.annotate("gradient\ndescent", end, (0, -6), textcoords="offset points", ha="right", va="top", color=GREY)
-    axis.set(title=r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
+    axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
+
+
+def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
+    """Draw one legend below the picture with all labels of the axes, each once."""
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    axes[0].figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **style)
 
 
 def require_matplotlib() -> Any:
@@ -279,12 +310,12 @@ def plot_fit(
 
     Returns the axes (2, 4); empty axes are switched off.
     """
-    with figure(path, 2, COLUMNS, (14, 6), overwrite) as axes:
+    with figure(path, 2, COLUMNS, (9.8, 6.2), overwrite) as axes:
         _draw_curves(axes[0], result)
         _draw_starts(axes[0, 3], result)
         spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
-        shown = [("mean over all samples", attention.mean(axis=0))]
-        shown += [(f"sample {row}", attention[row]) for row in spread]
+        shown = [("attention,\nmean over all samples", attention.mean(axis=0))]
+        shown += [(f"attention,\nsample {row}", attention[row]) for row in spread]
         low, high = (
             min(0.0, *(float(matrix.min()) for _, matrix in shown)),
             max(1.0, *(float(matrix.max()) for _, matrix in shown)),
@@ -298,7 +329,7 @@ def plot_fit(
                     pale = weight - low > 0.6 * (high - low)
                     axis.text(j, i, f"{weight:.2f}", ha="center", va="center", color="white" if pale else DARK)
         axes[1, 0].set_ylabel("token")
-        axes[1, 0].figure.colorbar(image, ax=list(axes[1, : len(shown)]), label="attention", shrink=0.8)
+        axes[1, 0].figure.colorbar(image, ax=list(axes[1, : len(shown)]), label="attention", shrink=0.7)
         for axis in axes.flat:
             if not axis.has_data():
                 axis.axis("off")
@@ -325,10 +356,10 @@ def _draw_curves(row: Any, result: GampResult) -> None:
         row[2].semilogy(steps, curve.gradient_norm, color=colour, label=label)
     row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
     if len(phases) > 1:
-        row[2].legend(frameon=False, fontsize=8)
-    row[0].set(title=r"training loss $\epsilon_t$", xlabel="iteration")
-    row[1].set(title=r"$\epsilon_t$ above its end", xlabel="iteration")
-    row[2].set(title=r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
+        row[2].legend()
+    row[0].set(title="training loss\n" + r"$\epsilon_t$", xlabel="iteration")
+    row[1].set(title="training loss\n" + r"$\epsilon_t$ − value at the end", xlabel="iteration")
+    row[2].set(title="gradient norm\n" + r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
 
 
 def _draw_starts(axis: Any, result: GampResult) -> None:
@@ -345,19 +376,19 @@ def _draw_starts(axis: Any, result: GampResult) -> None:
     for name, colour in sorted(drawn):
         axis.plot([], [], "s", color=colour, label=name)
     agreeing = sum(record.agreement >= AGREEMENT for record in result.starts)
-    axis.plot([], [], "D", color=GREY, label=f"{agreeing} with (nearly)\nthe selected weights")
-    axis.plot([], [], "o", color=GREY, label=f"{len(result.starts) - agreeing} with others")
+    axis.plot([], [], "D", color=GREY, label=f"{agreeing} with (nearly) the selected weights")
+    axis.plot([], [], "o", color=GREY, label=f"{len(result.starts) - agreeing} with other weights")
     axis.plot([], [], "s", color=GREY, mfc="white", label="stopped early")
-    axis.set(title=r"$\epsilon_t$ of all starts when stopped", xlabel="start, in order of loss")
+    axis.set(title="training loss $\\epsilon_t$\nof all starts", xlabel="start, in order of loss")
     axis.set_xticks(range(1, len(result.starts) + 1))
-    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    draw_legend(axis, columns=3)
 
 
 def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrite: bool = False) -> Any:
     """Draw estimated test errors with standard errors, training errors, and theory if known; return the axes."""
     order = np.argsort(path.lam)
     lam = path.lam[order]
-    with figure(file, 1, 1, (6, 4), overwrite) as axes:
+    with figure(file, 1, 1, (7.5, 4.8), overwrite) as axes:
         axis = axes[0, 0]
         mean, spread = path.test_error[order], path.test_error_error[order]
         label = "cross-validation" if path.form == "folds" else "leave-one-out"
@@ -376,9 +407,9 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrit
         if path.best_1se != path.best:
             strong = path.lam[path.best_1se]
             axis.axvline(strong, color=COLOURS["positional"], lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
-        name = "λ" if path.parameter == "lam" else path.parameter
-        axis.set(xlabel=name, ylabel=r"error $\epsilon_g$")
+        name = LAMBDA if path.parameter == "lam" else path.parameter
+        axis.set(xlabel=name, ylabel=WORDS["test_error"])
         if (lam > 0).all() and len(lam) > 2:
             axis.set_xscale("log")
-        axis.legend(frameon=False, fontsize=9)
+        draw_legend(axis, columns=2)
     return axes

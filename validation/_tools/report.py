@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -129,11 +130,16 @@ class Verdict:
         """Return the numbers of an earlier run, to draw from."""
         return load_result(self.path(".json"))
 
-    def end(self, numbers: dict[str, Any]) -> None:
-        """Store the numbers with date, versions, commit and checks, and exit with status 1 if a check failed."""
+    def end(self, numbers: dict[str, Any], draw: Callable[[Any, Path], None] | None = None) -> None:
+        """Store the numbers with date, versions, commit and checks, and exit with status 1 if a check failed.
+
+        `draw` draws the picture from the stored numbers, as --draw does, to a path.
+        """
         versions = {module.__name__: module.__version__ for module in (ga, np, scipy, numba)}
         when = f"{datetime.now(UTC):%Y-%m-%d}"
         about = {"versions": versions, "when": when, "commit": self._commit, "held": self.held, "failed": self.failed}
         write(self.path(".json"), about | numbers)
+        if draw is not None:
+            draw(self.stored(), self.path(".png"))
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))

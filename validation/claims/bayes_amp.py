@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, figure
-from validation._tools.drawing import draw_legend
+from gamp_attention.experiments.figures import DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import extrapolate, markdown_table
@@ -99,23 +99,30 @@ def format_line(case, summary):
     return [*cells, f"{done} of {of}", f"{summary['iterations']:.0f}"]
 
 
-def draw(summaries, path):
+def draw(numbers, path):
     """Draw overlaps in units of state evolution; points of one d are shifted sideways."""
-    with figure(path, 1, 1, (7, 4)) as axes:
+    summaries = numbers["told"]
+    with figure(path, 1, 1, (7.5, 4.6)) as axes:
         axis = axes[0, 0]
-        for k, (case, each) in enumerate(summaries.items()):
+        for k, ((case, each), marker) in enumerate(zip(summaries.items(), "osD^vPX", strict=False)):
             sizes, theory = each["overlap"]["sizes"], each["overlap"]["theory"]
             mean, error = np.array(list(sizes.values())).T
             at = np.array([1e3 / float(d) for d in sizes]) + 0.03 * (k - (len(summaries) - 1) / 2)
-            axis.errorbar(at, mean / theory, 2 * error / theory, fmt="o", color=f"C{k}", label=case, ms=4)
+            axis.errorbar(at, mean / theory, 2 * error / theory, fmt=marker, color=f"C{k}", label=case, ms=5)
         axis.axhline(1, color=DARK, lw=0.5)
-        axis.set(xlabel="1000/d", ylabel="overlap, in units of state evolution's")
-        draw_legend(axis, columns=4, fontsize=8)
+        axis.set(
+            xlabel="1000/d (dimension d grows to the left)",
+            ylabel="overlap with the teacher\n/ prediction of state evolution",
+            title="L: tokens per sample; s: noise on the scores; bars: 2 standard errors",
+        )
+        draw_legend(axis, columns=4)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("bayes_amp", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     quick = ("L = 2, α = .6", "signs, α = 1.5")
     cases = {name: QUICK if args.quick else CASES[name][2] for name in (quick if args.quick else CASES)}
     plan = [{"case": c, "d": d, "seed": s} for c, sizes in cases.items() for d, n in sizes.items() for s in range(n)]
@@ -131,8 +138,7 @@ def main():
     }
     heads = ["problem", "overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
     verdict.write_table(markdown_table(heads, [format_line(*item) for item in summaries.items()]))
-    draw(summaries, verdict.path(".png"))
-    verdict.end({"told": summaries, "theories": theories, "rows": rows})
+    verdict.end({"told": summaries, "theories": theories, "rows": rows}, draw)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, gamma, log_ndtr
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -305,9 +306,38 @@ def compare(row, ends, sampled):
     return ratios, relative
 
 
+SHOWN = {  # problems in the picture and their labels
+    "linear, noise 0.1": "linear regression, noise 0.1", "perceptron": "perceptron",
+    "logistic, temperature 0.4": "logistic regression, temperature 0.4",
+    "binary weights, linear, noise 0.5": "binary weights, linear, noise 0.5", "phase retrieval": "phase retrieval",
+    "attention, L = 2": "attention, 2 tokens", "attention, L = 4": "attention, 4 tokens",
+}  # fmt: skip
+
+
+def draw(numbers, path):
+    """Draw the posterior variance against α: the package as lines, references as circles."""
+    ends = {(row["name"], row["alpha"]): row["ends"] for row in numbers["references"]}
+    with figure(path, 1, 1, (7.5, 5)) as axes:
+        axis = axes[0, 0]
+        for k, (name, label) in enumerate(SHOWN.items()):
+            mine = sorted((row for row in numbers["rows"] if row["name"] == name), key=lambda row: row["alpha"])
+            alphas = [row["alpha"] for row in mine]
+            unit = float(np.trace(MODELS[name].coordinates.rho.sum(axis=0)))
+            V = [next(p for p in row["points"] if p["stable"])["V"] / unit for row in mine]
+            axis.plot(alphas, np.maximum(V, 1e-12), color=f"C{k}", label=label)
+            marks = [ends[name, alpha][0]["V"] for alpha in alphas]
+            axis.plot(alphas, np.maximum(marks, 1e-12), "o", ms=4, mfc="none", color=f"C{k}")
+        axis.plot([], [], "o", ms=4, mfc="none", color=DARK, label="independent quadrature")
+        axis.set(xscale="log", yscale="log", xlabel=ALPHA, ylim=(3e-11, 2),
+                 ylabel="posterior variance / prior variance of the weights")  # fmt: skip
+        draw_legend(axis, columns=3)
+
+
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("bayes_edges", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     alphas = QUICK_ALPHAS if args.quick else ALPHAS
     size = {"n_points": 256, "n_replicas": 4} if args.quick else {"n_points": 1024, "n_replicas": 4}
     plan = [{"name": name, "alpha": alpha} | size for name in MODELS for alpha in alphas]
@@ -346,22 +376,7 @@ def main():
             cells[1:] = [f"{len(ratios)}", f"{relative:.0e}", f"{max(ratios):.2f}"]
         table.append([name, *cells])
     verdict.write_table(markdown_table(heads, table))
-    shown = ["linear, noise 0.1", "perceptron", "logistic, temperature 0.4", "binary weights, linear, noise 0.5",
-             "phase retrieval", "attention, L = 2", "attention, L = 4"]  # fmt: skip
-    with figure(verdict.path(".png"), 1, 1, (6.5, 4.2)) as axes:
-        for k, name in enumerate(shown):
-            mine = sorted((row for row in rows if row["name"] == name), key=lambda row: row["alpha"])
-            unit = float(np.trace(MODELS[name].coordinates.rho.sum(axis=0)))
-            V = [next(p for p in row["points"] if p["stable"])["V"] / unit for row in mine]
-            axes[0, 0].plot([row["alpha"] for row in mine], np.maximum(V, 1e-12), color=f"C{k}", label=name)
-            marks = [ends[name, row["alpha"]][0]["V"] for row in mine]
-            axes[0, 0].plot(
-                [row["alpha"] for row in mine], np.maximum(marks, 1e-12), "o", ms=4, mfc="none", color=f"C{k}"
-            )
-        axes[0, 0].set(xscale="log", yscale="log", xlabel="α", ylabel="fraction of variance that is unknown",
-                       ylim=(3e-11, 2), title="lines: package; circles: independent quadrature")  # fmt: skip
-        axes[0, 0].legend(fontsize=7)
-    verdict.end({"rows": rows, "references": references})
+    verdict.end({"rows": rows, "references": references}, draw)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.bayes.averages import FINE
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -122,9 +123,28 @@ def check_problem(verdict, name, thresholds):
     return [name, *cells]
 
 
+def draw(numbers, path):
+    """Draw the overlap of the fixed points against α, from no knowledge and from the teacher."""
+    with figure(path, 1, 1, (7.5, 4.6)) as axes:
+        axis = axes[0, 0]
+        for k, name in enumerate(ALPHAS):
+            mine = [row for row in numbers["curves"] if row["name"] == name]
+            alphas, q = [row["alpha"] for row in mine], np.array([row["q"] for row in mine])
+            axis.plot(alphas, q[:, 0], color=f"C{k}", label=name.replace("L = ", "tokens: "))
+            axis.plot(alphas, q[:, 1], ":", color=f"C{k}", lw=2.5)
+            axis.axvline(KNOWN[name][0][0], color=f"C{k}", lw=0.8, ls="--")
+        axis.plot([], [], color=DARK, label="start without knowledge")
+        axis.plot([], [], ":", color=DARK, lw=2.5, label="start from the teacher")
+        axis.plot([], [], "--", color=DARK, lw=0.8, label="weak recovery, known value")
+        axis.set(xlabel=ALPHA, ylabel="overlap with the teacher, 1 = complete")
+        draw_legend(axis, columns=3)
+
+
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("bayes_thresholds", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     noises = QUICK_NOISES if args.quick else NOISES
     size = {"n_points": 1024, "n_replicas": 4} if args.quick else {"n_points": 1 << 14, "n_replicas": 8}
     samples = ["attention, L = 2", "attention, L = 3", "attention, L = 4", "attention of 2 columns, L = 3"]
@@ -161,17 +181,7 @@ def main():
     verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
     heads = ("problem", "weak recovery", "full recovery", "hard phase", "known")
     verdict.write_table(markdown_table(heads, table))
-    with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
-        for k, name in enumerate(ALPHAS):
-            mine = [row for row in curves if row["name"] == name]
-            alphas, q = [row["alpha"] for row in mine], np.array([row["q"] for row in mine])
-            axes[0, 0].plot(alphas, q[:, 0], color=f"C{k}", label=name)
-            axes[0, 0].plot(alphas, q[:, 1], ":", color=f"C{k}")
-            axes[0, 0].axvline(KNOWN[name][0][0], color=f"C{k}", lw=0.5)
-        axes[0, 0].axhline(1, color=DARK, lw=0.5)
-        axes[0, 0].set(xlabel="α", ylabel="overlap with the teacher", title="dotted: from the teacher")
-        axes[0, 0].legend(fontsize=7)
-    verdict.end({"thresholds": rows, "linear": linear, "curves": curves, "K_2": K})
+    verdict.end({"thresholds": rows, "linear": linear, "curves": curves, "K_2": K}, draw)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, GREY, figure
+from gamp_attention.experiments.figures import DARK, GREY, draw_legend
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -226,7 +227,7 @@ def check_trust(rows, verdict):
 def draw(rows, on, path):
     grid = np.linspace(-3, 3, 61)
     problems = [*FEATURE_PROBLEMS, "attention"]
-    with figure(path, 2, len(PROBLEMS), (15, 7)) as axes:
+    with figure(path, 2, len(PROBLEMS), (10.4, 6.4)) as axes:
         for axis, problem in zip(axes[1], problems, strict=True):
             mine = [row for row in on if row["problem"] == problem]
             kinds = list(dict.fromkeys(row["kind"] for row in mine))
@@ -239,13 +240,22 @@ def draw(rows, on, path):
                         mean = 100 * np.mean([value for value in values if value is not None] or [np.nan])
                         face = DARK if trusted else "none"
                         axis.plot(at + 0.15 * (k - 1.5), mean, "o", ms=4, mec=DARK if trusted else GREY, mfc=face)
-            axis.set_xticks(range(len(kinds)), kinds, rotation=90)
-            axis.set(ylim=(50, 101), title=problem, ylabel="% in 90 % intervals" if problem == problems[0] else "")
+            axis.set_xticks(range(len(kinds)), kinds, rotation=90, fontsize=9.5)
+            axis.set(
+                ylim=(50, 101),
+                title=problem,
+                ylabel="weights in their 90 % intervals, %" if problem == problems[0] else "",
+            )
+        axes[1, 0].plot([], [], "o", ms=4, mec=DARK, mfc=DARK, label="trusted")
+        axes[1, 0].plot([], [], "o", ms=4, mec=GREY, mfc="none", label="not trusted")
+        axes[0, 0].plot([], [], color=DARK, label="standard Gaussian")
+        draw_legend(axes[0, 0], axes[1, 0], columns=3, fontsize=9.5)
         for axis, problem in zip(axes[0], PROBLEMS, strict=True):
             scores = np.concatenate([row["scores"] for row in rows if row["problem"] == problem])
             axis.hist(scores, grid[::3], density=True, color=GREY)
             axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=DARK)
-            axis.set(title=problem, xlabel="(weight − teacher's)/std")
+            axis.tick_params(labelsize=9.5)
+            axis.set(title=problem, xlabel="error of a weight\n/ stated error")
 
 
 def main():

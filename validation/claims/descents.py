@@ -19,8 +19,9 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation.claims.trajectories import fit_slope
@@ -116,7 +117,7 @@ def compute_prediction(run, n_paths, n_replicas, remembers):
 
 def draw(results, seen, path):
     rows = ("semantic", "positional", "noise")
-    with figure(path, len(rows), 4, (13, 2.6 * len(rows))) as axes:
+    with figure(path, len(rows), 4, (9.8, 2.5 * len(rows))) as axes:
         for row, run in zip(axes, rows, strict=True):
             d = max(seen[run])
             for k, (axis, key) in enumerate(zip(row, KEYS, strict=True)):
@@ -125,9 +126,9 @@ def draw(results, seen, path):
                 style = {"fmt": "o", "ms": 3, "color": COLOURS[RUNS[run][0]], "label": f"descent, d = {d}, mean ± s.e."}
                 axis.errorbar(np.arange(STEPS + 1), values.mean(axis=0), error, **style)
                 axis.plot(results[run]["theory"][k], color=DARK, label="theory", zorder=3)
-                axis.set(title=LABELS.get(key, "training loss"), xlabel="step")
-            row[0].set_ylabel(run)
-        axes[0, 0].legend(frameon=False, fontsize=8)
+                axis.set(title=LABELS.get(key, r"training loss $\epsilon_t$"), xlabel="step")
+            row[0].set_ylabel({"noise": "semantic, noisy outputs"}.get(run, f"{run} start"))
+        draw_legend(*axes[:, 0], columns=2)
 
 
 def main():

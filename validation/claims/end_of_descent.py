@@ -22,10 +22,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, LABELS, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -94,11 +94,11 @@ def compute_distance(Q, other):
 
 def draw(numbers, path):
     """Draw overlaps along training, and the ends of descents and GAMP's minima against d."""
-    with figure(path, 1, 4, (15, 4.2)) as axes:
-        for k, key in enumerate(("q", "m")):
-            _draw_training(axes[0, k], numbers, key)
-            _draw_ends(axes[0, 2 + k], numbers, key)
-        draw_legend(axes[0, 0], axes[0, 2], columns=4)
+    with figure(path, 2, 2, (9.6, 6.8)) as axes:
+        for row, key in zip(axes, ("q", "m"), strict=True):
+            _draw_training(row[0], numbers, key)
+            _draw_ends(row[1], numbers, key)
+        draw_legend(*axes[0], columns=3)
 
 
 def _draw_training(axis, numbers, key):
@@ -111,7 +111,8 @@ def _draw_training(axis, numbers, key):
     axis.errorbar(time, 100 * np.array(seen["mean"]), 200 * np.array(seen["error"]), fmt="o", ms=2.5, lw=0.6,
                   color=COLOURS["positional"], label=f"descents, d = {d}, ± 2 s.e.", zorder=0)  # fmt: skip
     axis.axhline(0, color=GREY, lw=0.8)
-    axis.set(title=f"{LABELS[key]}, % off the fixed point", xlabel="training time", ylim=(-12, 8))
+    axis.set(title=f"{WORDS[key]} during training", xlabel="training time: steps × step size", ylim=(-12, 8))
+    axis.set_ylabel("difference to the fixed point, %")
 
 
 def _draw_ends(axis, numbers, key):
@@ -123,11 +124,15 @@ def _draw_ends(axis, numbers, key):
         axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=colour, label=label)
         limit = numbers["limits"][name][key]
         axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=colour)
-    for theory, x, colour in zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), strict=True):
+    ways = zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), WAYS, strict=True)
+    for theory, x, colour, words in ways:
         end = theory[key]["end"]
-        axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=colour)
+        axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=colour,
+                      label=f"theory, {words}, d → ∞")  # fmt: skip
     axis.axhline(0, color=GREY, lw=0.8)
-    axis.set(title=f"{LABELS[key]} at the end, % off the fixed point", xlabel="$1/\\sqrt{d}$; diamonds: theory")
+    axis.set(title=f"{WORDS[key]} at the end", xlabel=r"$1/\sqrt{d}$ (limit $d \to \infty$ at the left)")
+    axis.set_ylabel("difference to the fixed point, %")
+    axis.plot([], [], "o", ms=7, mfc="white", color=DARK, label="limit d → ∞ of the same colour")
 
 
 def main():

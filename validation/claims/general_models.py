@@ -29,9 +29,10 @@ import gamp_attention as ga
 from gamp_attention._core.display import format_with_error, to_json
 from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK
 from gamp_attention.experiments.sweeps.cells import digest, short_hash
 from gamp_attention.results import Status
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
@@ -257,7 +258,7 @@ def collect(args, verdict):
         print_part(assess(row, part))
         return [part]
 
-    plan = {} if args.draw else {key: partial(run, key) for key in chosen}
+    plan = {key: partial(run, key) for key in chosen}
     have = {part["key"]: part for part in complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("key"), "parts")}
     wanted = sorted((key for key in chosen if key in have), key=lambda key: chosen[key][:2])
     return [assess(chosen[key][2], have[key]) for key in wanted]
@@ -336,11 +337,12 @@ def _format_agreement(part):
     return words + ("" if part["smooth_way"] else "; trajectories jump on their way, and need not")
 
 
-def draw(parts, path):
+def draw(numbers, path):
     """Draw gaps of fixed points and trajectories in per cent, one line for each model; the smaller d is pale."""
+    parts = numbers["parts"]
     names = list(dict.fromkeys(part["name"] for part in parts))
     largest = max(part["d"] for part in parts)
-    with figure(path, 1, 2, (11, 1.5 + 0.35 * len(names))) as axes:
+    with figure(path, 1, 2, (9.8, 2 + 0.38 * len(names))) as axes:
         for part in parts:
             place = len(names) - 1 - names.index(part["name"])
             colour = COLOURS["semantic"] if part["binding"] else DARK
@@ -357,21 +359,26 @@ def draw(parts, path):
                 axes[0, 1].errorbar(
                     100 * gap[worst] / size, y, xerr=200 * f["error"][worst] / size, fmt="s", lw=1, **style
                 )
-        axes[0, 0].set(yticks=range(len(names)), yticklabels=names[::-1], xlabel="fixed point: GAMP − SE, %, ± 2 s.e.")
-        axes[0, 1].set(yticks=range(len(names)), yticklabels=[], xlabel="trajectory: largest deviation, %, ± 2 s.e.")
+        axes[0, 0].set(
+            yticks=range(len(names)), yticklabels=names[::-1], xlabel="fixed point: GAMP − state evolution, %"
+        )
+        axes[0, 1].set(yticks=range(len(names)), yticklabels=[], xlabel="trajectory: largest difference, %")
         for axis in axes[0]:
             axis.axvline(0, color=DARK, lw=0.8)
             axis.set_xscale("symlog", linthresh=5)
             axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
             axis.minorticks_off()
         axes[0, 0].figure.suptitle(
-            "Each overlap from the top: q, θ or m, V. Blue must agree; grey: jumps or no branch. Pale: smaller d"
+            "From top to bottom in each row: q, θ or m, V. Blue: must agree; dark grey: jumps or no branch.\n"
+            f"Pale: d = {min(part['d'] for part in parts)}, else d = {largest}. Bars: 2 standard errors"
         )
 
 
 def main():
     args = options(__doc__, draw=True)
     verdict = Verdict("general_models", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     parts = collect(args, verdict)
     ended = [
         norm
@@ -395,8 +402,7 @@ def main():
         small, large = (np.median([binding[name, d] for name in both]) for d in (min(SIZES), max(SIZES)))
         verdict.check(large < small, f"median gap of the rows that must agree: {small:.1%}, then {large:.1%}")
     verdict.path(".md").write_text(format_table(parts))
-    draw(parts, verdict.path(".png"))
-    verdict.end({"parts": parts})
+    verdict.end({"parts": parts}, draw)
 
 
 if __name__ == "__main__":

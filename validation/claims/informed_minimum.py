@@ -15,7 +15,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import agreement_of, sampled_test_error
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
 
@@ -72,9 +73,35 @@ def compute_fractions(rows):
     return summary
 
 
+NAMES = {"8 fitted": "8 spectral starts", "posterior": "posterior mean", "Bayes-optimal": "Bayes-optimal estimate"}
+
+
+def draw(numbers, path):
+    """Draw the fraction of instances that reach the informed minimum, and the overlaps of two starts."""
+    table, d = numbers["table"], numbers["rows"][0]["d"]
+    alphas = [row["alpha"] for row in table]
+    with figure(path, 1, 1, (7.5, 4.8)) as axes:
+        axis = axes[0, 0]
+        for (kind, name), colour, marker in zip(NAMES.items(), ("C2", "C1", "C0"), "^so", strict=True):
+            fractions = [row["shares"][kind]["share"] for row in table]
+            axis.plot(alphas, fractions, f"{marker}-", color=colour, label=f"fraction from: {name}")
+        for kind, colour in (("posterior", "C1"), ("Bayes-optimal", "C0")):
+            overlaps = [row["shares"][kind]["overlap"] for row in table]
+            axis.plot(alphas, overlaps, ":", lw=2, color=colour, label=f"overlap of the {NAMES[kind]}")
+        axis.axvline(WEAK, color=DARK, lw=1, ls="--", label="weak recovery, α = 1/6")
+        axis.set(xscale="log", xlabel=ALPHA, ylabel="fraction that reaches the teacher's\nminimum; overlap",
+                 title=f"{len(numbers['rows']) // len(table)} instances at each α, d = {d}")  # fmt: skip
+        ticks = [0.1, 0.2, 0.5, 1.0, 1.5]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+        draw_legend(axis, columns=2)
+
+
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("informed_minimum", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     ratios = QUICK_RATIOS if args.quick else RATIOS
     instances, d, slack = (QUICK_INSTANCES, QUICK_DIM, QUICK_SLACK) if args.quick else (INSTANCES, DIM, 0.0)
     plan = [{"alpha": WEAK * ratio, "d": d, "seed": seed} for ratio in ratios for seed in range(instances)]
@@ -101,17 +128,7 @@ def main():
         shown[where] = line | {f"ε_g from {kind}": round(error, 4) for kind, error in errors.items()}
     text = counts_table(shown, "{:.4f}", "α")
     verdict.write_table(text)
-    with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
-        axis, alphas = axes.ravel()[0], [row["alpha"] for row in table]
-        for kind, colour in zip(KINDS[1:], ("C2", "C1", "C0"), strict=True):
-            axis.plot(alphas, [row["shares"][kind]["share"] for row in table], "o-", color=colour, label=kind)
-            if kind in FROM:
-                overlaps = [row["shares"][kind]["overlap"] for row in table]
-                axis.plot(alphas, overlaps, ":", color=colour, label=f"overlap of {kind} start")
-        axis.axvline(WEAK, color=DARK, lw=0.5)
-        axis.set(xscale="log", xlabel="α", title=f"d = {d}", ylabel="share that reaches the informed minimum")
-        axis.legend(fontsize=7)
-    verdict.end({"table": table, "rows": rows})
+    verdict.end({"table": table, "rows": rows}, draw)
 
 
 if __name__ == "__main__":

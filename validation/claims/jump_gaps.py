@@ -24,10 +24,11 @@ from scipy.optimize import brentq
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, draw_legend
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.stability import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -316,11 +317,11 @@ def draw(parts, path):
     d = max({part["d"] for part in parts}, key=[part["d"] for part in parts].count)
     shown = [part for part in parts if part["d"] == d and part["method"] == "gamp"]
     numbers = {
-        "shift of V without jumps in V̂, %": lambda part: part["shift"],
-        "V: derivative's fixed point less Stein's, %": lambda part: part["forms"]["V"],
-        "jump mass / V̂, % (symlog)": lambda part: part["jump_share"],
+        "predicted shift of $V$ without\njumps in $\\hat V$, %": lambda part: part["shift"],
+        "$V$, fixed point with the derivative\nminus fixed point with Stein's form, %": lambda part: part["forms"]["V"],
+        "contribution of jumps to $\\hat V$, %\n(logarithmic beyond 5)": lambda part: part["jump_share"],
     }
-    with figure(path, 1, len(numbers), (4.4 * len(numbers), 4)) as axes:
+    with figure(path, 1, len(numbers), (3.25 * len(numbers), 4.4)) as axes:
         for axis, (label, number) in zip(axes[0], numbers.items(), strict=True):
             for part in shown:
                 gap, error = part["gaps"]["V"]
@@ -329,15 +330,18 @@ def draw(parts, path):
                     color=COLOURS[part["branch"]], mfc="none" if part["held_out"] else None,
                 )  # fmt: skip
             axis.axhline(0, color=DARK, lw=0.6)
-            axis.set(xlabel=label, ylabel=f"gap of V at d = {d}, %, ± 2 s.e.")
+            axis.set_xlabel(label)
         ends = np.array([100 * min(part["shift"] for part in shown), 0])
         factor = GAP_PER_SHIFT
         axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
-        axes[0, 0].legend(frameon=False, loc="upper left")
+        axes[0, 0].set_ylabel(f"$V$ of minima at d = {d} minus\nstate evolution, %, ± 2 s.e.")
+        for branch in dict.fromkeys(part["branch"] for part in shown):
+            axes[0, 0].plot([], [], "o", ms=5, color=COLOURS[branch], label=f"{branch} branch")
+        axes[0, 0].plot([], [], "s", ms=5, mfc="none", color=DARK, label="model chosen after the factor was measured")
+        draw_legend(axes[0, 0], columns=4)
         axes[0, 2].set_xscale("symlog", linthresh=5)
         axes[0, 2].set(xlim=(-4000, 2), xticks=(-1000, -100, -10, 0), xticklabels=("−1000", "−100", "−10", "0"))
         axes[0, 2].minorticks_off()
-        axes[0, 0].figure.suptitle("Open squares: models chosen after the factor was measured")
 
 
 def main():

@@ -14,7 +14,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, LAMBDA, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -68,21 +69,31 @@ def format_table(rows):
     return markdown_table(heads, lines)
 
 
-def draw(rows, path):
+def draw(numbers, path):
+    """Draw the test error and its leave-one-out estimate along λ, for the first instance of each problem."""
+    rows = numbers["rows"]
     kinds = list({row["kind"]: None for row in rows})
-    with figure(path, 1, len(kinds), (3 * len(kinds), 3)) as axes:
-        for axis, kind in zip(axes[0], kinds, strict=True):
+    with figure(path, 2, 3, (9.6, 6)) as axes:
+        for axis, kind in zip(axes.flat, kinds, strict=True):
             row = next(each for each in rows if each["kind"] == kind)
-            axis.loglog(LAMS, row["fresh"], color=DARK, label="fresh data")
-            axis.loglog(LAMS, row["estimate"], "o", ms=3, color=COLOURS["semantic"], label="left out")
-            axis.axvline(row["lam"], color=COLOURS["positional"], lw=1)
-            axis.set(title=kind, xlabel="λ", ylabel="test error")
-        axes[0, 0].legend(frameon=False, fontsize=8)
+            axis.loglog(LAMS, row["fresh"], color=DARK, label="test error on new samples")
+            axis.loglog(LAMS, row["estimate"], "o", ms=4, color=COLOURS["semantic"], label="leave-one-out estimate")
+            axis.axvline(row["lam"], color=COLOURS["positional"], lw=1.2, ls="--", label="chosen λ")
+            axis.set(title=f"{kind}, d = {row['d']}", xlabel=LAMBDA)
+            low, high = axis.get_ylim()
+            ticks = [tick for tick in (0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.7, 0.8, 1.0, 1.2) if low < tick < high]
+            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.yaxis.minorticks_off()
+        for row in axes:
+            row[0].set_ylabel("test error")
+        draw_legend(axes[0, 0], columns=3)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("lambda_choice", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     kinds, seeds = (("ridge",), 3) if quick else (KINDS, SEEDS)
     asked = [{"kind": kind, "d": 150 if quick else KINDS[kind][2], "seed": s} for s in range(seeds) for kind in kinds]
     with pool(args) as executor:
@@ -94,9 +105,7 @@ def main():
     claim = f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances"
     verdict.check(small >= FRACTION, claim)
     verdict.write_table(format_table(rows))
-    if not quick:
-        draw(rows, verdict.path(".png"))
-    verdict.end({"rows": rows})
+    verdict.end({"rows": rows}, None if quick else draw)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from gamp_attention.experiments.inference.refits import refit, tokens_fields
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -152,19 +153,37 @@ def format_table(rows):
     return markdown_table(heads, lines)
 
 
-def draw(rows, path):
-    with figure(path, 3, 3, (10, 9)) as axes:
-        for axis, row in zip(axes.flat, rows, strict=False):
+def draw(numbers, path):
+    """Draw the leave-one-out errors of single samples against exact refits."""
+    with figure(path, 3, 3, (9.6, 9)) as axes:
+        for axis, row in zip(axes.flat, numbers["rows"], strict=False):
             exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
-            axis.loglog(exact, exact, color=GREY, lw=1)
-            axis.loglog(exact, errors, ".", color=DARK, ms=4)
-            axis.set(title=f"{row['kind']}, d = {row['d']}", xlabel="error, refitted", ylabel="error, by the formula")
+            doubtful = np.array(row["doubtful"], dtype=bool)
+            axis.loglog(exact, exact, color=GREY, lw=1, label="equal")
+            axis.loglog(exact, errors, ".", color=DARK, ms=4, label="one sample")
+            axis.loglog(
+                exact[doubtful],
+                errors[doubtful],
+                "o",
+                color=COLOURS["positional"],
+                ms=6,
+                mfc="none",
+                label="doubtful sample",
+            )
+            axis.set(title=f"{row['kind']}, d = {row['d']}")
             axis.tick_params(which="minor", labelbottom=False, labelleft=False)
+        for axis in axes[-1]:
+            axis.set_xlabel("error, by exact refit")
+        for axis in axes[:, 0]:
+            axis.set_ylabel("error, by the formula")
+        draw_legend(axes[0, 0], columns=3)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("leave_one_out", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     kinds = ("semantic", "logistic") if quick else KINDS
     asked = [
         {"kind": kind, "d": 100 if quick else KINDS[kind][3], "refits": 20 if quick else REFITS, "seed": 0}
@@ -217,9 +236,7 @@ def main():
         low = [f"{100 * (1 - each / fresh):.1f} %" for each in others]
         again = f", {low[1]} with the choice repeated without each sample" if k > 1 else ""
         print(f"        noisy, the lowest of {k}: the estimate is {low[0]} too low{again}")
-    if not quick:
-        draw(rows, verdict.path(".png"))
-    verdict.end({"rows": rows, "means": means, "starts": chosen, "noisy": noisy})
+    verdict.end({"rows": rows, "means": means, "starts": chosen, "noisy": noisy}, None if quick else draw)
 
 
 def _check_noise(verdict, noisy):

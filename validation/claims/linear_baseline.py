@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import DARK, OMEGA
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 ALPHA, TOKENS = 1.5, 2
@@ -26,8 +27,10 @@ SHRINK = 0.35  # relative tolerance of the exponent -1/2 of the standard deviati
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("linear_baseline", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes = {100: 40, 400: 40} if args.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
     omegas = (0.0, 0.3) if args.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
     numbers: dict[str, dict] = {}
@@ -76,49 +79,53 @@ def main():
             abs(value - published) <= 3 * error + 5 / 1000 * value,
             f"published fits at ω={omega}, d=1000: {published} ± {error:.0e}, here {value:.6f}",
         )
-    _draw(verdict, numbers)
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
-def _draw(verdict, numbers):
-    omegas = [float(omega) for omega in numbers]
-    sizes = list(next(iter(numbers.values()))["finite_d"])
-    fine = np.linspace(0, 1, 51)
+def draw(numbers, path):
+    """Draw fits and their limits against ω, and deviations against d."""
+    numbers = {omega: row for omega, row in numbers.items() if isinstance(row, dict) and "finite_d" in row}
+    omegas, fine = [float(omega) for omega in numbers], np.linspace(0, 1, 51)
+    tables = {float(omega): row["finite_d"] for omega, row in numbers.items()}
+    limits = {float(omega): row["limit"] for omega, row in numbers.items()}
+    sizes = list(tables[omegas[0]])
     curves = [linear_baseline(ga.paper_model(omega)) for omega in fine]
-    with figure(verdict.path(".png"), 1, 4, (16, 3.8)) as axes:
-        first, second, third, fourth = axes[0]
-        first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="d → ∞")
-        second.plot(fine, [base.test_error for base in curves], color=DARK, label="d → ∞")
-        shown = (sizes[0], sizes[-1])
-        for d, marker, colour in zip(shown, "so", COLOURS, strict=False):
-            rows = [numbers[str(omega)]["finite_d"][d] for omega in omegas]
+    with figure(path, 2, 2, (9.6, 7.4)) as axes:
+        first, second, third, fourth = axes.flat
+        first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="limit d → ∞")
+        second.plot(fine, [base.test_error for base in curves], color=DARK, label="limit d → ∞")
+        for d, marker, colour in zip((sizes[0], sizes[-1]), "so", COLOURS, strict=False):
+            rows = [tables[omega][d] for omega in omegas]
             for axis, i in ((first, 0), (second, 2)):
-                spread = [row["spread"][i] for row in rows]
-                mean = [row["mean"][i] for row in rows]
-                axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=colour, label=f"fits, d = {d}")
-        first.set(title=r"$\hat W_{11}$", xlabel=r"$\omega$")
-        second.set(title=r"$\epsilon_{\rm lin}$", xlabel=r"$\omega$")
-        second.text(0.97, 0.62, "bars: spread of one instance", transform=second.transAxes, ha="right", fontsize=8)
-        second.legend(frameon=False, fontsize=8)
-        marks = "osD^v"
-        for omega, colour, mark in zip(omegas, [*COLOURS, DARK], marks, strict=False):
-            limit, table = numbers[str(omega)]["limit"], numbers[str(omega)]["finite_d"]
-            mean, error = (np.array([table[d][key][2] for d in sizes]) / limit[2] for key in ("mean", "standard_error"))
+                mean, spread = ([row[name][i] for row in rows] for name in ("mean", "spread"))
+                label = f"fits at d = {d}, ± spread of one instance"
+                axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=colour, label=label)
+        first.set(xlabel=OMEGA, ylabel=r"weight $\hat W_{11}$", title="weight of a token in its own output")
+        second.set(xlabel=OMEGA, ylabel=r"test error $\epsilon_{\rm lin}$", title="test error")
+        second.legend()
+        d = np.array(sizes, dtype=float)
+        for omega, colour, mark in zip(omegas, [*COLOURS, DARK], "osD^v", strict=False):
+            mean, error = (
+                np.array([row[key][2] for row in tables[omega].values()]) / limits[omega][2]
+                for key in ("mean", "standard_error")
+            )
             shift = 1.03 ** (omegas.index(omega) - len(omegas) / 2)
             style = {"fmt": mark, "ms": 5, "capsize": 2, "color": colour}
-            third.errorbar(np.array(sizes) * shift, mean, 2 * error, label=rf"$\omega$ = {omega:g}", **style)
+            third.errorbar(d * shift, mean, 2 * error, label=f"ω = {omega:g}", **style)
         third.axhline(1, color=DARK, lw=1)
-        third.set(title=r"mean of $\epsilon$ over $\epsilon_{\rm lin}$, 2 s.e.", xlabel="d", xscale="log")
-        third.legend(frameon=False, fontsize=8)
-        limit, table = numbers[str(omegas[-1])]["limit"], numbers[str(omegas[-1])]["finite_d"]
-        d = np.array(sizes, dtype=float)
-        fourth.loglog(d, [table[k]["spread"][2] / limit[2] for k in sizes], "o", color=COLOURS[0], label="to d → ∞")
+        third.set(xlabel="dimension d", ylabel=r"mean test error / $\epsilon_{\rm lin}$", xscale="log",
+                  title="mean over instances, ± 2 standard errors")  # fmt: skip
+        third.legend(ncols=2)
+        last = omegas[-1]
+        spread = [row["spread"][2] / limits[last][2] for row in tables[last].values()]
+        fourth.loglog(d, spread, "o", color=COLOURS[0], label=r"spread around the limit $d \to \infty$")
         fourth.loglog(d, 2 / np.sqrt(d), color=COLOURS[0], lw=1, label=r"$2/\sqrt{d}$")
-        own = [table[k]["own"]["rms"] / k for k in sizes]
-        fourth.loglog(d, own, "s", color=COLOURS[1], label=r"to d → ∞ at its $\|Q^*\|$")
+        own = [row["own"]["rms"] / k for k, row in zip(d, tables[last].values(), strict=True)]
+        fourth.loglog(d, own, "s", color=COLOURS[1], label=r"around the limit at its $\|Q_*\|$")
         fourth.loglog(d, 4 / d, color=COLOURS[1], lw=1, label="4/d")
-        fourth.set(title=rf"relative deviation of $\epsilon$, $\omega$ = {omegas[-1]:g}", xlabel="d")
-        fourth.legend(frameon=False, fontsize=8)
+        fourth.set(xlabel="dimension d", ylabel="relative deviation of the test error",
+                   title=f"deviation of one instance, ω = {last:g}", ylim=(3e-4, None))  # fmt: skip
+        fourth.legend(loc="lower left")
 
 
 if __name__ == "__main__":

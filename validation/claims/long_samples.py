@@ -27,9 +27,9 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments.figures import DARK, draw_legend
 from gamp_attention.losses.attention import softmax_rows
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -41,7 +41,6 @@ D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
 QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
 RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
 STEPS, BATCH = 100, 64  # number of steps and batch size of Adam for the trained layer
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
 def draw_tokens(rng, n, L, d, positions):
@@ -219,26 +218,30 @@ def format_table(cells, groups, large, ranks):
     return markdown_table(head, lines)
 
 
-def draw(cells, kinds, ranks, path):
+def draw(numbers, path):
     """Draw ratios of times against L, one axis for each kind."""
-    with figure(path, 1, len(kinds), (3 * len(kinds), 3.2)) as axes:
-        axes = np.ravel(axes)
-        for axis, kind in zip(axes, kinds, strict=True):
-            for r, colour in zip(ranks, COLOURS, strict=False):
+    cells, kinds = numbers["cells"], list(numbers["kinds"])
+    with figure(path, 2, 2, (9, 6.4)) as axes:
+        for axis, kind in zip(axes.flat, kinds, strict=False):
+            for k, (r, marker) in enumerate(zip(RANKS, "osD^", strict=False)):
                 mine = {L: cells.get(f"{kind}, {L}, {r}") for L in SAMPLES}
                 at = [L for L, cell in mine.items() if cell]
-                axis.plot(at, [mine[L]["ratio"] for L in at], "o-", color=colour, ms=4, label=f"r = {r}")
-            axis.axhline(RATIO, color="black", lw=1, ls=":", label="bound")
-            axis.set(xscale="log", xlabel="tokens L", title=f"{kind} targets", ylim=(0, 1.1 * RATIO))
+                label = f"r = {r} column{'s' * (r > 1)} of weights"
+                axis.plot(at, [mine[L]["ratio"] for L in at], f"{marker}-", color=f"C{k}", ms=5, label=label)
+            axis.axhline(RATIO, color=DARK, lw=1, ls=":", label="largest allowed ratio")
+            axis.set(xscale="log", xlabel="tokens per sample L", title=f"{kind} targets", ylim=(0, 1.1 * RATIO))
             axis.set_xticks(list(SAMPLES), list(map(str, SAMPLES)))
             axis.minorticks_off()
-        axes[0].set_ylabel("time of one run / eight of L-BFGS-B")
-        draw_legend(*axes, columns=5)
+        for row in axes:
+            row[0].set_ylabel("time of one run of GAMP\n/ time of eight runs of L-BFGS-B")
+        draw_legend(*axes.flat, columns=3)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("long_samples", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     lengths, ranks = (QUICK["L"], QUICK["r"]) if quick else (tuple(SAMPLES), RANKS)
     kinds, seeds = (QUICK["kinds"], 1) if quick else (KINDS, SEEDS)
     asked = [
@@ -275,8 +278,7 @@ def main():
         )
     text = format_table(cells, groups, beyond, ranks)
     verdict.write_table(text)
-    draw(cells, kinds, ranks, verdict.path(".png"))
-    verdict.end({"cells": cells, "groups": groups, "large": beyond, "kinds": kinds_in_all})
+    verdict.end({"cells": cells, "groups": groups, "large": beyond, "kinds": kinds_in_all}, draw)
 
 
 if __name__ == "__main__":

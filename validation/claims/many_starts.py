@@ -16,7 +16,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
 
@@ -72,9 +73,34 @@ def summarize(rows):
     return table
 
 
+LABELS = ("teacher", "1 random", "1 spectral", "8 random", "8 spectral", "8 spectral,\nnone stopped early")
+
+
+def draw(numbers, path):
+    """Draw the test errors of all starts relative to the start from the teacher's weights."""
+    rows = numbers["rows"]
+    with figure(path, 1, 2, (9.5, 4.4)) as axes:
+        for axis, alpha in zip(axes[0], WANTED, strict=True):
+            mine = [row["runs"] for row in rows if row["alpha"] == alpha]
+            for k, kind in enumerate(KINDS):
+                ratios = [row[kind]["test_error"] / row["teacher"]["test_error"] for row in mine]
+                colour = "C0" if "spectral" in kind else "C2" if "random" in kind else DARK
+                axis.plot(k + np.linspace(-0.3, 0.3, len(ratios)), ratios, "o", ms=3.5, mew=0, color=colour)
+            axis.axhline(WITHIN, color=DARK, lw=0.8, ls=":", label="10 % above the teacher's start")
+            axis.set(yscale="log", title=f"α = n/d = {alpha:g}; a dot is one instance", xlabel="initial weights")
+            ticks = [1, 2, 5, 10, 20]
+            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.yaxis.minorticks_off()
+            axis.set_xticks(range(len(KINDS)), LABELS, rotation=35, ha="right", rotation_mode="anchor")
+        axes[0, 0].set_ylabel("test error / test error of\nthe start from the teacher")
+        draw_legend(axes[0, 0], columns=1)
+
+
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("many_starts", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     instances, d, slack = (QUICK_INSTANCES, QUICK_DIM, QUICK_SLACK) if args.quick else (INSTANCES, DIM, 0.0)
     plan = [{"alpha": alpha, "d": d, "seed": seed} for alpha in WANTED for seed in range(instances)]
     with pool(args) as executor:
@@ -95,16 +121,7 @@ def main():
         shown |= {f"α = {alpha}, {kind}": line for kind, line in table.items()}
     text = counts_table(shown, "{:.2f}", "start")
     verdict.write_table(text)
-    with figure(verdict.path(".png"), 1, 2, (10, 4)) as axes:
-        for axis, alpha in zip(axes.ravel(), WANTED, strict=True):
-            mine = [row["runs"] for row in rows if row["alpha"] == alpha]
-            for k, kind in enumerate(KINDS):
-                ratios = [row[kind]["test_error"] / row["teacher"]["test_error"] for row in mine]
-                axis.plot(k + np.linspace(-0.3, 0.3, len(ratios)), ratios, ".", color=f"C{k}")
-            axis.axhline(WITHIN, color=DARK, lw=0.5)
-            axis.set(yscale="log", ylabel="test error over informed", title=f"α = {alpha}")
-            axis.set_xticks(range(len(KINDS)), list(KINDS), rotation=30, ha="right")
-    verdict.end({"shares": tables, "table": shown, "rows": rows})
+    verdict.end({"shares": tables, "table": shown, "rows": rows}, draw)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import DARK, GREY, LAMBDA, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -154,31 +155,38 @@ def find_best_lams(rows):
     return best_values
 
 
-def draw(lines, best, crossings, path):
-    with figure(path, 1, len(ALPHAS) + 1, (4 * len(ALPHAS) + 4, 3.4)) as axes:
-        row = axes.ravel()
-        for axis, alpha in zip(row[:-1], ALPHAS, strict=True):
+def draw(numbers, path):
+    """Draw the noise at which replica symmetry breaks against λ, and how many runs converge around it."""
+    lines, best, crossings = (numbers[name] for name in ("lines", "best", "crossings"))
+    with figure(path, 2, 2, (9, 6.6)) as axes:
+        *maps, last = axes.ravel()
+        for axis, alpha in zip(maps, ALPHAS, strict=True):
             mine = [each for each in lines if each["alpha"] == alpha and each["s"] > 0]
             lams, noises = np.array([(each["lam"], each["s"]) for each in mine]).T
-            axis.plot(lams, noises, color=DARK, marker="o", ms=3, label="replicon 1, or branch lost")
-            axis.fill_between(lams, noises, MOST_NOISE, color="0.85", label="broken")
+            axis.plot(lams, noises, color=DARK, marker="o", ms=4, label="line: replicon 1, or branch lost")
+            axis.fill_between(lams, noises, MOST_NOISE, color="0.85", label="replica symmetry broken")
             least = [each for each in best if each["alpha"] == alpha and each["s"] > 0]
-            axis.plot([each["lam"] for each in least], [each["s"] for each in least], "s", color="C1", ms=5,
-                      label=f"least test error, d = {LEAST['d']}")  # fmt: skip
-            axis.set(xscale="log", yscale="log", xlabel="λ", ylabel="noise s on the scores", title=f"α = {alpha:g}")
-        row[0].legend(frameon=False, fontsize=7)
-        for d in sorted({each["d"] for each in crossings}):
+            axis.plot([each["lam"] for each in least], [each["s"] for each in least], "s", color="C1", ms=6,
+                      label=f"λ of smallest test error, d = {LEAST['d']}")  # fmt: skip
+            axis.set(xscale="log", yscale="log", xlabel=LAMBDA, ylabel="noise on the scores, s",
+                     title=f"α = n/d = {alpha:g}", xlim=(2e-3, 0.3), ylim=(0.04, 1.1))  # fmt: skip
+            axis.set_yticks([0.05, 0.1, 0.2, 0.5, 1.0], ["0.05", "0.1", "0.2", "0.5", "1"])
+            axis.yaxis.minorticks_off()
+        for d, marker in zip(sorted({each["d"] for each in crossings}), "osD", strict=False):
             shares = sorted({each["share"] for each in crossings})
             rates = [np.mean([e["converged"] for e in crossings if (e["d"], e["share"]) == (d, x)]) for x in shares]
-            row[-1].plot(shares, rates, marker="o", label=f"d = {d}")
-        row[-1].axvline(1, color="0.6", lw=1)
-        row[-1].set(xlabel="s over s of the line", ylabel="fraction of runs that converge", title="message passing")
-        row[-1].legend(frameon=False, fontsize=7)
+            last.plot(shares, rates, marker=marker, label=f"message passing, d = {d}")
+        last.axvline(1, color=GREY, lw=1, ls="--", label="on the line")
+        last.set(xlabel="noise s / noise s of the line", ylabel="fraction of runs that converge", ylim=(-0.03, 1.03),
+                 title="message passing around the line, α = 2")  # fmt: skip
+        draw_legend(maps[0], last, columns=3)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("noise_map", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     alphas, lams = ((2.0,), (0.03,)) if quick else (ALPHAS, LAMBDAS)
     with pool(args) as executor:
         asked = [{"alpha": a, "lam": lam, "halvings": 2 if quick else HALVINGS} for a, lam in product(alphas, lams)]
@@ -228,12 +236,11 @@ def main():
         all(flipped), f"flipped classes: {sum(flipped)} of {len(flipped)} runs converge, as the risk is convex"
     )
     kinds, best = compare_outputs_with_scores(either, verdict), find_best_lams(minima)
-    if not quick:
-        draw(lines, best, crossings, verdict.path(".png"))
     solved = [row["converged"] for row in minima + either]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} minima reached with defaults")
     numbers = {"lines": lines, "crossings": crossings, "kinds": kinds, "best": best, "others": others}
-    verdict.end(numbers | {"by_itself": float(np.mean([row["by_itself"] for row in minima or either]))})
+    numbers |= {"by_itself": float(np.mean([row["by_itself"] for row in minima or either]))}
+    verdict.end(numbers, None if quick else draw)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import DARK, GREY, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 
@@ -90,9 +91,33 @@ def _collect_ratios(rows, key):
     return ratios[np.isfinite(ratios)]
 
 
+KEYS = (
+    ("split", "-", "split rule, against a finer run"), ("sobol", "--", "Sobol points, against a finer run"),
+    ("between", ":", "split rule against Sobol points"),
+)  # fmt: skip
+
+
+def draw(numbers, path):
+    """Draw the distributions of differences in units of the stated errors."""
+    with figure(path, 1, 1, (7.5, 4.6)) as axes:
+        axis = axes[0, 0]
+        for key, style, label in KEYS:
+            ratios = np.sort(_collect_ratios(numbers["rows"], key))
+            axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, lw=2, label=label)
+        axis.axvline(1, color=GREY, lw=1)
+        axis.axhline(0.95, color=GREY, lw=1)
+        axis.text(1.1, 0.3, "difference =\nstated error", color=DARK)
+        axis.text(1.2e-3, 0.96, "95 % of the numbers", color=DARK)
+        axis.set(xlabel="difference / stated error", ylabel="fraction of numbers with a smaller difference",
+                 xscale="log", xlim=(1e-3, 5), ylim=(0, 1.03))  # fmt: skip
+        draw_legend(axis, columns=3)
+
+
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("quadrature", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     rows = collect(args, verdict.path("_runs.jsonl"))
     skipped = [(row["problem"], row["branch"], row["status"]) for row in rows if "split" not in row]
     rows = [row for row in rows if "split" in row]
@@ -116,16 +141,7 @@ def main():
             fine, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
         )
     print(f"seconds, contention included: median {np.median([row['seconds'] for row in rows]):.2f}")
-    with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
-        axis = np.ravel(axes)[0]
-        for key, style in (("split", "-"), ("sobol", "--"), ("between", ":")):
-            ratios = np.sort(_collect_ratios(rows, key))
-            axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, color=DARK, label=key)
-        axis.axvline(1, color="0.7")
-        axis.axhline(0.95, color="0.7")
-        axis.set(xlabel="difference / stated error", ylabel="fraction of numbers", xscale="log", xlim=(1e-3, 5))
-        axis.legend()
-    verdict.end({"rows": rows, "skipped": skipped})
+    verdict.end({"rows": rows, "skipped": skipped}, draw)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments.figures import ALPHA, DARK, WORDS, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -275,22 +276,34 @@ def format_natural(rows):
     return markdown_table(heads, lines)
 
 
-def draw(summaries, path):
+NAMES = {
+    "text": "words of a text", "shuffled": "shuffled words", "normed": "words of equal norm",
+    "pairs": "Gaussian, correlated tokens", "gaussian": "Gaussian, independent tokens",
+}  # fmt: skip
+
+
+def draw(numbers, path):
     """Draw measured and predicted errors against α, for each kind."""
-    with figure(path, 1, 3, (11, 3.4)) as axes:
-        for axis, (name, label) in zip(
-            axes.ravel(), (("train", "10³ ε_t"), ("test", "10³ ε_g"), ("q", "q")), strict=True
-        ):
-            for number, kind in enumerate(KINDS):
+    summaries = numbers["told"]
+    with figure(path, 1, 3, (9.6, 4.2)) as axes:
+        for axis, name in zip(axes[0], ("train", "test", "q"), strict=True):
+            for number, (kind, marker) in enumerate(zip(KINDS, "osD^v", strict=True)):
                 mine = [each for each in summaries if each["kind"] == kind]
-                alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.02 * (number - 2))
+                alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.03 * (number - 2))
                 mean, error = np.array([each[name]["found"] for each in mine]).T
-                axis.errorbar(alphas, mean, error, fmt="o", ms=4, color=f"C{number}", capsize=2, label=kind)
+                style = {"fmt": marker, "ms": 5, "color": f"C{number}", "capsize": 2}
+                axis.errorbar(alphas, mean, error, label=NAMES[kind], **style)
                 theory = np.array([each[name]["predicted"] for each in mine])[:, 0]
                 axis.plot(alphas, theory, color=f"C{number}", lw=1)
-            axis.set(xlabel="α", ylabel=label, xscale="log")
-        axes.ravel()[0].set_title("points: minima; lines: law_of")
-        axes.ravel()[2].legend(frameon=False, fontsize=7)
+            axis.set(xlabel=ALPHA, xscale="log")
+            ticks = [each["alpha"] for each in summaries if each["kind"] == KINDS[0]]
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
+        axes[0, 0].plot([], [], color=DARK, lw=1, label="predicted for the estimated distribution")
+        titles = (r"training loss $10^3\,\epsilon_t$", r"test error $10^3\,\epsilon_g$", WORDS["q"])
+        for axis, title in zip(axes[0], titles, strict=True):
+            axis.set_title(title)
+        draw_legend(axes[0, 0], columns=3)
 
 
 def check_criterion(verdict, rows, summaries, quick):
@@ -316,8 +329,10 @@ def check_criterion(verdict, rows, summaries, quick):
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("real_text", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
     asked = [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in product(KINDS, alphas, range(seeds))]
     plan = NATURAL | ({"kinds": ("text",), "cases": ((True, 3.0),), "seeds": 1} if quick else {})
@@ -336,9 +351,8 @@ def main():
     parts = {"planted": table, "departures": format_departures(rows), "natural": format_natural(others)}
     for name, text in parts.items():
         verdict.write_table(text, f"_{name}.md")
-    if not quick:
-        draw(summaries, verdict.path(".png"))
-    verdict.end({"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others})
+    numbers = {"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others}
+    verdict.end(numbers, None if quick else draw)
 
 
 if __name__ == "__main__":

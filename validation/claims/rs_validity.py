@@ -15,7 +15,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import extrapolate
@@ -71,8 +72,10 @@ def compute_predictions(quick):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("rs_validity", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     rows, table = collect(args, verdict.path("_runs.jsonl")), compute_predictions(args.quick)
     reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
     verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
@@ -106,8 +109,7 @@ def main():
                 summary.append((alpha, risk, key, stein["jump_share"], at_infinity, error, stein[key], derivative[key]))
     if not args.quick:
         check_criterion(verdict, summary)
-    draw(verdict, numbers, sorted({row["alpha"] for row in rows}))
-    verdict.end({"numbers": numbers, "predictions": {f"{a} {v}": t for (a, v), t in table.items()}})
+    verdict.end({"numbers": numbers, "predictions": {f"{a} {v}": t for (a, v), t in table.items()}}, draw)
 
 
 def check_criterion(verdict, summary):
@@ -141,23 +143,32 @@ def check_criterion(verdict, summary):
         )
 
 
-def draw(verdict, numbers, alphas):
-    with figure(verdict.path(".png"), len(KEYS), len(alphas), (3.2 * len(alphas) + 0.8, 9)) as axes:
-        grid = np.asarray(axes).reshape(len(KEYS), len(alphas))
-        for row, key in zip(grid, KEYS, strict=True):
+def draw(numbers, path):
+    """Draw means of the minima against 1/d, and both fixed points of state evolution."""
+    numbers = numbers["numbers"]
+    alphas = sorted({float(name.split()[0]) for name in numbers})
+    with figure(path, len(KEYS), len(alphas), (9.6, 9.6)) as axes:
+        for row, key in zip(axes, KEYS, strict=True):
             for axis, alpha in zip(row, alphas, strict=True):
                 for risk, marker in (("asymptotic", "o"), ("exact", "s")):
                     entry = numbers[f"{alpha} {risk} {key}"]
                     x = 1e3 / np.asarray(entry["d"], dtype=float)
                     axis.errorbar(
-                        x, entry["mean"], 2 * np.asarray(entry["error"]), fmt=marker, ms=4, label=f"GAMP, {risk} risk",
-                        color=COLOURS["positional"], mfc="none" if risk == "exact" else None,
+                        x, entry["mean"], 2 * np.asarray(entry["error"]), fmt=marker, ms=5,
+                        label=f"GAMP, {risk} risk, ± 2 s.e.", color=COLOURS["positional"],
+                        mfc="white" if risk == "exact" else None,
                     )  # fmt: skip
-                axis.axhline(entry["stein"], color=DARK, label="Stein")
-                axis.axhline(entry["derivative"], color=DARK, ls="--", label="derivative")
-                axis.set(title=f"{key}, α = {alpha}", xlabel="1000/d")
+                axis.axhline(entry["stein"], color=DARK, label=r"state evolution, Stein's form of $\hat V$")
+                label = r"state evolution, $\hat V$ from the derivative"
+                axis.axhline(entry["derivative"], color=DARK, ls="--", label=label)
                 axis.set_xlim(left=0)
-        grid[0, 0].legend(fontsize=7)
+            row[0].set_ylabel(WORDS[key].replace("overlap with positions", "overlap with\npositions")
+                              .replace("variance of", "variance of\n"))  # fmt: skip
+        for axis, alpha in zip(axes[0], alphas, strict=True):
+            axis.set_title(f"α = n/d = {alpha:g}")
+        for axis in axes[-1]:
+            axis.set_xlabel("1000/d (d → ∞ at the left)")
+        draw_legend(axes[0, 0], columns=2)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ edges, is at the edge of the bulk within 3 % and four standard errors. Complexit
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.denoisers.spectral_weights import WEIGHTS
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
@@ -99,33 +99,43 @@ def check_complexity(verdict, case, alpha, theory, rows, sizes):
     return summary
 
 
-def draw(path, table, sizes):
+TITLES = {
+    "fitted": "fitted weights", "hessian": "Hessian weights", "posterior": "posterior weights",
+    "posterior, s = 0.3": "posterior weights, noise s = 0.3 on the scores",
+}  # fmt: skip
+
+
+def draw(numbers, path):
     """Draw squared projections against α: theory as lines, instances as points."""
-    with figure(path, 2, 2, (10, 8)) as axes:
-        for axis, case in zip(axes.ravel(), CASES, strict=True):
+    table = numbers["table"]
+    with figure(path, 2, 2, (9.6, 7.6)) as axes:
+        for axis, case in zip(axes.flat, CASES, strict=True):
             mine = [row for row in table if row["case"] == case]
             for name, colour in (("teacher", "C0"), ("positions", "C1")):
                 alphas = [row["alpha"] for row in mine]
-                axis.plot(alphas, [np.sum(np.square(row["theory"][name])) for row in mine], color=colour, label=name)
-                for d, mark in zip(sizes, "v^o", strict=False):
-                    points = [row["told"][name]["sizes"][d] for row in mine]
-                    mean, error = np.array(points).T
-                    label = f"{name}, d = {d}"
-                    axis.errorbar(alphas, mean, 2 * error, fmt=mark, color=colour, alpha=0.6, ms=4, label=label)
+                predicted = [np.sum(np.square(row["theory"][name])) for row in mine]
+                axis.plot(alphas, predicted, color=colour, label=f"on the {name}, theory")
+                for d, mark in zip(mine[0]["told"][name]["sizes"], "v^o", strict=False):
+                    mean, error = np.array([row["told"][name]["sizes"][d] for row in mine]).T
+                    style = {"fmt": mark, "color": colour, "alpha": 0.7, "ms": 5}
+                    axis.errorbar(alphas, mean, 2 * error, label=f"on the {name}, d = {d}", **style)
             axis.axhline(0, color=DARK, lw=0.5)
-            axis.set(
-                title=f"{case} weights" if case in WEIGHTS else case,
-                xlabel="α",
-                xscale="log",
-                xlim=(0.04, 5),
-                ylabel="squared projection",
-            )
-        axes.ravel()[1].legend(fontsize=6)
+            axis.set(title=TITLES[case], xscale="log", xlim=(0.04, 5))
+            ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 4]
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.xaxis.minorticks_off()
+        for axis in axes[1]:
+            axis.set_xlabel(ALPHA)
+        for axis in axes[:, 0]:
+            axis.set_ylabel("squared projection of the eigenvectors")
+        draw_legend(axes[0, 1], columns=4)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict = Verdict("spectral_starts", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes = QUICK_SIZES if args.quick else SIZES
     points, cases = [], []
     for case, (weights, more, alphas) in CASES.items():
@@ -162,8 +172,7 @@ def main():
             cells += [plus_minus(summary[name]["limit"], summary[name]["error"]), plus_minus(*summary[name]["theory"])]
         lines.append(cells)
     verdict.write_table(markdown_table(heads, lines))
-    draw(verdict.path(".png"), table, sizes)
-    verdict.end({"table": table})
+    verdict.end({"table": table}, draw)
 
 
 if __name__ == "__main__":

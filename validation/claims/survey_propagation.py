@@ -30,8 +30,8 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import agreement_of, sampled_test_error
 from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import DARK, figure
-from validation._tools.drawing import draw_legend
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
@@ -276,9 +276,9 @@ def draw(path, rows):
     """Draw losses relative to the informed minimum for all methods, and the fraction of semantic ends."""
     parts = [*list_parts(rows, "target")[::-1], *list_parts(rows, "equal time")]
     parts = [part for part in parts if not part.startswith("equal time phases")]
-    with figure(path, 1, 2, (13, 5.5)) as axes:
+    with figure(path, 1, 2, (9.6, 5.6)) as axes:
         losses, ends = axes[0]
-        losses.get_gridspec().set_width_ratios([3, 1])
+        losses.get_gridspec().set_width_ratios([2.6, 1])
         losses.axhline(0, color=DARK, lw=0.8)
         for k, method in enumerate(METHODS):
             label, colour = METHODS[method], COLOURS[method]
@@ -296,12 +296,17 @@ def draw(path, rows):
                 style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
                 ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
         words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
-        losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words])
+        losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words], rotation=60, ha="right",
+                          rotation_mode="anchor")  # fmt: skip
         losses.set_yscale("symlog", linthresh=1.0)
         ticks = (-10, -1, 0, 1, 10, 100)
         losses.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
-        losses.set(ylabel="training loss relative to the informed minimum, %", title="ω = .2, σ = .8")
-        ends.set(xlabel="α", ylabel="semantic ends, %", ylim=(-4, 104), title="ω = .3, σ = .5, equal time")
+        losses.set(
+            ylabel="training loss relative to the minimum\nnext to the teacher, %",
+            title="all runs; bars: medians (ω = 0.2, σ = 0.8)",
+        )
+        ends.set(xlabel=ALPHA, ylabel="runs that end in the semantic minimum, %", ylim=(-4, 104),
+                 title="equal time (ω = 0.3, σ = 0.5)")  # fmt: skip
         draw_legend(losses, columns=4)
 
 

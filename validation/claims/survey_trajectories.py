@@ -16,7 +16,8 @@ from tqdm import tqdm
 import gamp_attention as ga
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 STEP, N_ITER = 0.4, 12
@@ -96,7 +97,7 @@ def main():
 
 def draw(curves, d, path):
     time = np.arange(N_ITER + 1)
-    with figure(path, len(curves), len(LABELS), (13, 2.6 * len(curves))) as axes:
+    with figure(path, len(curves), len(LABELS), (9.8, 2.5 * len(curves))) as axes:
         for row, (name, (measured, predicted)) in zip(axes, curves.items(), strict=True):
             colour = COLOURS["semantic" if "semantic" in name else "random"]
             for k, (axis, label) in enumerate(zip(row, LABELS.values(), strict=True)):
@@ -108,8 +109,8 @@ def draw(curves, d, path):
                     axis.plot(time, sign * run, "o", ms=3, color=colour, alpha=0.7, label=points)
                 axis.set_title(label)
                 axis.set_xlabel("iteration")
-            row[0].set_ylabel(name)
-            row[0].legend(fontsize=8, frameon=False, loc="best")
+            row[0].set_ylabel(f"{name} start")
+        draw_legend(axes[0, 0], columns=2)
 
 
 if __name__ == "__main__":

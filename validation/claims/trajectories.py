@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.experiments.comparison import deviation
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
 from gamp_attention.gamp.step import averaged_memory, naive_memory
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3
@@ -121,7 +122,7 @@ def main():
 
 def draw(curves, numbers, sizes, path):
     names, d = ["semantic", "positional", "naive semantic"], max(sizes)
-    with figure(path, len(names), 5, (15, 8)) as axes:
+    with figure(path, len(names), 5, (9.8, 7)) as axes:
         for row, name in zip(axes, names, strict=True):
             colour = COLOURS["positional" if name == "positional" else "semantic"]
             for axis, key in zip(row, LABELS, strict=False):
@@ -132,19 +133,20 @@ def draw(curves, numbers, sizes, path):
                 axis.errorbar(time, predicted + gaps.mean(axis=0), 2 * error, fmt="o", ms=3, color=colour, label=label)
                 axis.set_title(LABELS[key])
                 axis.set_xlabel("iteration")
-            row[0].set_ylabel(name)
-            row[0].legend(fontsize=8, frameon=False, loc="best")
+            row[0].set_ylabel({"naive semantic": "semantic, naive Onsager term"}.get(name, f"{name} branch"))
             if name.startswith("naive"):
                 row[4].axis("off")
                 continue
             x, rms = np.array(list(sizes)), numbers[name]["deviation_of_one_instance"]
             row[4].loglog(x, rms, "o", color=colour)
             row[4].loglog(x, rms[0] * (x / x[0]) ** -0.5, color=DARK, label="$d^{-1/2}$")
-            row[4].set_title("deviation of one instance")
-            row[4].set_xlabel("d")
+            row[4].set_title("relative deviation")
+            row[4].set_xlabel("dimension d")
             row[4].set_xticks(x, x, minor=False)
             row[4].set_xticks([], minor=True)
-            row[4].legend(fontsize=8, frameon=False)
+            row[4].tick_params(axis="x", rotation=60)
+            row[4].legend()
+        draw_legend(axes[0, 0], columns=2)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 # independent prototype, Stein's form of V̂
@@ -22,9 +23,29 @@ EXPECTED = {
 ROUNDED = {"q": 5e-5, "m": 5e-5, "theta": 5e-6, "V": 5e-3, "train_loss": 5e-7}  # half of the last printed digit
 
 
+def draw(numbers, path):
+    """Draw means of GAMP against d, and state evolution."""
+    with figure(path, 5, 2, (8.6, 10.4)) as axes:
+        for column, branch in zip(axes.T, EXPECTED, strict=True):
+            table = numbers[branch]["finite_d"]
+            sizes = [int(d) for d in table]
+            for axis, key in zip(column, ROUNDED, strict=True):
+                mean, error = np.array([row[key] for row in table.values()]).T
+                label = f"GAMP, {branch} branch, ± 2 s.e."
+                axis.errorbar(sizes, mean, 2 * error, fmt="o", color=COLOURS[branch], label=label)
+                axis.axhline(numbers[branch]["state_evolution"][key], color=DARK, label="state evolution, d → ∞")
+                axis.set(xscale="log", title=WORDS[key])
+                axis.set_xticks(sizes, sizes)
+                axis.set_xticks([], minor=True)
+            column[-1].set_xlabel("dimension d")
+        draw_legend(*axes[0], columns=3)
+
+
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("values", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     model, numbers = ga.paper_model(0.3), {}
     sizes = {200: 12, 400: 12} if args.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
@@ -63,18 +84,7 @@ def main():
                 f"{branch}: {key} at d={large} is {gaps[1]:.2g} from state evolution, allowed {allowed:.2g}",
             )
         numbers[branch] = {"state_evolution": value, "error": error, "finite_d": table}
-    with figure(verdict.path(".png"), 2, 5, (14, 5)) as axes:
-        for row, branch in zip(axes, EXPECTED, strict=True):
-            for axis, key in zip(row, ROUNDED, strict=True):
-                table = numbers[branch]["finite_d"]
-                mean, error = np.array([table[d][key] for d in sizes]).T
-                axis.errorbar(list(sizes), mean, 2 * error, fmt="o", color=COLOURS[branch])
-                axis.axhline(numbers[branch]["state_evolution"][key], color=DARK)
-                axis.set(title=key, xlabel="d", xscale="log")
-                axis.set_xticks(list(sizes), list(sizes), minor=False)
-                axis.set_xticks([], minor=True)
-            row[0].set_ylabel(branch)
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import DARK, GREY, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, GREY, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import mean_and_error
@@ -116,26 +116,27 @@ def draw(numbers, path):
     noise, alpha = (
         values[np.abs(values - wanted).argmin()] for values, wanted in zip((noises, alphas), SHOWN, strict=True)
     )
-    with figure(path, 2, 3, (13, 7.4)) as axes:
+    with figure(path, 2, 3, (9.8, 7.6)) as axes:
         _draw_curves(axes[0, 0], numbers, noise, alpha)
         _draw_ways(axes[0, 1], numbers, "noise", noises, lambda point: point["alpha"] == alpha)
-        axes[0, 1].set(xlabel="noise s", title=f"α = {alpha:g}")
+        axes[0, 1].set(xlabel="noise s on the scores", title=f"α = n/d = {alpha:g}")
         _draw_ways(axes[0, 2], numbers, "alpha", alphas, lambda point: point["noise"] == noise)
-        axes[0, 2].set(xlabel="α = n/d", title=f"s = {noise:g}")
+        axes[0, 2].set(xlabel=ALPHA, title=f"s = {noise:g}")
         ways = {(point["noise"], point["alpha"]): point["ways"] for point in numbers["points"]}
         maps = (
             (
-                "best λ to the end: % above the best stop\nwith the smallest λ",
+                "best λ to the end: % above\nthe best stop, smallest λ",
                 lambda w: 100 * compute_excess(w),
                 "{:+.0f}",
             ),
-            ("time to stop with the smallest λ", lambda w: w["smallest λ, stopped"]["time"], "{:.0f}"),
-            ("best λ for training to the end", lambda w: w["best λ, to the end"]["lam"], "{:g}"),
+            ("time to stop\nwith the smallest λ", lambda w: w["smallest λ, stopped"]["time"], "{:.0f}"),
+            ("best λ for training\nto the end", lambda w: w["best λ, to the end"]["lam"], "{:g}"),
         )
         for axis, (title, value, words) in zip(axes[1], maps, strict=True):
             _draw_map(axis, noises, alphas, np.array([[value(ways[s, a]) for s in noises] for a in alphas]), words)
-            axis.set(title=title, xlabel="noise s", ylabel="α = n/d")
-        draw_legend(axes[0, 1], columns=4)
+            axis.set(title=title, xlabel="noise s on the scores")
+        axes[1, 0].set_ylabel(ALPHA)
+        draw_legend(*axes[0, :2], columns=4)
 
 
 def _draw_curves(axis, numbers, noise, alpha):
@@ -150,11 +151,10 @@ def _draw_curves(axis, numbers, noise, alpha):
                     seen = point[name]
                     axis.errorbar(times[step], seen["mean"], 2 * seen["error"], fmt="o", ms=4, color=colour)
                     axis.plot(times[step], seen["own"], "x", ms=7, color=colour)
-    axis.set(xscale="log", xlabel="training time", title=f"s = {noise:g}, α = {alpha:g}")
+    axis.set(xscale="log", xlabel="training time: steps × step size", title=f"s = {noise:g}, α = n/d = {alpha:g}")
     axis.plot([], [], "o", ms=4, color=GREY, label=f"instances, d = {numbers['d']}")
-    axis.plot([], [], "x", ms=7, color=GREY, label="predicted with their m")
-    axis.set_ylabel("test error without the noise's own")
-    axis.legend(frameon=False, fontsize=8)
+    axis.plot([], [], "x", ms=7, color=GREY, label="predicted for their m")
+    axis.set_ylabel("test error − part due to the noise")
 
 
 def _draw_ways(axis, numbers, key, values, chosen):

@@ -24,10 +24,10 @@ Running time with --quick: about 80 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend, draw_means
+from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA = 0.3
@@ -100,19 +100,19 @@ QUICK = {"d": 300, "alphas": (1, 6, 12, 18, 24), "seeds": 8, "gd": (18,), "gd_se
 
 
 def draw(numbers, path):
-    with figure(path, 2, 3, (13, 7.2)) as axes:
+    with figure(path, 2, 3, (9.8, 7.6)) as axes:
         for axis, key in zip(axes.flat, KEYS, strict=False):
             for branch in land.BRANCHES:
                 _draw_branch(axis, key, branch, numbers[branch])
             for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
                 if numbers["lines"][name]["value"]:
-                    label = {"alpha_c": r"$\alpha_c$", "alpha_l": r"$\alpha_l$"}[name]
+                    label = BOUNDARIES[name]
                     axis.axvline(numbers["lines"][name]["value"], color=GREY, ls=style, lw=1, label=label)
-            axis.set(title=land.LABELS[key], xlabel=r"$\alpha = n/d$", xlim=(0, None))
+            axis.set(title=WORDS[key], xlabel=ALPHA, xlim=(0, None))
         axes[1, 1].axhline(numbers["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
         _draw_gap(axes[1, 2], numbers["positional"])
-        draw_legend(axes[1, 1], columns=5)
-        axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 s.e.")
+        draw_legend(axes[1, 1], axes[1, 2], columns=3)
+        axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 standard errors")
 
 
 def _draw_branch(axis, key, branch, table):
@@ -129,7 +129,7 @@ def _draw_branch(axis, key, branch, table):
     ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
     if ends:
         axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
-                  mec=DARK, label="GD, few instances")  # fmt: skip
+                  mec=DARK, label="gradient descent, few instances")  # fmt: skip
         same = [p["gd"][key]["mean"] - np.mean(p["gd_minus_gamp"][key]) for p in ends]
         axis.plot([p["alpha"] for p in ends], same, "+", ms=7, color=DARK, label="GAMP, the same instances")
 
@@ -138,14 +138,13 @@ def _draw_gap(axis, table):
     """Draw q of the positional branch relative to Stein's fixed point."""
     shown = [p for p in table if p["exists"] and p["derivative"]]
     alpha, stein = (land.to_array(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
-    axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
+    axis.axhline(0, color=COLOURS["positional"], label=r"state evolution, Stein's form of $\hat V$")
     gap = land.to_array([p["derivative"]["q"] for p in shown]) / stein - 1
-    axis.plot(alpha, 100 * gap, color=DARK, ls="--", label="the derivative's V̂")
+    axis.plot(alpha, 100 * gap, color=DARK, ls="--", label=r"state evolution, $\hat V$ from the derivative")
     mean, error = (land.to_array([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
     axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
-                  color=COLOURS["positional"], label="GAMP")  # fmt: skip
-    axis.set(title="positional $q$, % off Stein's fixed point", xlabel=r"$\alpha = n/d$", xlim=(0, None))
-    axis.legend(frameon=False, fontsize=9)
+                  color=COLOURS["positional"])  # fmt: skip
+    axis.set(title="positional branch: $q$ minus\nStein's fixed point, %", xlabel=ALPHA, xlim=(0, None))
 
 
 def main():

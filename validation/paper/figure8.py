@@ -11,13 +11,14 @@ branch are within three standard errors of state evolution, plus half of one ins
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend, draw_means
+from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool
 
 SIZE = {"omegas": (4, 10, 14, 20), "alphas": range(2, 25, 2), "d": 1000, "seeds": 6, "n_test": 4000}
 QUICK = {"omegas": (4, 14), "alphas": (13, 18, 24), "d": 300, "seeds": 8, "n_test": 2000}
+DIFFERENCE = r"$10^3\,[\varepsilon_t$(pos.) − $\varepsilon_t$(sem.)]"
 QUANTITIES = ("difference", "semantic", "positional")
 
 
@@ -120,13 +121,13 @@ def check_slice(verdict, omega, part):
 
 def draw(numbers, path):
     slices = numbers["slices"]
-    with figure(path, 2, len(slices), (3.4 * len(slices) + 1.4, 6.6)) as axes:
-        for column, (omega, part) in zip(axes.T, slices.items(), strict=True):
+    with figure(path, len(slices), 2, (9.6, 2.9 * len(slices) + 1.4)) as axes:
+        for column, (omega, part) in zip(axes, slices.items(), strict=True):
             theory, alpha = part["theory"], land.to_array(part["theory"]["alpha"])
             for name in QUANTITIES:
                 axis, colour = (column[0], DARK) if name == "difference" else (column[1], COLOURS[name])
                 scale = 1e3
-                label = {"difference": r"$\Delta\varepsilon_t$"}.get(name, name)
+                label = {"difference": "difference of losses"}.get(name, f"{name} branch")
                 axis.plot(alpha, scale * land.to_array(theory[name]), color=colour, label=f"{label}, state evolution")
                 shown = land.to_array([p["alpha"] for p in part["gamp"]])
                 mean, error = (
@@ -138,17 +139,17 @@ def draw(numbers, path):
             column[1].axhline(1e3 * part["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
             for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
                 if part[name] is not None and part[name] <= alpha.max():
-                    label = {"alpha_c": r"$\alpha_c$", "alpha_l": r"$\alpha_l$"}[name]
+                    label = BOUNDARIES[name]
                     for axis in column:
                         axis.axvline(part[name], color=GREY, ls=style, lw=1.2, label=label)
-            column[0].set_title(f"ω = {omega}")
-            column[1].set(xlabel=r"$\alpha = n/d$")
+            column[0].set(title=f"difference of training losses, ω = {omega}", ylabel=DIFFERENCE)
+            column[1].set(title=f"test errors, ω = {omega}", ylabel=r"$10^3\,\varepsilon_g$")
             for axis in column:
                 axis.set_xlim(0, 1.03 * alpha.max())
-        axes[0, 0].set_ylabel(r"$10^3\,[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]")
-        axes[1, 0].set_ylabel(r"$10^3\,\varepsilon_g$")
+        for axis in axes[-1]:
+            axis.set_xlabel(ALPHA)
         draw_legend(*axes.flat, columns=3)
-        axes[0, 0].figure.suptitle(f"GAMP at d = {numbers['d']}, exact risk; bars: 2 s.e.")
+        axes[0, 0].figure.suptitle(f"GAMP at d = {numbers['d']}, exact risk; bars: 2 standard errors")
 
 
 if __name__ == "__main__":

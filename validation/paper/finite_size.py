@@ -12,9 +12,9 @@ solution is approximate, so q may be anywhere between the fixed points with Stei
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA, ALPHA = 0.3, 1.5
@@ -105,8 +105,8 @@ def check_branch(verdict, branch, kept, last, prediction):
 
 
 def draw(numbers, path):
-    with figure(path, 2, 5, (15, 6)) as axes:
-        for row, (branch, table) in zip(axes, numbers["finite_d"].items(), strict=True):
+    with figure(path, 5, 2, (8.8, 11)) as axes:
+        for row, (branch, table) in zip(axes.T, numbers["finite_d"].items(), strict=True):
             se, other = numbers["prediction"][f"{branch} stein"], numbers["prediction"][f"{branch} derivative"]
             sizes = np.array([int(d) for d in table])
             for axis, key in zip(row, KEYS, strict=True):
@@ -115,19 +115,20 @@ def draw(numbers, path):
                     for what in ("mean", "spread", "error")
                 )
                 axis.fill_between(sizes, mean - spread, mean + spread, color=COLOURS[branch], alpha=0.2, lw=0,
-                                  label="spread of one instance")  # fmt: skip
+                                  label=f"spread of one instance, {branch}")  # fmt: skip
                 axis.errorbar(sizes, mean, 2 * error, fmt="o", ms=4, capsize=2, color=COLOURS[branch],
-                              label="GAMP, mean and 2 s.e.")  # fmt: skip
+                              label=f"GAMP, {branch}, mean ± 2 s.e.")  # fmt: skip
                 axis.axhline(se[key][0], color=DARK, lw=1.2, label="state evolution")
                 if branch == "positional":
-                    axis.axhline(other[key][0], color=GREY, ls="--", lw=1.2, label="state evolution, derivative's V̂")
-                axis.set(title=land.LABELS[key], xscale="log", xlabel="d")
+                    label = r"state evolution, $\hat V$ from the derivative"
+                    axis.axhline(other[key][0], color=GREY, ls="--", lw=1.2, label=label)
+                axis.set(title=f"{branch} branch: {WORDS[key]}", xscale="log")
                 shown = [d for d in (30, 100, 300, 1000, 2000) if sizes.min() <= d <= sizes.max() and d != 2000]
                 axis.set_xticks(shown, [str(d) for d in shown])
                 axis.set_xticks([], minor=True)
-            row[0].set_ylabel(f"{branch} branch", color=COLOURS[branch], fontsize=12)
+            row[-1].set_xlabel("dimension d")
         axes[0, 0].figure.suptitle(f"GAMP, exact risk, ω = {OMEGA:g}, α = {ALPHA:g}")
-        draw_legend(axes[1, 0], columns=4)
+        draw_legend(*axes[0], columns=3)
 
 
 if __name__ == "__main__":

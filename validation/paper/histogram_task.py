@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
@@ -318,7 +319,7 @@ def check_criterion(numbers, verdict):
 def draw(numbers, path):
     """Draw the attention of both solutions for examples, before and after free training, and the training losses."""
     examples, letters = numbers["examples"], "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    with figure(path, 5, len(examples), (2.1 * len(examples), 10.5)) as axes:
+    with figure(path, 5, len(examples), (2.2 * len(examples), 10.5)) as axes:
         row, largest = 0, max(np.max(S) for S in numbers["attention"].values())
         for which, start in enumerate(STARTS):
             for phase in ("frozen", "free"):
@@ -326,9 +327,9 @@ def draw(numbers, path):
                     axis, S = axes[row, column], np.array(numbers["attention"][phase])[which, column]
                     image = axis.imshow(S, cmap="cividis", vmin=0, vmax=largest)
                     names = [letters[t] for t in tokens]
-                    axis.set_xticks(range(len(names)), names, fontsize=7)
-                    axis.set_yticks(range(len(names)), names, fontsize=7)
-                axes[row, 0].set_ylabel(f"{start},\n{phase}", color=COLOURS[start])
+                    axis.set_xticks(range(len(names)), names, fontsize=8.2)
+                    axis.set_yticks(range(len(names)), names, fontsize=8.2)
+                axes[row, 0].set_ylabel(f"{start} start,\n{phase}", color=COLOURS[start])
                 row += 1
         bar = axes[0, 0].figure.colorbar(image, ax=axes[:4], shrink=0.5, aspect=40)
         bar.set_label("attention weight")
@@ -341,7 +342,7 @@ def draw(numbers, path):
                 1 + np.arange(len(falls)), falls[:, r], color=COLOURS[start], lw=1, label=start if not seed else None
             )
         axis.axvline(numbers["size"]["frozen_epochs"] + 0.5, color=DARK, lw=0.8, ls=":")
-        axis.annotate(" all weights free", (numbers["size"]["frozen_epochs"] + 0.5, falls.max()), va="top", fontsize=8)
+        axis.annotate(" all weights free", (numbers["size"]["frozen_epochs"] + 0.5, falls.max()), va="top", fontsize=9)
         axis.set(xlabel="epoch", ylabel="training loss")
         axis.legend(frameon=False)
         axes[0, 0].figure.suptitle("Histogram task: attention matrices of the two solutions (seed 0)")

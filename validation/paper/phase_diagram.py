@@ -19,9 +19,9 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments.figures import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import build_branch_colormap, draw_legend
+from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool
 
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = .3, A of the paper
@@ -29,13 +29,13 @@ LIMITS = {"grid": 600.0, "boundaries": 300.0}  # largest times on two cores, sec
 ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
 LINES = (
-    ("alpha_c", r"$\alpha_c$", {"fmt": "o-", "ms": 4, "mfc": DARK}),
-    ("alpha_l", r"$\alpha_l$", {"fmt": "s--", "ms": 4, "mfc": "white"}),
-    ("semantic_from", "semantic branch appears", {"fmt": "^-", "ms": 3, "lw": 1}),
-    ("semantic_stable_from", "semantic branch becomes stable", {"fmt": "^-.", "ms": 3, "lw": 1, "mfc": "white"}),
-    ("positional_from", "positional branch appears", {"fmt": "x:", "ms": 4, "lw": 1.4}),
-    ("positional_to", "positional branch ends", {"fmt": "v:", "ms": 3, "lw": 1.4}),
-    ("positional_stable_to", "positional branch becomes unstable", {"fmt": "v-.", "ms": 3, "lw": 1, "mfc": "white"}),
+    ("alpha_c", BOUNDARIES["alpha_c"], {"fmt": "o-", "ms": 4, "mfc": DARK}),
+    ("alpha_l", BOUNDARIES["alpha_l"], {"fmt": "s--", "ms": 4, "mfc": "white"}),
+    ("semantic_from", "semantic branch appears", {"fmt": "^-", "ms": 6, "lw": 1}),
+    ("semantic_stable_from", "semantic branch becomes stable", {"fmt": "P-.", "ms": 6, "lw": 1, "mfc": "white"}),
+    ("positional_from", "positional branch appears", {"fmt": "d:", "ms": 6, "lw": 1.4}),
+    ("positional_to", "positional branch ends", {"fmt": "v:", "ms": 6, "lw": 1.4}),
+    ("positional_stable_to", "positional branch becomes unstable", {"fmt": "X-.", "ms": 6, "lw": 1, "mfc": "white"}),
 )
 
 
@@ -163,10 +163,10 @@ def draw(numbers, path):
     colours = build_branch_colormap(missing="#BBBBBB")
     from matplotlib.colors import CenteredNorm
 
-    names = ((r"$\varepsilon_t$(positional) − $\varepsilon_t$(semantic)", "difference"),
-             (r"$\varepsilon_{\rm lin} - \varepsilon_g$ of the global minimum", "gain"))  # fmt: skip
+    names = ((r"training loss, $\varepsilon_t$(positional) − $\varepsilon_t$(semantic)", "difference"),
+             (r"test error, $\varepsilon_{\rm lin} - \varepsilon_g$ of the global minimum", "gain"))  # fmt: skip
     alphas, omegas, probed = (land.to_array(numbers[name]) for name in ("alphas", "omegas", "probed"))
-    with figure(path, 1, 2, (11, 5.2)) as axes:
+    with figure(path, 1, 2, (9.8, 6)) as axes:
         for axis, (title, name) in zip(axes[0], names, strict=True):
             values = np.ma.masked_invalid(1e3 * land.to_array(numbers[name]))
             mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
@@ -180,12 +180,12 @@ def draw(numbers, path):
                 if np.isfinite(inside).any():
                     style = {"color": DARK, "lw": 1.4} | style
                     axis.errorbar(probed, inside, error, capsize=2, label=label, **style)
-            axis.set(title=title, xlabel="ω", ylabel=r"$\alpha = n/d$", ylim=(0, None))
-        draw_legend(axes[0, 0], columns=4, fontsize=9)
+            axis.set(title=title, xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
+        draw_legend(axes[0, 0], columns=3)
         name = "A = [[.6, .4], [.4, .6]]" if numbers["matrix"] == "paper" else "A = [[.3, .7], [.8, .2]]"
         axes[0, 0].figure.suptitle(
-            f"{name}; blue: the semantic minimum is deeper, attention beats the linear layer; grey: no branch",
-            fontsize=10,
+            f"{name}; blue: the semantic minimum is lower (left), attention has a lower error\n"
+            "than the linear layer (right); grey: no such solution"
         )
 
 

@@ -26,11 +26,12 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments import figures
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, draw_legend
 from gamp_attention.losses.attention import asymptotic_terms
 from validation._tools import catalogue
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import BOUNDARIES, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 
@@ -191,19 +192,19 @@ SHADES = ("-", "--", ":")
 
 
 def draw(numbers, path):
-    with figure(path, 2, 4, (15, 7)) as axes:
+    with figure(path, 4, 2, (9.6, 13)) as axes:
         for axis, key, label in zip(
-            axes[0, :2], ("own", "V"), (r"$\theta$ (semantic), $m_1$ (positional)", "$V$"), strict=True
+            axes[0], ("own", "V"), (r"overlap $\theta$ (semantic), $m_1$ (positional)", "variance $V$"), strict=True
         ):
             _draw_curves(axis, numbers["curves"], key)
-            axis.set(title=f"Fig. 2: {label}", xlabel=r"$\alpha = n/d$", ylim=(0, None))
-        _draw_lines(axes[0, 2], numbers["lines"])
-        _draw_signs(axes[0, 3], numbers["planes"])
-        _draw_sizes(axes[1, 0], numbers["sizes"])
-        for axis, name, symbol in zip(axes[1, 1:], ("omega", "sigma", "lam"), ("ω", "σ", "λ"), strict=True):
+            axis.set(title=f"Fig. 2: {label}", xlabel=ALPHA, ylim=(0, None))
+        _draw_lines(axes[1, 0], numbers["lines"])
+        _draw_signs(axes[1, 1], numbers["planes"])
+        _draw_sizes(axes[2, 0], numbers["sizes"])
+        for axis, name, symbol in zip((axes[2, 1], *axes[3]), ("omega", "sigma", "lam"), ("ω", "σ", "λ"), strict=True):
             _draw_slices(axis, numbers["slices"], name, symbol)
-        draw_legend(axes[0, 0], axes[0, 2], axes[0, 3], axes[1, 0], columns=5, fontsize=9)
-        axes[0, 0].figure.suptitle("Published numbers (marks) and ours (lines)")
+        draw_legend(axes[0, 0], axes[1, 0], axes[1, 1], columns=3)
+        axes[0, 0].figure.suptitle("Crosses and dots: published numbers; lines: this package")
 
 
 def _draw_curves(axis, curves, key):
@@ -217,12 +218,12 @@ def _draw_curves(axis, curves, key):
 
 
 def _draw_lines(axis, rows):
-    for name, label, style in (("alpha_c", r"$\alpha_c$", "-"), ("alpha_l", r"$\alpha_l$", "--")):
+    for name, label, style in (("alpha_c", BOUNDARIES["alpha_c"], "-"), ("alpha_l", BOUNDARIES["alpha_l"], "--")):
         omega, published, ours = np.array([[row[k] for k in ("omega", "published", "ours")] for row in rows
                                            if row["line"] == name]).T  # fmt: skip
-        axis.plot(omega, ours, style, color=DARK, label=f"{label}, ours")
+        axis.plot(omega, ours, style, color=DARK, label=label)
         axis.plot(omega, published, "x", color=DARK, ms=6)
-    axis.set(title="Fig. 3: phase lines", xlabel="ω", ylabel=r"$\alpha$")
+    axis.set(title="Fig. 3: boundaries of phases", xlabel=figures.OMEGA, ylabel=ALPHA)
 
 
 def _draw_signs(axis, planes):
@@ -231,7 +232,11 @@ def _draw_signs(axis, planes):
         axis.plot(1e3 * np.array(one["ours"]), 1e3 * np.array(one["published"]), marker, color=colour, ms=3,
                   label=f"{'Fig. 3' if matrix == 'paper' else 'Fig. 9'}, descents at d = 1000")  # fmt: skip
     axis.axline((0, 0), slope=1, color=GREY, lw=1)
-    axis.set(title=r"Fig. 3, 9: $10^3\,\Delta\varepsilon_t$", xlabel="state evolution", ylabel="published")
+    axis.set(
+        title=r"Fig. 3, 9: difference of losses $10^3\,\Delta\varepsilon_t$",
+        xlabel="state evolution",
+        ylabel="published",
+    )
 
 
 def _draw_sizes(axis, rows):
@@ -239,7 +244,7 @@ def _draw_sizes(axis, rows):
     axis.axhline(1, color=GREY, lw=1)
     axis.plot(range(len(rows)), [row["published"] / row["ours"] for row in rows], "x", color=DARK, ms=7)
     axis.set_xticks(range(len(rows)), names, rotation=45, ha="right")
-    axis.set(title="Fig. 3, 7: spreads, published / ours", ylim=(0.5, 1.5))
+    axis.set(title="Fig. 3, 7: spread of one instance", ylabel="published / ours", ylim=(0.5, 1.5))
 
 
 def _draw_slices(axis, rows, name, symbol):
@@ -254,14 +259,14 @@ def _draw_slices(axis, rows, name, symbol):
             axis.plot(alpha, ours, style, color=COLOURS[branch])
             bars = [1e3 * row["test_error_spread"] for row in part]
             late = [(row["alpha"], 1e3 * row["trained"]) for row in part if "trained" in row]
-            axis.plot(*np.reshape(late, (-1, 2)).T, "o", ms=6, mfc="none", color=DARK, label="theory of training")
+            axis.plot(*np.reshape(late, (-1, 2)).T, "o", ms=6, mfc="none", color=DARK, label="theory of\ntraining")
             axis.errorbar(alpha, published, bars, fmt="x", color=COLOURS[branch], ms=4, lw=0.7)
         axis.plot([], [], style, color=DARK, label=f"{symbol} = {value:g}")
     if mine:
         handles, labels = axis.get_legend_handles_labels()
         once = dict(zip(labels, handles, strict=True))
-        axis.legend(once.values(), once.keys(), frameon=False, fontsize=8)
-    axis.set(title=rf"Fig. 8: $10^3\,\varepsilon_g$ for several {symbol}", xlabel=r"$\alpha = n/d$")
+        axis.legend(once.values(), once.keys(), loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axis.set(title=rf"Fig. 8: test error $10^3\,\varepsilon_g$ for several {symbol}", xlabel=ALPHA)
 
 
 def main():

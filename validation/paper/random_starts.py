@@ -16,8 +16,8 @@ from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, GREY, figure
-from validation._tools.drawing import draw_legend
+from gamp_attention.experiments.figures import COLOURS, GREY, draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -107,7 +107,7 @@ def draw(rows, table, path):
     """Draw the fractions of the ends, and all ends in the plane of overlaps."""
     sizes = sorted({row["d"] for row in rows})
     colours = COLOURS | {"neither": GREY}
-    with figure(path, 2, len(NAMES), (11, 7)) as axes:
+    with figure(path, 2, len(NAMES), (9.6, 7.2)) as axes:
         for column, (name, label) in enumerate(NAMES.items()):
             axis = axes[0, column]
             mine = [row for row in table if row["optimiser"] == name]
@@ -116,18 +116,20 @@ def draw(rows, table, path):
                 x = np.arange(len(sizes)) + 0.25 * (number - 1)
                 axis.bar(x, value, 0.22, color=colours[end], label=end)
                 axis.errorbar(x, value, [value - low, high - value], fmt="none", color="black", lw=1, capsize=2)
-            axis.set(title=label, ylim=(0, 1), xlabel="d", xticks=range(len(sizes)), xticklabels=sizes)
+            axis.set(title=label, ylim=(0, 1), xlabel="dimension d", xticks=range(len(sizes)), xticklabels=sizes)
             axis = axes[1, column]
             for row in (row for row in rows if row["d"] == sizes[-1]):
                 for end, where in row["informed"].items():
                     axis.plot(where[1], where[0], "x", color=colours[end], ms=5, alpha=0.6)
                 got = row[name]
                 axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
-            axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
-        axes[0, 0].set_ylabel("fraction of the runs, 95 % interval")
+            axis.set_xlabel(r"overlap with positions $\sigma |m_1|$")
+        axes[1, 0].set_ylabel(r"overlap with teacher $|\theta|/\sigma$")
+        axes[0, 0].set_ylabel("fraction of the runs, ± 95 % interval")
         draw_legend(axes[0, 0], columns=len(ENDS))
         axes[0, 0].figure.suptitle(
-            f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"
+            f"Minima reached from random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Lower row, d = {sizes[-1]}:\n"
+            "circles are ends of runs, crosses are minima reached from informed starts"
         )
 
 

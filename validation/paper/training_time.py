@@ -20,9 +20,9 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
@@ -103,15 +103,15 @@ SCALED = ("train_loss",)  # drawn divided by α, to which they are nearly propor
 
 
 def draw(numbers, path):
-    with figure(path, 2, 4, (13.5, 6.6)) as axes:
-        for row, branch in zip(axes, land.BRANCHES, strict=True):
+    with figure(path, 4, 2, (9.2, 10.6)) as axes:
+        for row, branch in zip(axes.T, land.BRANCHES, strict=True):
             table = numbers[branch]
             alpha = np.array([point["alpha"] for point in table])
             for axis, key in zip(row, COLUMNS[branch], strict=True):
                 _draw_key(axis, alpha, table, key, branch)
-            row[0].set_ylabel(f"{branch} start", color=COLOURS[branch], fontsize=12)
-        draw_legend(axes[0, 1], columns=5)
-        axes[0, 0].figure.suptitle(f"ω = .3, 5000 steps of .15; instances at d = {numbers['d']}, bars: 2 s.e.")
+            row[-1].set_xlabel(ALPHA)
+        draw_legend(*axes[1], columns=2)
+        axes[0, 0].figure.suptitle(f"5000 steps of 0.15, ω = 0.3; d = {numbers['d']}, bars: 2 standard errors")
 
 
 def _draw_key(axis, alpha, table, key, branch):
@@ -119,7 +119,7 @@ def _draw_key(axis, alpha, table, key, branch):
     fixed = land.to_array([(point["fixed"] or {}).get(key) for point in table])
     predicted, error = np.array([point["theory"][key] for point in table]).T
     axis.plot(alpha, fixed / share, "--", color=GREY, label="fixed point of state evolution")
-    axis.plot(alpha, predicted / share, color=COLOURS[branch], label="theory of the training that was done")
+    axis.plot(alpha, predicted / share, color=COLOURS[branch], label=f"theory of this training, {branch} start")
     band = (predicted - 2 * error) / share, (predicted + 2 * error) / share
     axis.fill_between(alpha, *band, color=COLOURS[branch], alpha=0.3, lw=0)
     for risk, fill in (("exact", COLOURS[branch]), ("asymptotic", "white")):
@@ -128,11 +128,11 @@ def _draw_key(axis, alpha, table, key, branch):
             land.to_array([point[risk][key][what] for point in table if risk in point]) for what in ("mean", "error")
         )
         axis.errorbar(alpha[tried], mean / share[tried], 2 * error / share[tried], fmt="o", ms=5, mfc=fill,
-                      color=COLOURS[branch], lw=1, label=f"descents, {risk} risk")  # fmt: skip
+                      color=COLOURS[branch], lw=1, label=f"descents, {branch} start, {risk} risk")  # fmt: skip
     if key in table[0]["published"]:
         axis.plot(alpha, [point["published"][key][0] for point in table] / share, "x", color=DARK, label="published")
     top = max(np.nanmax(predicted / share), np.nanmax(fixed / share))
-    axis.set(title=land.LABELS[key] + (r"$/\alpha$" if key in SCALED else ""), xlabel=r"$\alpha = n/d$", xlim=(0, None))
+    axis.set(title=f"{branch} start: {WORDS[key]}" + (r"$/\alpha$" if key in SCALED else ""), xlim=(0, None))
     axis.set_ylim(*((0.7 * np.nanmin(predicted / share), 1.1 * top) if key in SCALED else (0, 1.15 * top)))
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, figure
+from gamp_attention.experiments.figures import COLOURS, draw_legend
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_legend
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
 
@@ -90,29 +90,32 @@ def format_table(rows):
     return "\n".join(lines) + "\n"
 
 
-def draw(rows, path):
+def draw(numbers, path):
     """Draw the seconds of each solver against α, one panel for each ω and branch."""
+    rows = numbers["rows"]
     omegas = sorted({row["omega"] for row in rows})
     styles = {
-        "gamp": ("o-", "GAMP to 1e-8"),
+        "gamp": ("o-", "GAMP to a gradient norm of 1e-8"),
         "lbfgs": ("s--", "L-BFGS to 1e-8"),
         "gd": ("^:", "gradient descent, all steps"),
     }
-    with figure(path, 2, len(omegas), (3 * len(omegas), 6)) as axes:
+    with figure(path, 2, len(omegas), (9.6, 5.6)) as axes:
         for line, branch in zip(axes, land.BRANCHES, strict=True):
             for axis, omega in zip(line, omegas, strict=True):
                 mine = [row for row in rows if row["omega"] == omega and row["branch"] == branch]
                 for name, (style, label) in styles.items():
                     values = [[row["alpha"], row[name]["seconds"]] for row in mine]
                     axis.semilogy(*np.array(values).T, style, color=COLOURS[branch], label=label, mfc="white", ms=4)
-                axis.set(title=f"ω = {omega:g}", xlabel="α")
-            line[0].set_ylabel(f"{branch} branch, seconds", color=COLOURS[branch])
+                axis.set(title=f"ω = {omega:g}", xlabel="α = n/d")
+            line[0].set_ylabel(f"{branch} branch: time, s", color=COLOURS[branch])
         draw_legend(axes[0, 0], columns=min(len(styles), len(omegas)))
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("descent_speed", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     d, steps = (QUICK_D, QUICK_STEPS) if args.quick else (D, STEPS)
     alphas, omegas = ((0.5, 2.0), (0.3,)) if args.quick else (ALPHAS, OMEGAS)
     plan = [
@@ -136,8 +139,7 @@ def main():
     verdict.check(
         deeper >= DEEPER, f"GAMP's minimum is not the higher one in {deeper:.0%} of {len(unclear)}, positional branch"
     )
-    draw(rows, verdict.path(".png"))
-    verdict.end({"rows": rows})
+    verdict.end({"rows": rows}, draw)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ from gamp_attention._core.compiled import field_kernel
 from gamp_attention.data.passes import LOOP_ROWS, add_up, project
 from gamp_attention.data.risk import gradient_norm, risk_at
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments.figures import draw_legend
 from gamp_attention.gamp.step import GampState, gamp_step
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 
@@ -257,17 +258,18 @@ ITERATION = {"float64": 1.4, "float32": 1.6}  # targets of an iteration over one
 TICKS = tuple(lead * 10**power for power in range(6) for lead in (1, 2, 5))  # ms
 
 
-def draw_growth(path, rows, what="ms an iteration", across=4):
+def draw_growth(path, rows, what, across, labels):
+    """Draw times against sizes, one panel for each row, with the fitted power of the last three sizes."""
     down = -(-len(rows) // across)
-    with figure(path, down, min(len(rows), across), (2.4 * min(len(rows), across), 2.4 * down)) as axes:
+    with figure(path, down, min(len(rows), across), (2.4 * min(len(rows), across), 2.6 * down + 0.3)) as axes:
         for axis, (name, row) in zip(axes.ravel(), rows.items(), strict=False):
             size, ms = np.array(row["sizes"]), 1e3 * np.array(row["seconds"])
-            axis.plot(size, ms, "o", color="#0072B2")
+            axis.plot(size, ms, "o", label="measured")
             last = slice(-3, None)
             fit = row["exponent"] * np.log(size[last] / size[-1])
-            axis.plot(size[last], np.exp(fit - fit.mean() + np.log(ms[last]).mean()), "-", color="#D55E00")
-            axis.set(xscale="log", yscale="log", xlabel=name, title=f"exponent {row['exponent']:.2f}")
-            axis.set_xticks(size, [_label(value) for value in size])
+            axis.plot(size[last], np.exp(fit - fit.mean() + np.log(ms[last]).mean()), "-", label="fitted power")
+            axis.set(xscale="log", yscale="log", xlabel=labels[name], title=f"exponent {row['exponent']:.2f}")
+            axis.set_xticks(size, [_label(value) for value in size], rotation=45, ha="right", rotation_mode="anchor")
             ticks = [tick for tick in TICKS if ms.min() <= 1.1 * tick and tick <= 1.1 * ms.max()]
             axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
@@ -275,6 +277,15 @@ def draw_growth(path, rows, what="ms an iteration", across=4):
             axis.set_axis_off()
         for row in axes:
             row[0].set_ylabel(what)
+        draw_legend(axes[0, 0], columns=2)
+
+
+LABELS = {"d": "dimension d", "n": "samples n", "L": "tokens per sample L", "r": "columns of weights r"}
+
+
+def draw(numbers, path):
+    """Draw the time of an iteration against each size."""
+    draw_growth(path, numbers["growth"], "time of an iteration, ms", 4, LABELS)
 
 
 def _label(value):
@@ -335,8 +346,10 @@ def measure_memory(quick):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("gamp_speed", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     parts = {
         "iteration": lambda: measure_iteration(args.quick),
         "solution 1000": lambda: measure_solution(300 if args.quick else 1000, args.quick),
@@ -361,8 +374,7 @@ def main():
     for name, row in numbers["memory"].items():
         limit = 1.1 + row["state"] + (1.0 if args.quick else 0.0)
         verdict.check(row["peak"] <= limit, f"{name}: peak {row['peak']:.2f} of the data (<= {limit:.2f})")
-    draw_growth(verdict.path(".png"), numbers["growth"])
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments.figures import draw_legend
 from gamp_attention.losses.attention import pack_attention_parameters
+from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 CASES = {"convex, V = 0.3": (0.3, 0.4), "semantic, V = 16": (16.0, 0.3), "large, V = 100": (100.0, 1.0)}
@@ -30,9 +31,27 @@ def measure_median(task, repeats):
     return float(np.median(times))
 
 
+SOLVERS = {
+    "held": "held minimum", "global": "global minimum", "scipy": "BFGS of scipy",
+}  # fmt: skip
+
+
+def draw(numbers, path):
+    """Draw the time of one proximal problem for each solver."""
+    rows = numbers["rows"]
+    with figure(path, 1, 1, (7.5, 3.8)) as axes:
+        axis, x = axes[0, 0], np.arange(len(rows))
+        for shift, (kind, label) in enumerate(SOLVERS.items()):
+            axis.bar(x + 0.27 * (shift - 1), [1e6 * row[kind] for row in rows.values()], 0.25, label=label)
+        axis.set(yscale="log", ylabel="time of one proximal problem, µs", xticks=x, xticklabels=list(rows))
+        draw_legend(axis, columns=3)
+
+
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("prox_speed", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     numba.config.NUMBA_NUM_THREADS = 1
     n, repeats = (20_000, 3) if args.quick else (100_000, 7)
     model, rng, rows = ga.paper_model(), np.random.default_rng(0), {}
@@ -69,14 +88,7 @@ def main():
     convex = rows["convex, V = 0.3"]
     verdict.check(convex["held"] < 2e-6, f"{convex['held'] * 1e6:.2f} µs a solve in the convex case")
     verdict.check(convex["scipy"] / convex["global"] > 100, "at least 100 times faster than scipy's BFGS")
-    with figure(verdict.path(".png"), 1, 1, (6, 3)) as axes:
-        axis = axes[0, 0]
-        x = np.arange(len(rows))
-        for shift, (kind, colour) in enumerate({"held": "#333333", "global": "#777777", "scipy": "#bbbbbb"}.items()):
-            axis.bar(x + 0.27 * (shift - 1), [1e6 * r[kind] for r in rows.values()], 0.25, color=colour, label=kind)
-        axis.set(yscale="log", ylabel="µs a solve, one thread", xticks=x, xticklabels=list(rows))
-        axis.legend(frameon=False)
-    verdict.end({"rows": rows})
+    verdict.end({"rows": rows}, draw)
 
 
 if __name__ == "__main__":

@@ -111,9 +111,26 @@ def evaluate_objective(z, omega, V, T, rho):
     return 0.5 * np.sum((z - omega) ** 2 / V) + np.sum((0.5 * S - T) * S * rho)
 
 
+LABELS = {
+    "1/rtol, split rule, semantic": "accuracy 1/rtol,\nsplit rule, semantic",
+    "1/rtol, split rule, positional": "accuracy 1/rtol,\nsplit rule, positional",
+    "1/rtol, points, three tokens": "accuracy 1/rtol,\npoints, three tokens",
+    "1/rtol, points, two columns": "accuracy 1/rtol,\npoints, two columns",
+    "L, an average by points": "tokens per sample L,\none average by points",
+    "r = t, an average by points": "columns r = t,\none average by points",
+}  # fmt: skip
+
+
+def draw(numbers, path):
+    """Draw the time of a solution against accuracy and sizes."""
+    draw_growth(path, numbers["growth"], "time, ms", 3, LABELS)
+
+
 def main():
-    args = options(__doc__, base=BASE)
+    args = options(__doc__, draw=True, base=BASE)
     verdict = Verdict("state_evolution_speed", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     model, alpha, numbers = ga.paper_model(0.3), 1.5, {}
     rng = np.random.default_rng(0)
     sample_size = 40 if args.quick else 400
@@ -178,12 +195,11 @@ def main():
     check_accuracies(verdict, model, alpha, numbers, args.quick)
     check_points(verdict, numbers, args.quick)
     numbers["growth"] = measure_growth(args.quick)
-    draw_growth(verdict.path(".png"), numbers["growth"], "ms a solution", across=3)
     for name, row in numbers["growth"].items():
         print(f"exponent of the time in {name}: {row['exponent']:.2f}")
     if args.base:
         numbers["beside"] = compare_checkouts(verdict, args.base, args.quick)
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def compare_checkouts(verdict, base, quick):

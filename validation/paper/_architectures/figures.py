@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
-from validation._tools.drawing import build_branch_colormap
+from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, OMEGA
+from validation._tools.drawing import build_branch_colormap, figure
 from validation._tools.landscape import to_array
 from validation._tools.report import plus_minus
 
 ORDERS = {"semantic": r"$\sigma|Q^\top Q_*|/d$", "positional": r"$\sigma|Q^\top p_1|/\sqrt{d}$"}
-DIFFERENCE = r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]"
+DIFFERENCE = r"$10^3\,[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]"
 SHORT = r"$10^3\Delta\varepsilon_t$"
 LINES = (
     ("{name}, d = {d}", r"$\alpha_c$, finite d", {"color": DARK, "fmt": "s:", "mfc": "white", "ms": 6}),
@@ -70,20 +70,21 @@ def format_table(result):
 
 def draw(result, path):
     """Draw the plane, and losses and order parameters along the slice."""
-    with figure(path, 1, 3, (14, 4.8)) as axes:
-        plane, losses, orders = axes[0]
+    size = result["size"]
+    with figure(path, 2, 2, (9.6, 8.2)) as axes:
+        plane, losses, orders, last = axes.flat
+        last.axis("off")
         draw_plane(result, plane)
         (draw_difference if result["kinds"] else draw_losses)(result, losses)
         draw_orders(result, orders)
         for axis in (losses, orders):
-            axis.set_xlabel(r"$\alpha = n/d$")
-            axis.set_title(f"ω = {result['slice']:g}", fontsize=10)
-            axis.legend(frameon=False, fontsize=8)
-        size = result["size"]
-        axes[0, 0].figure.suptitle(
-            f"{result['title']}: d = {size['d']}, {size['seeds']} instances a cell, {size['slice_seeds']} at "
-            f"ω = {result['slice']:g}; bars: 2 s.e.", fontsize=10,
-        )  # fmt: skip
+            axis.set(xlabel=ALPHA, title=f"ω = {result['slice']:g}, {size['slice_seeds']} instances at each α")
+        entries = {}
+        for axis in (plane, losses, orders):
+            handles, labels = axis.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        last.legend(entries.values(), entries.keys(), loc="center left")
+        axes[0, 0].figure.suptitle(f"{result['title']}: d = {size['d']}, bars: 2 standard errors")
 
 
 def draw_plane(result, axis):
@@ -106,18 +107,15 @@ def draw_plane(result, axis):
         omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
     )
     axis.figure.colorbar(mesh, ax=axis, label=SHORT if result["kinds"] else " − ".join(ORDERS.values()))
-    title = r"$\Delta\varepsilon_t$; grey: only one branch, dots show its kind"
-    axis.set_title(title if result["kinds"] else "the deepest minimum", fontsize=10)
+    title = "difference of losses; dots: only this branch exists"
+    axis.set_title(title if result["kinds"] else "difference of overlaps at the deepest minimum")
     for name, label, style in LINES:
         line = result["lines"].get(name.format(name=result["architecture"], d=result["size"]["d"]), [])
         entries = [to_array([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
         at, value, error = np.reshape(entries, (-1, 3)).T
         if np.isfinite(value).any():
             axis.errorbar(at, value, 2 * error, capsize=2, lw=1.2, label=label, **style)
-    axis.set(xlabel="ω", ylabel=r"$\alpha = n/d$")
-    entries = axis.get_legend_handles_labels()
-    if entries[0]:
-        axis.figure.legend(*entries, loc="outside lower left", ncols=len(LINES), frameon=False, fontsize=8)
+    axis.set(xlabel=OMEGA, ylabel=ALPHA)
 
 
 def draw_points(axis, means, scale, **style):
@@ -138,12 +136,12 @@ def draw_difference(result, axis):
     for of, colour, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
         cells = [cell for cell in select_slice(result, of) if cell["pairs"] >= cell["instances"] / 2]
         means = [(cell["alpha"], cell["difference"]) for cell in cells]
-        draw_points(axis, means, 1e3, fmt="o", color=colour, label=label)
+        draw_points(axis, means, 1e3, fmt="o", color=colour, label=f"{SHORT}, {label}")
     alphas = result["size"]["predicted"]
     semantic, positional = (
         np.array([get_prediction(result, alpha, branch, "train_loss") for alpha in alphas]) for branch in ORDERS
     )
-    axis.plot(alphas, 1e3 * (positional - semantic), "x-", ms=4, color=DARK, label="state evolution")
+    axis.plot(alphas, 1e3 * (positional - semantic), "x-", ms=4, color=DARK, label=f"{SHORT}, state evolution")
     axis.axhline(0, color=GREY, lw=0.8)
     axis.set_ylabel(DIFFERENCE)
 
@@ -168,6 +166,6 @@ def draw_orders(result, axis):
         branch = kind if result["kinds"] else "mixed"
         cells = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in select_slice(result)]
         means = [(alpha, mine[kind]) for alpha, instances, mine in cells if mine["count"] >= instances / 2]
-        draw_points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch}")
-        draw_curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"state evolution, {kind}")
-    axis.set(ylabel="order parameter", ylim=(0, None))
+        draw_points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch} branch")
+        draw_curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"overlap, {kind}, state evolution")
+    axis.set(ylabel="overlap with teacher or positions", ylim=(0, None))
