@@ -127,6 +127,7 @@ RAISED = {
 }
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("words", SHOWN)
 def test_messages_of_results_are_quoted_by_the_page(words, data):
     assert f"`{words}" in TROUBLES

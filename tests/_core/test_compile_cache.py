@@ -38,9 +38,7 @@ from quartic import Quartic
 
 rng = np.random.default_rng(0)
 data = ga.LabelledDataset(rng.standard_normal((60, 20)), rng.standard_normal(60), Quartic(), 0.1)
-run = ga.run_gamp(data, init="random")
-assert run.converged
-show(run.train_loss)
+show(ga.denoise(data.loss, np.ones((60, 1)), rng.standard_normal((60, 1, 1)), np.ones((1, 1, 1))).moreau.sum())
 """
 PENALTY = """
 from gamp_attention.penalties.base import values
