@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import tomllib
 
 import pytest
@@ -20,8 +21,13 @@ def read_text(name):
 
 
 @pytest.fixture(scope="module")
-def project():
-    return tomllib.loads(read_text("pyproject.toml"))["project"]
+def configuration():
+    return tomllib.loads(read_text("pyproject.toml"))
+
+
+@pytest.fixture(scope="module")
+def project(configuration):
+    return configuration["project"]
 
 
 def read_requirements(section):
@@ -65,6 +71,48 @@ def test_all_files_state_the_same_title_license_and_keywords(project):
     assert {"title", "upload_type", "description", "creators", "access_right"} <= set(deposit)
 
 
+def test_all_files_state_the_same_repository_and_authors(project):
+    repository, citation = project["urls"]["Repository"], read_text("CITATION.cff")
+    assert all(url.startswith(repository) for url in project["urls"].values())
+    for name in ("repository-code", "url"):
+        assert f'{name}: "{repository}"' in citation
+    files = ["README.md", "CHANGELOG.md", ".conda/recipe.yaml", ".github/CONTRIBUTING.md"]
+    files += [str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")]
+    urls = {url for file in files for url in re.findall(r"https://[\w.]+/[\w-]+/gamp_attention\b", read_text(file))}
+    assert urls == {repository}
+    (author,) = project["authors"]
+    assert re.findall(r'^  - name: "(.*)"$', citation, re.MULTILINE) == [author["name"]]
+    assert "@" in author["email"]
+
+
+def test_the_citation_has_the_date_of_the_changelog():
+    date = re.search(r"^## \S+ \((.*)\)$", read_text("CHANGELOG.md"), re.MULTILINE)[1]
+    stated = re.findall(r'^date-released: "(.*)"$', read_text("CITATION.cff"), re.MULTILINE)
+    assert stated == ([] if date == "unreleased" else [date])
+
+
+def test_the_description_on_package_indexes_has_absolute_links(project):
+    pytest.importorskip("setuptools")
+    description = runpy.run_path(str(ROOT / "setup.py"))["read_description"]()
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert [link for link in links if not link.startswith("https://")] == []
+    own = [link.removeprefix(project["urls"]["Repository"]) for link in links if project["urls"]["Repository"] in link]
+    files = [re.fullmatch(r"/(?:blob|raw)/\w+/([^#]*)(?:#.*)?", link)[1] for link in own]
+    assert len(files) == len(re.findall(r"\]\((?!https?:)[^)]", read_text("README.md")))
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_all_settings_name_the_oldest_python(configuration, project):
+    oldest = project["requires-python"].removeprefix(">=")
+    classifiers = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line) for line in project["classifiers"]]
+    listed = [match[1] for match in classifiers if match]
+    assert listed == [f"3.{minor}" for minor in range(int(oldest[2:]), int(listed[-1][2:]) + 1)]
+    assert configuration["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert configuration["tool"]["mypy"]["python_version"] == oldest
+    assert f"python {oldest}.*" in read_text(".conda/recipe.yaml")
+    assert f'"{oldest}"' in read_text(".github/workflows/ci.yml")
+
+
 def test_the_conda_recipe_has_the_dependencies_of_the_wheel(project):
     python = {"python": project["requires-python"].removeprefix(">=")}
     assert read_requirements("run") == python | oldest_versions(project["dependencies"])
@@ -99,7 +147,7 @@ def test_supported_versions_include_the_versions_of_spec_0(project):
 def test_workflows_run_existing_scripts_and_tests():
     workflow = read_text(".github/workflows/ci.yml")
     scripts = re.findall(r"bash (\.ci/\w+)", workflow)
-    assert {".ci/run", ".ci/versions", ".ci/release", ".ci/validate", ".ci/first_steps"} == set(scripts)
+    assert {".ci/run", ".ci/versions", ".ci/release", ".ci/validate", ".ci/first_hour"} == set(scripts)
     named = re.findall(r"tests/[\w/.]+", workflow)
     assert len(named) > 3
     assert [name for name in [*scripts, *named] if not (ROOT / name).exists()] == []
