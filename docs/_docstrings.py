@@ -42,7 +42,7 @@ def rewrite_entries(lines: list[str], type_of: Callable[[str], str]) -> list[str
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if re.fullmatch(r"-{3,}", following.strip()) and line.strip():
             section, in_entry = line.strip(), False
-        elif section in NAMED + RAISED and (match := re.match(r"(\*{0,2}\w[\w*, ]*) : (.+)", line)):
+        elif section in NAMED + RAISED and (match := re.match(r"(\*{0,2}\w[\w*., ]*) : (.+)", line)):
             names, text = match.groups()
             kind = type_of(names) if section in NAMED else ""
             rewritten += [f"{names} : {kind}" if kind else names, f"    {_start_sentence(text)}"]
