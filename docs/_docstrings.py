@@ -42,15 +42,14 @@ def rewrite_entries(lines: list[str], type_of: Callable[[str], str]) -> list[str
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if re.fullmatch(r"-{3,}", following.strip()) and line.strip():
             section, in_entry = line.strip(), False
-        elif section in NAMED + RAISED and (match := re.match(r"(\*{0,2}\w[\w*, ]*) : (.+)", line)):
+        elif section in NAMED + RAISED and (match := re.match(r"(\*{0,2}\w[\w*., ]*) : (.+)", line)):
             names, text = match.groups()
             kind = type_of(names) if section in NAMED else ""
             rewritten += [f"{names} : {kind}" if kind else names, f"    {_start_sentence(text)}"]
             in_entry = True
             continue
         elif section in RETURNED and line and not line.startswith((" ", "-")):
-            text = line if in_entry else _link_first_class(line)
-            rewritten.append(f"    {text}" if in_entry else text)
+            rewritten += [f"    {line}"] if in_entry else _split_return(line)
             in_entry = True
             continue
         elif section and in_entry and line.strip():
@@ -64,8 +63,15 @@ def _start_sentence(text: str) -> str:
     return text[0].upper() + text[1:] if re.match(r"[a-z]{2,}[ ,:.;]|a ", text) and " " in text else text
 
 
-def _link_first_class(text: str) -> str:
-    return re.sub(r"^([A-Z]\w+)", lambda match: _link(match[1]), text)
+def _split_return(text: str) -> list[str]:
+    """Return the type of a returned object and, below it, its description."""
+    if " : " in text:  # several types, then a description
+        names, description = text.split(" : ", 1)
+        return [", ".join(map(_link, names.split(", "))), f"    {_start_sentence(description)}"]
+    match = re.fullmatch(r"((?:list of )?)([A-Z]\w+)(?:, | (?=with ))(.+)", text)
+    if match:
+        return [match[1] + _link(match[2]), f"    {_start_sentence(match[3])}"]
+    return [re.sub(r"^[A-Z]\w+", lambda word: _link(word[0]), text)]
 
 
 def _link(name: str) -> str:

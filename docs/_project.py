@@ -36,6 +36,7 @@ def find_source(page: str) -> str | None:
         return "gamp_attention/cli/main.py"
     if folder == "generated":
         thing = getattr(gamp_attention, name.rpartition(".")[2], None)
+        thing = inspect.unwrap(thing) if callable(thing) else thing
         file = inspect.getsourcefile(thing) if inspect.isclass(thing) or inspect.isfunction(thing) else None
         return Path(file).relative_to(ROOT).as_posix() if file else None
     return f"docs/{page}.md"

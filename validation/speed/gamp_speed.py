@@ -4,7 +4,8 @@ Method: all times are ratios of runs that alternate on one machine, with the thr
 one thread (`NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1`) they are processor times, which other programs disturb less. The
 minimum of some repeats counts, or the median over instances for whole solutions. There is a pause after each X @ Q,
 because BLAS's threads keep the cores busy for a while before they sleep. Stored parts are not measured again.
-Missed targets are shown in the table. The manual's page "Measurements for developers" explains the limit of an iteration.
+Missed targets are shown in the table. The page "Measurements for developers" of the manual explains what limits an
+iteration.
 
 Criteria, the targets of the project: an iteration takes at most 1.4 times as long as the best `X @ Q` in double
 precision and 1.6 times in single precision, as the difference of runs of 40 and of 10 iterations. By default a critical
