@@ -237,11 +237,9 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
 
 def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
     norms, descent = branch.gamp.history.gradient_norm, branch.descent
-    axis.loglog(1 + np.arange(len(norms)), norms, color=colour)
-    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY)
-    axis.annotate("GAMP ", (len(norms), norms[-1]), ha="right", color=colour)
-    end = 1 + descent.iterations[-1], descent.history.gradient_norm[-1]
-    axis.annotate("gradient descent", end, (0, 8), textcoords="offset points", ha="right", color=GREY)
+    axis.loglog(1 + np.arange(len(norms)), norms, color=colour, label="GAMP")
+    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY, label="gradient descent")
+    axis.legend(loc="lower left")
     axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
 
 
