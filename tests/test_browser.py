@@ -113,7 +113,7 @@ def test_pictures_are_distinct_and_have_alternative_texts(page):
     pictures = [(source, alt) for source, alt in parse(path).pictures if not source.startswith("data:")]
     assert [source for source, alt in pictures if not alt or len(alt.split()) < 3] == []
     sums = {}
-    for source in {source for source, _ in pictures}:
+    for source, _ in pictures:
         content = (path.parent / unquote(urlsplit(source).path)).read_bytes()
         sums.setdefault(hashlib.sha256(content).hexdigest(), []).append(source)
     assert [sources for sources in sums.values() if len(sources) > 1] == []

@@ -49,7 +49,7 @@ print(f"α_c = {alpha_c:.2f}")
 # Lines are state evolution. Dots are means over the four instances, with bars of ± 1 standard error. Right: below α_c
 # the branch with the lower loss has an overlap m with the positional encodings, above α_c it has an overlap θ with the
 # teacher's weights (thick lines). Thin dotted lines show both branches at all α.
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
 for name, rows in lines.items():
     key = "theta" if name == "semantic" else "m"
     left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"state evolution, {name}")
@@ -74,6 +74,6 @@ for name, rows in lines.items():
 for axis in (left, right):
     axis.axvline(alpha_c, color="0.2", lw=0.8, ls="--", label=r"transition $α_c$" if axis is left else None)
     axis.set_xlabel("samples per dimension α = n/d")
-    axis.legend()
 left.set(ylabel="training loss $ε_t$", title="training losses of both branches")
 right.set(ylabel="overlap", title="overlap of the branch with the lower loss")
+figure.legend(loc="outside lower center", ncols=3)

@@ -237,11 +237,9 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
 
 def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
     norms, descent = branch.gamp.history.gradient_norm, branch.descent
-    axis.loglog(1 + np.arange(len(norms)), norms, color=colour)
-    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY)
-    axis.annotate("GAMP ", (len(norms), norms[-1]), ha="right", color=colour)
-    end = 1 + descent.iterations[-1], descent.history.gradient_norm[-1]
-    axis.annotate("gradient\ndescent", end, (0, -6), textcoords="offset points", ha="right", va="top", color=GREY)
+    axis.loglog(1 + np.arange(len(norms)), norms, color=colour, label="GAMP")
+    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY, label="gradient descent")
+    axis.legend(loc="lower left")
     axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
 
 
@@ -357,6 +355,7 @@ def _draw_curves(row: Any, result: GampResult) -> None:
     row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
     if len(phases) > 1:
         row[2].legend()
+    row[0].ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
     row[0].set(title="training loss\n" + r"$\epsilon_t$", xlabel="iteration")
     row[1].set(title="training loss\n" + r"$\epsilon_t$ − value at the end", xlabel="iteration")
     row[2].set(title="gradient norm\n" + r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
@@ -381,6 +380,7 @@ def _draw_starts(axis: Any, result: GampResult) -> None:
     axis.plot([], [], "s", color=GREY, mfc="white", label="stopped early")
     axis.set(title="training loss $\\epsilon_t$\nof all starts", xlabel="start, in order of loss")
     axis.set_xticks(range(1, len(result.starts) + 1))
+    axis.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
     draw_legend(axis, columns=3)
 
 
