@@ -64,7 +64,7 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
     add(
         "--survey", action="store_true",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, and two more from random starts",
+        "surveys from each start, two more from random starts, and three from the lowest minimum",
     )  # fmt: skip
     add("--rank", type=int, default=1, help="columns of Q (default 1)")
     add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")

@@ -15,7 +15,12 @@ This is one step of replica symmetry breaking at zero temperature (Mézard and P
 models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
 
 The averages over fields are sums over few nodes: the proximal step of each node starts from its minimiser in the last
-iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there.
+iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there. The
+response is the a.e. derivative. With `jumps`, minima are global, and the response is −∂ḡ/∂ω + yΔ by Stein's identity,
+
+    R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
+
+which differs from the a.e. derivative if the minimum jumps between nodes.
 """
 
 from collections.abc import Sequence
@@ -29,7 +34,7 @@ from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tens
 from gamp_attention.denoisers.input import denoise_weights, initial_variances, precisions, prior_response, products
 from gamp_attention.denoisers.newton import assign, make_metric, objective
 from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
-from gamp_attention.denoisers.prox import search_points
+from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.matrix import penalty_of_rows
 
@@ -62,7 +67,7 @@ class InnerAverages(NamedTuple):
     Attributes
     ----------
     g : (n, L, r) ⟨g⟩.
-    response : (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token.
+    response : (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token, or with the jumps of the minimum.
     spread : (n, L, r, r) covariance of g_l under the weights.
     envelope : (n,) ⟨M⟩, the mean Moreau envelope.
     potential : (n,) log E_u exp(−y M).
@@ -88,7 +93,7 @@ def symmetrised(matrices: np.ndarray) -> np.ndarray:
 
 def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
-    z: np.ndarray | None = None,
+    z: np.ndarray | None = None, jumps: bool = False,
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
     """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
 
@@ -102,95 +107,105 @@ def average_fields(
     U : (L, r, r) covariance of the inner field, positive semidefinite.
     parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
     z : (n, K, L r) minimisers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
+        between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
 
     Returns
     -------
-    InnerAverages, and the minimisers (n, K, L r) that were reached: local minima of the proximal objective.
+    InnerAverages, and the minimisers (n, K, L r) that were reached: minima of the proximal objective.
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
-    shifts = np.einsum("lab,klb->kla", square_roots(U), nodes.reshape(-1, L, r)).reshape(nodes.shape)
+    roots = square_roots(U)
+    shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
+    slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
     centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
     z = centres[:, None] + shifts if z is None else np.array(z)
     out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
     compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _average_block(first, last, compiled, params, centres, shifts, logs, metric, parisi, points, stop, z, out)
+        _average_block(
+            first, last, compiled, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
+            out,
+        )  # fmt: skip
 
     interruptible_blocks(work, n, BLOCK, is_long(loss, n, len(nodes)))
     return out._replace(g=out.g.reshape(n, L, r)), z
 
 
 @kernel
-def _average_block(first, last, loss, params, centres, shifts, logs, metric, parisi, points, stop, z, out):
+def _average_block(
+    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
+):
     n_nodes, k = shifts.shape
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    nodes = Denoised(
+    steps = Denoised(
         np.empty((n_nodes, k)), np.empty((n_nodes, k)), np.empty((n_nodes, L, r, r)), np.empty((0, k, k)),
         np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
         np.zeros(n_nodes, np.int64),
     )  # fmt: skip
     scratch = make_scratch(loss, k, stop)
     _average_rows(
-        first, last, loss, params, centres, shifts, logs, metric, parisi, points, scratch, np.empty(k),
-        np.empty(n_nodes), nodes, z, out,
+        first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
+        np.empty(k), np.empty(n_nodes), steps, z, out,
     )  # fmt: skip
 
 
 @sample_kernel
 def _average_rows(
-    first, last, loss, params, centres, shifts, logs, metric, parisi, points, scratch, omega, weights, nodes, z, out
-):
+    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
+    weights, steps, z, out,
+):  # fmt: skip
     for mu in range(first, last):
         if scratch.newton.stop[0] != 0:
             return
-        _denoise_nodes(mu, loss, params[mu], centres[mu], shifts, metric, points, scratch, omega, nodes, z)
-        _average_nodes(mu, shifts.shape[0], logs, parisi, weights, nodes, out)
+        _denoise_nodes(mu, loss, params[mu], centres[mu], shifts, metric, most, points, scratch, omega, steps, z)
+        _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out)
 
 
 @sample_kernel
-def _denoise_nodes(mu, loss, p, centre, shifts, metric, points, scratch, omega, nodes, z):
-    """Fill the rows of `nodes` with local proximal steps of sample mu, and z[mu] with their minimisers."""
+def _denoise_nodes(mu, loss, p, centre, shifts, metric, most, points, scratch, omega, steps, z):
+    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimisers."""
     n_nodes, k = shifts.shape
     best = 0
     for s in range(n_nodes):
         for i in range(k):
             omega[i] = centre[i] + shifts[s, i]
-        assign(nodes.z[s], z[mu, s])
-        denoise_sample(s, loss, p, omega, metric, 0, points, scratch, nodes)
-        if nodes.moreau[s] < nodes.moreau[best]:
+        assign(steps.z[s], z[mu, s])
+        denoise_sample(s, loss, p, omega, metric, most, points, scratch, steps)
+        if steps.moreau[s] < steps.moreau[best]:
             best = s
     for s in range(n_nodes):
         if s != best:
             for i in range(k):
                 omega[i] = centre[i] + shifts[s, i]
-            there = objective(loss, p, omega, metric, nodes.z[best], scratch.newton.loss)
-            if there < nodes.moreau[s] - 1e-9 * abs(nodes.moreau[s]):
-                assign(nodes.z[s], nodes.z[best])
-                denoise_sample(s, loss, p, omega, metric, 0, points, scratch, nodes)
-        assign(z[mu, s], nodes.z[s])
+            there = objective(loss, p, omega, metric, steps.z[best], scratch.newton.loss)
+            if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
+                assign(steps.z[s], steps.z[best])
+                denoise_sample(s, loss, p, omega, metric, 0, points, scratch, steps)
+        assign(z[mu, s], steps.z[s])
 
 
 @sample_kernel
-def _average_nodes(mu, n_nodes, logs, parisi, weights, nodes, out):
+def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
     """Fill row mu of the averages from the proximal steps at the nodes."""
-    largest, total, mean = -np.inf, 0.0, 0.0
+    n_nodes, largest, total, mean = nodes.shape[0], -np.inf, 0.0, 0.0
     for s in range(n_nodes):
-        weights[s] = logs[s] - parisi * nodes.moreau[s]
+        weights[s] = logs[s] - parisi * steps.moreau[s]
         largest = max(largest, weights[s])
     for s in range(n_nodes):
         weights[s] = np.exp(weights[s] - largest)
         total += weights[s]
     for s in range(n_nodes):
         weights[s] /= total
-        mean += weights[s] * nodes.moreau[s]
+        mean += weights[s] * steps.moreau[s]
     out.potential[mu], out.envelope[mu] = largest + np.log(total), mean
-    L, r = nodes.response.shape[1], nodes.response.shape[2]
+    L, r = steps.response.shape[1], steps.response.shape[2]
     for i in range(L * r):
         acc = 0.0
         for s in range(n_nodes):
-            acc += weights[s] * nodes.g[s, i]
+            acc += weights[s] * steps.g[s, i]
         out.g[mu, i] = acc
     for l in range(L):
         for a in range(r):
@@ -198,9 +213,18 @@ def _average_nodes(mu, n_nodes, logs, parisi, weights, nodes, out):
                 response, spread = 0.0, 0.0
                 i, j = l * r + a, l * r + b
                 for s in range(n_nodes):
-                    response += weights[s] * nodes.response[s, l, a, b]
-                    spread += weights[s] * (nodes.g[s, i] - out.g[mu, i]) * (nodes.g[s, j] - out.g[mu, j])
+                    response += weights[s] * steps.response[s, l, a, b]
+                    spread += weights[s] * (steps.g[s, i] - out.g[mu, i]) * (steps.g[s, j] - out.g[mu, j])
                 out.response[mu, l, a, b], out.spread[mu, l, a, b] = response, spread
+    for l in range(slopes.shape[0]):  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
+        for a in range(r):
+            for b in range(r):
+                out.response[mu, l, a, b] = parisi * out.spread[mu, l, a, b]
+                for c in range(r):
+                    acc = 0.0
+                    for s in range(n_nodes):
+                        acc += weights[s] * (steps.g[s, l * r + a] - out.g[mu, l * r + a]) * nodes[s, l * r + c]
+                    out.response[mu, l, a, b] -= acc * slopes[l, c, b]
 
 
 class WeightAverages(NamedTuple):

@@ -8,6 +8,8 @@ after few iterations predicts the final loss well enough to discard poor starts 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,10 @@ from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.survey import LADDER, SurveyPhase, distinct_surveys
-from gamp_attention.results import Overlaps, finish
+from gamp_attention.gamp.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
+from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
-PlannedSurvey = tuple[str, np.ndarray, float]  # name of the start, weights (d, r), Parisi parameter
 HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
@@ -166,7 +167,9 @@ def run_gamp(
         surveys are made from each start and from random starts, at Parisi parameters that are determined from the
         data, until two surveys collapse on the same weights. A positive number, or several, are the Parisi parameters y
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
-        after 30 iterations. `result.surveys` lists the surveys.
+        after 30 iterations. If True and no two surveys collapsed on the same weights, a survey and message passing
+        from the lowest minimum follow, at most three times, while the training loss falls. `result.surveys` lists the
+        surveys.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -253,23 +256,55 @@ def run_gamp(
     if checkpoint is not None:
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
         file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, ladder, surveys)
-    phase = None if ladder is None else SurveyPhase(data, risk, surveys, bool(ladder), file)
-    if phase is not None:
-        starts = [
-            (f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, options.V))
-            for record in distinct_surveys(data, phase.run())
-        ]
+    phase = None
+    if ladder is not None:
+        phase, starts = run_surveys(data, risk, surveys, bool(ladder), options.V, file)
         n_finish = min(len(starts), max(n_finish, FINISHED_SURVEYS))
-    runs = SuccessiveHalving(plan, starts, n_finish, file, phase, ROUNDS if phase is None else SURVEY_ROUNDS)
+    rounds = ROUNDS if phase is None else SURVEY_ROUNDS
+    runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds)
     result, loop = runs.run()
-    while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
-        Q, loss_bound = descend_from_saddle(data, risk, result.Q, result.direction)
-        loop.restart_from(initial_state(data, Q, options.V), loss_bound)
-        result = run_and_settle(plan, loop)
+    if phase is not None:
+        result, loop = refine_by_surveys(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
-    result = replace(result, starts=records, message=message, surveys=() if phase is None else tuple(phase.records))
+    result = replace(result, starts=records, message=message, surveys=() if phase is None else phase.all_records)
     return finish(result, raise_on_failure, "run_gamp")
+
+
+def run_surveys(
+    data: Dataset, risk: str, surveys: list[PlannedSurvey], absolute: bool, V: ArrayLike | None,
+    file: CheckpointFile | None,
+) -> tuple[SurveyPhase, list[tuple[str, GampState]]]:  # fmt: skip
+    """Return the survey phase after the surveys from all starts, and name and state of its different weights."""
+    tree = None if file is None else file.load()
+    phase = SurveyPhase(data, risk, surveys, absolute, None if tree is None else tree.get("surveys"))
+    save = None if file is None else partial(file.save, lambda: {"surveys": phase})
+    return phase, [survey_start(data, record, V) for record in distinct_surveys(data, phase.run(save))]
+
+
+def survey_start(data: Dataset, record: SurveyRecord, V: ArrayLike | None) -> tuple[str, GampState]:
+    """Return name and state of the start of message passing from the weights of a survey."""
+    return f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, V)
+
+
+def refine_by_surveys(
+    runs: "SuccessiveHalving", phase: SurveyPhase, result: GampResult, loop: Loop, V: ArrayLike | None
+) -> tuple[GampResult, Loop]:
+    """Return the result after surveys from the lowest minimum and message passing from them, while the loss falls.
+
+    There are no such surveys after runs without convergence or to `max_iter`, so that a checkpoint can continue them.
+    """
+    for k in count():
+        if not result.converged or runs.reached_limit:
+            break
+        record = phase.refine(k, result.Q, runs.save)
+        if record is None:
+            break
+        before = result.train_loss
+        result, loop = runs.add(*survey_start(runs.data, record, V))
+        if not result.train_loss < before:
+            break
+    return result, loop
 
 
 def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
@@ -396,9 +431,10 @@ class SuccessiveHalving(Resumable):
     plan : arguments that all runs share.
     starts : names and states.
     n_finish : number of starts that are run to the end.
-    rounds : iterations after which starts are compared.
+    escape, V : whether to leave saddles, and first variances of message passing after it; see `run_gamp`.
     file : checkpoint of all runs, from which they resume; None for no checkpoint.
     phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
+    rounds : iterations after which starts are compared.
 
     Attributes
     ----------
@@ -415,15 +451,16 @@ class SuccessiveHalving(Resumable):
     stopped: dict[int, StoppedRun]
 
     def __init__(
-        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, file: CheckpointFile | None,
-        phase: SurveyPhase | None = None, rounds: tuple[int, ...] = ROUNDS,
+        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool, V: ArrayLike | None,
+        file: CheckpointFile | None, phase: SurveyPhase | None, rounds: tuple[int, ...],
     ) -> None:  # fmt: skip
-        self._rounds = rounds
+        self._escape, self._V, self._rounds = escape, V, rounds
         self._plan, self._n_finish, self._file, self._phase = plan, n_finish, file, phase
         self._names = [name for name, _ in starts]
         self.n_rounds, self.stopped = 0, {}
         self._results: dict[int, GampResult] = {}
-        save = None if file is None else self._save
+        self._later: Tree = {}  # snapshots of runs in the checkpoint that `add` begins
+        save = self._save_loop = None if file is None else self.save
         n = len(starts)
         titles = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, name in enumerate(self._names, 1)]
         self.loops = {k: Loop(plan, state, save, titles[k]) for k, (_, state) in enumerate(starts)}
@@ -447,11 +484,43 @@ class SuccessiveHalving(Resumable):
                 break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
             self._stop_worst(last=until == self._rounds[-1])
         interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
-        if any(interrupted) and self._file is not None:
-            self._save()  # before max_iter ends the runs, so that a later call can continue them
+        if any(interrupted):
+            self.save()  # before max_iter ends the runs, so that a later call can continue them
         self._results = {k: run_and_settle(self._plan, loop) for k, loop in self.loops.items()}
+        return self._select()
+
+    def add(self, name: str, state: GampState) -> tuple[GampResult, Loop]:
+        """Run message passing from a further start to its end; return the result of all runs and its loop."""
+        k = len(self._names)
+        self._names.append(name)
+        self.loops[k] = loop = Loop(self._plan, state, self._save_loop, name)
+        if k in self._later:
+            loop.restore(self._later.pop(k))
+        if loop.run(self._plan.max_iter) is None:
+            self.save()
+        self._results[k] = run_and_settle(self._plan, loop)
+        return self._select()
+
+    def _select(self) -> tuple[GampResult, Loop]:
+        """Return the best result, after leaving saddles, and its loop."""
         best = min(self._results, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
-        return self._results[best], self.loops[best]
+        plan, loop, result = self._plan, self.loops[best], self._results[best]
+        while self._escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
+            Q, loss_bound = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
+            loop.restart_from(initial_state(plan.data, Q, self._V), loss_bound)
+            result = run_and_settle(plan, loop)
+        self._results[best] = result
+        return result, loop
+
+    @property
+    def data(self) -> Dataset:
+        """Return the samples."""
+        return self._plan.data
+
+    @property
+    def reached_limit(self) -> bool:
+        """Return whether message passing from a start ended at `max_iter`."""
+        return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
     def _stop_worst(self, last: bool) -> None:
         """Stop the runs of highest training loss: half of the runs, or, at the last comparison, all but `n_finish`."""
@@ -485,9 +554,10 @@ class SuccessiveHalving(Resumable):
             records.append(record)
         return tuple(records)
 
-    def _save(self) -> None:
-        assert self._file is not None
-        self._file.save(self.snapshot)
+    def save(self) -> None:
+        """Write all runs to the checkpoint, if there is one."""
+        if self._file is not None:
+            self._file.save(self.snapshot)
 
     def snapshot(self) -> Tree:
         """Return the state of all runs that have begun."""
@@ -498,8 +568,10 @@ class SuccessiveHalving(Resumable):
         """Continue from a snapshot."""
         super().restore(tree)
         self.loops = {k: loop for k, loop in self.loops.items() if k not in self.stopped}
-        for k, loop_tree in tree.get("loops", {}).items():
-            self.loops[int(k)].restore(loop_tree)
+        trees = {int(k): loop_tree for k, loop_tree in tree.get("loops", {}).items()}
+        self._later = {k: loop_tree for k, loop_tree in trees.items() if k >= len(self._names)}
+        for k in self.loops.keys() & trees.keys():
+            self.loops[k].restore(trees[k])
 
 
 def summarize_starts(records: tuple[StartRecord, ...]) -> str:

@@ -18,12 +18,15 @@ propagation has found a fixed point of GAMP, for example a minimum that no rando
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
-GAMP. Two surveys that collapse, U → 0, on the same weights end the phase.
+GAMP. Two surveys that collapse, U → 0, on the same weights end the phase. If no two surveys do, further surveys follow
+after message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a
+lower minimum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +34,7 @@ import numpy as np
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.runs import CheckpointFile, Resumable, Tree
+from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import agreement_of, risk_at
@@ -52,6 +55,7 @@ from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
 LADDER = (1.5, 3.0)
+REFINEMENTS, REFINED_AT = 3, 1.5  # maximum number of surveys from the lowest minimum, and their Parisi parameter
 SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
@@ -59,6 +63,10 @@ COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second mome
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey may have come to rest
 SPREAD_AT_REST = 2e-2  # relative change of the spread in an iteration below which it has, instead of collapsing slowly
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
+
+
+PlannedSurvey = tuple[str, np.ndarray, float]  # name of the start, weights (d, r), Parisi parameter
+Save = Callable[[], None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +111,7 @@ class SurveyReport(DisplayMixin):
 
 @ignore_float_errors
 def survey_step(
-    data: Dataset, risk: str, state: SurveyState, damping: float, parisi: float
+    data: Dataset, risk: str, state: SurveyState, damping: float, parisi: float, jumps: bool = False
 ) -> tuple[SurveyState, SurveyReport]:
     """Return the state after one iteration of survey propagation, as a pure function: the given state is not changed.
 
@@ -116,6 +124,9 @@ def survey_step(
     state : state before the iteration, for example `initial_survey(data, risk, Q)[0]`.
     damping : step β in (0, 1].
     parisi : Parisi parameter y >= 0, which multiplies losses of single samples.
+    jumps : whether minima at the nodes of the inner field are searched for globally, and V̂ contains the jumps of the
+        minimum between nodes. Then fixed points are those of one step of replica symmetry breaking, but an iteration
+        takes longer; `run_gamp` leaves it out. U must be positive definite.
 
     Returns
     -------
@@ -141,6 +152,7 @@ def survey_step(
     params = require_dataset(data).terms(risk).params
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     y = check.real("parisi", parisi, low=0)
+    check.flag("jumps", jumps)
     _check_shapes(data, state)
     Q, V, U, D, penalty = state.Q, state.V, state.U, state.D, data.penalty
     parts, force = list[Any](), np.zeros(Q.shape)
@@ -148,7 +160,7 @@ def survey_step(
         matrix = TokenMatrix(block, data.positions)
         omega = matrix.fields(Q) - D[rows]
         begin = None if state.z is None else state.z[rows]
-        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, begin)
+        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, begin, jumps)
         force += matrix.back_project(averages.g)
         parts.append((omega, averages, z))
     omega, averages, z = map(joined, zip(*parts, strict=True))
@@ -214,13 +226,19 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
     >>> state.U.shape, unit > 0
     ((2, 1, 1), True)
     """
-    terms, start = require_dataset(data).terms(risk), initial_state(data, Q)
+    start, (V, U, unit) = initial_state(require_dataset(data), Q), _first_variances(data, risk)
+    return SurveyState(start.Q, V, U, start.D), unit
+
+
+def _first_variances(data: Dataset, risk: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the first V and U of surveys, for any weights, and the unit of the Parisi parameter."""
+    terms = data.terms(risk)
     samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
     V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
     losses = np.concatenate(envelopes) + terms.constant
     deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
     scale = deviation if deviation > EQUAL_LOSSES * mean else mean
-    return SurveyState(start.Q, V, U, start.D), 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
+    return V, U, 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
 
 
 class SurveyEnd(Enum):
@@ -244,7 +262,7 @@ class SurveyRecord(Result):
 
     Attributes
     ----------
-    name : name of the start from which the survey began.
+    name : name of the start from which the survey began; "minimum 1" and so on for surveys from the lowest minimum.
     parisi : Parisi parameter y, the inverse of a loss per sample.
     ending : how it ended.
     n_iter : number of iterations.
@@ -285,65 +303,94 @@ def distinct_surveys(data: Dataset, records: Sequence[SurveyRecord]) -> list[Sur
 
 
 class SurveyPhase(Resumable):
-    """Surveys from several starts, one after the other, until two collapse on the same weights.
+    """Surveys from several starts, one after the other, until two collapse on the same weights, and from minima.
 
     Parameters
     ----------
     data, risk : the samples, and "exact" or "asymptotic".
     surveys : name, weights (d, r) and Parisi parameter of each survey; the parameter is in units of `initial_survey`,
         unless `absolute` is True.
-    absolute : whether the Parisi parameters are absolute.
-    file : checkpoint, to which the phase is written between two iterations; None for no checkpoint.
+    absolute : whether the Parisi parameters are absolute. Then `refine` makes no surveys.
+    tree : snapshot from which the phase continues; None if it begins.
 
     Attributes
     ----------
-    records : finished surveys.
+    records : finished surveys from the starts.
+    refinements : finished surveys from minima.
     state : state of the current survey; None before its first iteration.
-    unit : unit of its Parisi parameter.
     t : number of its iterations.
     """
 
     records: list[SurveyRecord]
+    refinements: list[SurveyRecord]
     state: SurveyState | None
-    unit: float
     t: int
 
     def __init__(
-        self, data: Dataset, risk: str, surveys: Sequence[tuple[str, np.ndarray, float]], absolute: bool,
-        file: CheckpointFile | None = None,
-    ) -> None:  # fmt: skip
-        self._data, self._risk, self._surveys, self._absolute, self._file = data, risk, surveys, absolute, file
-        self.records, self.state, self.unit, self.t = [], None, 1.0, 0
-        tree: Tree = None if file is None else file.load()
-        if tree is not None and "surveys" in tree:
-            self.restore(tree["surveys"])
+        self, data: Dataset, risk: str, surveys: Sequence[PlannedSurvey], absolute: bool, tree: Tree = None
+    ) -> None:
+        self._data, self._risk, self._surveys, self._absolute = data, risk, surveys, absolute
+        self.records, self.refinements, self.state, self.t = [], [], None, 0
+        if tree is not None:
+            self.restore(tree)
 
-    def run(self) -> list[SurveyRecord]:
-        """Make the surveys until two collapse on the same weights, and return their records."""
+    @property
+    def all_records(self) -> tuple[SurveyRecord, ...]:
+        """Return the records of all surveys, in their order."""
+        return (*self.records, *self.refinements)
+
+    def run(self, save: Save = None) -> list[SurveyRecord]:
+        """Make the surveys until two collapse on the same weights, and return their records.
+
+        `save` is called before each iteration, to write a checkpoint.
+        """
         while len(self.records) < len(self._surveys) and not self._is_confirmed():
-            name, Q, parisi = self._surveys[len(self.records)]
-            if self.state is None:
-                self.state, self.unit = initial_survey(self._data, self._risk, Q)
-            self.records.append(self._survey(name, parisi if self._absolute else parisi * self.unit))
-            self.state, self.t = None, 0
+            of = f"{len(self.records) + 1} of at most {len(self._surveys)}"
+            self.records.append(self._survey(*self._surveys[len(self.records)], of, save, may_rest=True))
         return self.records
+
+    def refine(self, k: int, Q: np.ndarray, save: Save = None) -> SurveyRecord | None:
+        """Return the k-th survey from a minimum Q (d, r).
+
+        None if two surveys from starts collapsed on the same weights, if all Parisi parameters are given, after
+        `REFINEMENTS` surveys, or if the survey failed.
+        """
+        if self._absolute or k >= REFINEMENTS or self._is_confirmed():
+            return None
+        if k == len(self.refinements):
+            of = f"{k + 1} of at most {REFINEMENTS}"
+            self.refinements.append(self._survey(f"minimum {k + 1}", Q, REFINED_AT, of, save, may_rest=False))
+        record = self.refinements[k]
+        return None if record.ending is SurveyEnd.FAILED else record
+
+    @cached_property
+    def _first(self) -> tuple[np.ndarray, np.ndarray, float]:
+        return _first_variances(self._data, self._risk)
 
     def _is_confirmed(self) -> bool:
         collapsed = [record for record in self.records if record.ending is SurveyEnd.COLLAPSED]
         return len(distinct_surveys(self._data, collapsed)) < len(collapsed)
 
-    def _survey(self, name: str, parisi: float) -> SurveyRecord:
-        data, number = self._data, f"{len(self.records) + 1} of at most {len(self._surveys)}"
-        assert self.state is not None
+    def _survey(self, name: str, Q: np.ndarray, parisi: float, number: str, save: Save, may_rest: bool) -> SurveyRecord:
+        """Return the record of a survey, or continue with the survey of the checkpoint.
+
+        If it `may_rest`, it ends as soon as it has come to rest; from a minimum it first seems to rest there.
+        """
+        data = self._data
+        V, U, unit = self._first
+        if self.state is None:
+            start = initial_state(data, Q)
+            self.state = SurveyState(start.Q, V, U, start.D)
+        y = parisi if self._absolute else parisi * unit
         ending, rests = SurveyEnd.SPREAD, False
         spread = spread_of(data, self.state) if self.t else np.inf
         while self.t < N_ITER and not rests and ending is SurveyEnd.SPREAD:
-            if self._file is not None:
-                self._file.save(lambda: {"surveys": self})
+            if save is not None:
+                save()
             if progress.is_shown():
                 progress.describe(f"survey {number} from {name}, iteration {self.t}, spread {spread:.1e}")
             try:
-                after, _ = survey_step(data, self._risk, self.state, STEP, parisi)
+                after, _ = survey_step(data, self._risk, self.state, STEP, y)
             except (np.linalg.LinAlgError, NotPositiveDefinite):
                 ending = SurveyEnd.FAILED
                 break
@@ -353,10 +400,11 @@ class SurveyPhase(Resumable):
             change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
             self.state, self.t, before = after, self.t + 1, spread
             spread = spread_of(data, after)
-            rests = change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
+            rests = may_rest and change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
-        loss = risk_at(data, self.state.Q, self._risk).train_loss
-        return SurveyRecord(name, parisi, ending, self.t, spread, loss, self.state.Q)
+        Q, n_iter = self.state.Q, self.t
+        self.state, self.t = None, 0
+        return SurveyRecord(name, y, ending, n_iter, spread, risk_at(data, Q, self._risk).train_loss, Q)
 
 
 def spread_of(data: Dataset, state: SurveyState) -> float:

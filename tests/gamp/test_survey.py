@@ -123,6 +123,20 @@ def test_the_node_rule_for_the_lasso_agrees_with_dense_integration():
     assert np.allclose(out.inner[away, 0, 0], (weights * response).sum(axis=1)[away], atol=0.05)
 
 
+def test_the_response_contains_jumps_of_the_minimum_if_requested():
+    """Over a Gaussian ω, E[R̄ − yΔ] = −E[ω ḡ] by Stein's identity; the a.e. derivative leaves out jumps of the sign."""
+    parisi, V, U = 1.0, 0.8 * np.ones((1, 1, 1)), 0.3 * np.ones((1, 1, 1))
+    omega, weight = gauss_hermite(40)
+    weight = weight / weight.sum()
+    for kind, atol in ((ga.SquaredLoss(), 1e-8), (ga.PhaseRetrievalLoss(), 0.05)):
+        loss = ga.LabelledDataset(np.ones((2, 1)), np.ones(2), kind).loss
+        out, _ = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi, jumps=True)
+        wanted = -weight @ (omega * out.g[:, 0, 0])
+        assert weight @ (out.response - parisi * out.spread)[:, 0, 0] == pytest.approx(wanted, abs=atol * abs(wanted))
+    derivative, _ = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi)
+    assert abs(weight @ (derivative.response - parisi * derivative.spread)[:, 0, 0] - wanted) > 0.2 * abs(wanted)
+
+
 # Steps
 
 
@@ -291,6 +305,49 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
     assert sum(record.n_iter for record in whole.surveys) + len(stops) == len(calls)
+
+
+@pytest.mark.parametrize("where", ["survey", "message passing"])
+def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
+    few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
+    counts = []
+    whole = ga.run_gamp(few, "random", survey=True, callback=lambda *_: counts.append(1))
+    first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum 1")
+    before = sum(record.n_iter for record in whole.surveys[:first])
+    last = whole.starts[-1]
+    assert last.name.startswith("minimum")
+    calls, steps, step = [], [], SurveyPhase._survey.__globals__["survey_step"]
+
+    def interrupting_step(*args):
+        calls.append(1)
+        if where == "survey" and len(calls) == before + 5:
+            raise Interruption
+        return step(*args)
+
+    def interrupt(*_):
+        steps.append(1)
+        if where == "message passing" and len(steps) == len(counts) - last.n_iter + 3:
+            raise Interruption
+
+    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
+    file = ga.Checkpoint(tmp_path / "run.npz", 0)
+    with pytest.raises(Interruption):
+        ga.run_gamp(few, "random", survey=True, checkpoint=file, callback=interrupt)
+    resumed = ga.run_gamp(few, "random", survey=True, checkpoint=file)
+    assert np.array_equal(resumed.Q, whole.Q)
+    assert resumed.message == whole.message
+    assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
+    assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
+    assert len(calls) <= sum(record.n_iter for record in whole.surveys) + 1
+
+
+def test_surveys_from_minima_never_raise_the_training_loss():
+    few = ga.sample(MODEL, d=40, alpha=0.5, seed=1)
+    result = ga.run_gamp(few, "random", survey=True)
+    ends = [record for record in result.starts if record.status is not None]
+    assert any(record.name.startswith("minimum") for record in ends)
+    assert result.train_loss == min(record.train_loss for record in ends)
+    assert result.gradient_norm <= 1e-8
 
 
 def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_path, monkeypatch):

@@ -170,7 +170,7 @@ LINES = {
         "n_starts=2, n_finish=1)"
     ),
     "initial_survey": "ga.initial_survey(DATA, 'exact', Q=WEIGHTS)",
-    "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0)",
+    "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0, jumps=True)",
     "SurveyState": (
         "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
     ),
