@@ -222,6 +222,11 @@ class Channel:
         return self.symmetry.foldable
 
     @property
+    def subsamples(self) -> bool:
+        """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
+        return self.foldable or not self._model.attention
+
+    @property
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape

@@ -105,6 +105,12 @@ class OverlapMap:
             return self
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
+        if can_save and not self.model.attention:
+            # the correction at few points has no bias; its noise shows in the replicas, and more points reduce it
+            moments = self._average(subsampled, overlaps, squares)
+            return replace(
+                self, knowledge=Knowledge(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares)
+            )
         if can_save and self.expects_rare_minima:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
