@@ -10,6 +10,7 @@ loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from traceback import extract_tb
@@ -103,6 +104,36 @@ class SequenceModel(GLMModel):
         """Shape of the target of a sample."""
         return self.student.spec.target_shape
 
+    @cached_property
+    def has_column_signs(self) -> bool:
+        """True if each column of student and teacher, at least two of each, may change sign together."""
+        law, r = self.coordinates, self.rank
+        is_diagonal = np.array_equal(law.teacher_cov, law.teacher_cov * np.eye(self.teacher_rank))
+        if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
+            return False
+        signs = 1 - 2 * np.eye(r)
+        return all(self._keeps_loss(lambda u, sign=sign: u * sign) for sign in signs)
+
+    def _has_token_symmetry(self, order: np.ndarray) -> bool:
+        """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
+        law = self.coordinates
+        if (
+            not self.even
+            or len(order) < 2
+            or law.teacher_mean.any()
+            or not np.array_equal(law.gamma, law.gamma[:, order])
+        ):
+            return False
+        return self._keeps_loss(lambda u: u[:, order])
+
+    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
+        rng, shape = np.random.default_rng(9), (N_SYMMETRY, self.n_tokens)
+        u, z = rng.standard_normal((*shape, self.teacher_rank)), rng.standard_normal((*shape, self.rank))
+        noise, evaluate = rng.standard_normal((N_SYMMETRY, self.teacher.count)), self.student.spec.evaluate
+        changed = evaluate(self.teacher(transform(u), noise), transform(z))
+        return _are_equal(evaluate(self.teacher(u, noise), z), changed)
+
     def predict(self, z: ArrayLike) -> np.ndarray:
         """Return the student's predictions (N, ...) for fields z (N, L, r)."""
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
@@ -110,6 +141,17 @@ class SequenceModel(GLMModel):
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
         return rows.reshape(len(fields), *self.target_shape)
+
+    def derivatives(self, targets: ArrayLike, z: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the loss (N,), its gradient (N, L, r) and its Hessian (N, L, r, L, r) in the fields z (N, L, r).
+
+        `targets` has the shape (N, ...) of `data.targets`. The numbers are those of the compiled code up to rounding.
+        """
+        fields = check.array("z", z, ("N", self.n_tokens, self.rank))
+        n, spec = len(fields), self.student.spec
+        rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
+        value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
+        return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
 
 
 def sequence_model(
@@ -381,13 +423,21 @@ def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
 
 def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Return the eigenvalues (N, k) of the Hessian at targets y (N, P) and fields z (N, L, r)."""
-    k, n = spec.n_fields, len(z)
-    with np.errstate(all="ignore"):
-        rows = evaluate_rows(derivatives, np.concatenate([y, z.reshape(n, k)], axis=1))[:, 1 + k :]
-    hessian = np.zeros((n, k, k))
-    hessian[:, *np.tril_indices(k)] = rows
+    hessian = _derivatives(derivatives, spec, y, z)[2]
     finite = np.isfinite(hessian).all(axis=(1, 2))
-    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, k))
+    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, spec.n_fields))
+
+
+def _derivatives(
+    program: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
+    n, k = len(z), spec.n_fields
+    with np.errstate(all="ignore"):
+        rows = evaluate_rows(program, np.concatenate([y, z.reshape(n, k)], axis=1))
+    hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
+    hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
+    return rows[:, 0], rows[:, 1 : 1 + k], hessian
 
 
 def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:

@@ -29,6 +29,7 @@ from gamp_attention.state_evolution.equations.symmetry import (
     reversal_mean,
     rotation_mean,
     rotation_mean_of_pairs,
+    sign_mean,
 )
 
 
@@ -242,6 +243,8 @@ class Channel:
         """Return averages over the whole channel, given averages over the fundamental domain."""
         if self.symmetry.isotropic:
             moments = average_over_rotations(moments)
+        if self.symmetry.diagonal:
+            moments = _with_means(moments, sign_mean, moments.g, moments.square)
         if self.symmetry.reversal:
             moments = average_over_reversal(moments)
         return average_over_permutations(moments) if self.symmetry.exchange else moments
