@@ -47,14 +47,14 @@ class SequenceLabels:
 
     Attributes
     ----------
-    function : the function of one sample, u (L, t) and noise (n_noise,).
+    function : the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None.
     target_shape : shape of its result.
     n_fields, count : number of fields L t, and of random numbers per sample.
     even : True if targets stay the same when all fields and the noise change sign.
-    program : the traced function; None if it cannot be traced, so that it is called once for each sample.
+    program : the traced function; None if it cannot be traced, so that `function` is called once for each sample.
     """
 
-    function: Callable[[np.ndarray, np.ndarray], Any]
+    function: Callable[[np.ndarray, np.ndarray], Any] | None
     target_shape: tuple[int, ...]
     n_fields: int
     count: int
@@ -70,6 +70,7 @@ class SequenceLabels:
         """Return targets (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
         n, P = len(u), prod(self.target_shape)
         if self.program is None:
+            assert self.function is not None
             rows = [np.asarray(self.function(*row), dtype=float).ravel() for row in zip(u, noise, strict=True)]
             return np.array(rows).reshape(n, P)
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
@@ -245,7 +246,8 @@ def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels
     """Return the label model of a teacher, after checks on random numbers."""
     function = _Function("teacher", teacher, {"u": (L, t), "noise": (n_noise,)}, "(L, t)", "(n_noise,)")
     shape = function.probe()
-    labels = SequenceLabels(function.plain, shape, L * t, n_noise, False, function.trace(required=False))
+    program = function.trace(required=False)  # picklable, as functions defined inside of others are not
+    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
     even = _are_equal(labels(u, noise), labels(-u, -noise))
