@@ -452,9 +452,10 @@ def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
         jump = _convex_kink(spec, y[number], base * (number > 0), along)
         if jump > JUMP:
             warnings.warn(
-                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields. Minima can lie at such "
-                "kinks, where Newton steps do not converge, so runs may end near a minimum with a status that states "
-                "it. Use a smooth function, for example np.sqrt(x**2 + 1e-4) in place of abs(x)",
+                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
+                "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
+                "may end near a minimum with a status that states it. Use a smooth function, for example "
+                "np.sqrt(x**2 + 1e-4) in place of abs(x)",
                 KinkWarning,
                 stacklevel=4,
             )

@@ -32,6 +32,13 @@ from gamp_attention.state_evolution.equations.symmetry import (
     sign_mean,
 )
 
+LOWERED = 1e-10  # difference of objectives above which one minimum is lower than another
+NOT_AVERAGES = (
+    "max_jacobian_trace",
+    "multimodal_fraction",
+    "lowered_fraction",
+)  # properties of point sets in `Moments`
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -47,6 +54,9 @@ class Moments:
     loss: float  # average of ℓ(z), with this constant
     max_jacobian_trace: float = np.inf  # largest trace of ∂z/∂ω; inf at a second minimum, or if none was searched
     multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
+    lowered_fraction: float = (
+        0.0  # fraction of the searched points whose nearest minimum is not the global one, if known
+    )
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -82,9 +92,7 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
     all_near : averages at all points with the local minimum nearest to the fields.
     few, few_near : averages at a subset of the points, with the global minimum and with the local minimum.
     """
-    averages = [
-        field.name for field in fields(Moments) if field.name not in ("max_jacobian_trace", "multimodal_fraction")
-    ]
+    averages = [field.name for field in fields(Moments) if field.name not in NOT_AVERAGES]
     corrected: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
@@ -92,6 +100,7 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
         **corrected,
         max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
         multimodal_fraction=few.multimodal_fraction,
+        lowered_fraction=few.lowered_fraction,
     )
 
 
@@ -283,9 +292,11 @@ class Channel:
         if searched == 1:
             return average_first(denoise_first(n, hold=False))
         near = denoise_first(n, hold=True)
+        best = denoise_first(few, hold=False)
+        lowered = best.moreau < near.moreau[:few] - LOWERED * (1 + np.abs(best.moreau))
         return apply_control_variate(
             average_first(near),
-            average_first(denoise_first(few, hold=False)),
+            replace(average_first(best), lowered_fraction=float(lowered.mean())),
             average_first(Denoised(*(v[:few] for v in near))),
         )
 
@@ -363,4 +374,5 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
         loss=sum(component.probability * part.loss for component, part in pairs),
         max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
         multimodal_fraction=max(part.multimodal_fraction for part in moments),
+        lowered_fraction=max(part.lowered_fraction for part in moments),
     )
