@@ -95,6 +95,7 @@ class SequenceModel(GLMModel):
     ----------
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
+    prediction : the traced student, as a function of the entries of z.
     Others : as for `Model`.
     """
 
@@ -198,10 +199,6 @@ def sequence_model(
         `leave_one_out`. The test error is the mean loss of a new sample. `data.targets` (n, ...) are the targets in the
         shape that the teacher returns, and `data.labels` (n, P) their entries.
 
-    Warns
-    -----
-    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
-
     Raises
     ------
     TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
@@ -209,6 +206,10 @@ def sequence_model(
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
         the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1; or `sigma` or `lam` is
         not positive.
+
+    Warns
+    -----
+    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
 
     Examples
     --------
