@@ -187,10 +187,10 @@ class Graph:
     def _simplify(self, name: str, arguments: tuple[int, ...], values: list[float | None]) -> int | None:
         """Return the index of a simpler operation of the same value, or None."""
         if name == "where":
-            a, b = arguments[1:]
+            first, second = arguments[1:]
             if values[0] is not None:
-                return a if values[0] else b
-            return a if a == b else None
+                return first if values[0] else second
+            return first if first == second else None
         if name in ("neg", "inv") and self.code[arguments[0]][0] == name:
             return self.code[arguments[0]][1]
         if len(arguments) != 2:
@@ -209,8 +209,8 @@ class Graph:
         if name in ("and", "or"):
             absorbing = float(name == "or")  # False and x is False; True or x is True
             if a is not None or b is not None:
-                known, other = (a, y) if a is not None else (b, x)
-                return self.constant(absorbing) if bool(known) == bool(absorbing) else other
+                value, other = (a, y) if a is not None else (b, x)
+                return self.constant(absorbing) if bool(value) == bool(absorbing) else other
             return None
         if name == "div":
             return self.constant(0.0) if a == 0 else x if b == 1 else self.apply("inv", y) if a == 1 else None

@@ -96,7 +96,7 @@ class Number:
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _call_function(function, args, kwargs)
 
-    def _operator(ufunc: Any, reflected: bool = False) -> Any:  # type: ignore[misc]
+    def _operator(ufunc: Any, reflected: bool = False) -> Any:
         def apply(self: "Number", *others: Any) -> Any:
             return ufunc(*others, self) if reflected else ufunc(self, *others)
 
@@ -141,7 +141,7 @@ class Numbers(np.ndarray):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _call_function(function, args, kwargs)
 
-    def astype(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
         """Return a copy: recorded numbers have no other type."""
         return self.copy()
 
@@ -191,20 +191,57 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 _UFUNCS: dict[Any, Callable[..., Any]] = dict(
     [
-        *(_elementary(name, getattr(np, name)) for name in (
-            "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh",
-            "tanh", "arcsinh", "sign", "floor", "arctan2",
-        )),
+        *(
+            _elementary(name, getattr(np, name))
+            for name in (
+                "exp",
+                "expm1",
+                "log",
+                "log1p",
+                "sqrt",
+                "sin",
+                "cos",
+                "tan",
+                "arcsin",
+                "arccos",
+                "arctan",
+                "sinh",
+                "cosh",
+                "tanh",
+                "arcsinh",
+                "sign",
+                "floor",
+                "arctan2",
+            )
+        ),
         *(_elementary(name, getattr(special, name)) for name in ("erf", "erfc", "expit")),
-        *(_elementary(name, ufunc) for name, ufunc in (
-            ("neg", np.negative), ("inv", np.reciprocal), ("abs", np.absolute), ("abs", np.fabs), ("add", np.add),
-            ("sub", np.subtract), ("mul", np.multiply), ("div", np.true_divide), ("pow", np.power),
-            ("pow", np.float_power), ("lt", np.less), ("le", np.less_equal), ("eq", np.equal), ("and", np.logical_and),
-            ("or", np.logical_or), ("not", np.logical_not), ("and", np.bitwise_and), ("or", np.bitwise_or),
-            ("not", np.invert),
-        )),
+        *(
+            _elementary(name, ufunc)
+            for name, ufunc in (
+                ("neg", np.negative),
+                ("inv", np.reciprocal),
+                ("abs", np.absolute),
+                ("abs", np.fabs),
+                ("add", np.add),
+                ("sub", np.subtract),
+                ("mul", np.multiply),
+                ("div", np.true_divide),
+                ("pow", np.power),
+                ("pow", np.float_power),
+                ("lt", np.less),
+                ("le", np.less_equal),
+                ("eq", np.equal),
+                ("and", np.logical_and),
+                ("or", np.logical_or),
+                ("not", np.logical_not),
+                ("and", np.bitwise_and),
+                ("or", np.bitwise_or),
+                ("not", np.invert),
+            )
+        ),
     ]
-) | {
+)
+_UFUNCS |= {
     np.greater: lambda a, b: _less(b, a),
     np.greater_equal: lambda a, b: _less_equal(b, a),
     np.not_equal: lambda a, b: _not(_equal(a, b)),

@@ -292,6 +292,11 @@ class Model(DisplayMixin):
         is_isotropic = np.array_equal(cov, cov[:, :1, :1] * np.eye(t))
         return is_isotropic and keeps_columns(self.teacher, self.n_tokens, t)
 
+    @cached_property
+    def has_column_signs(self) -> bool:
+        """True if each column of student and teacher may change sign together; checked for sequence models only."""
+        return False
+
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates

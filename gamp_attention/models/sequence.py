@@ -10,6 +10,7 @@ loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from traceback import extract_tb
@@ -46,14 +47,14 @@ class SequenceLabels:
 
     Attributes
     ----------
-    function : the function of one sample, u (L, t) and noise (n_noise,).
+    function : the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None.
     target_shape : shape of its result.
     n_fields, count : number of fields L t, and of random numbers per sample.
     even : True if targets stay the same when all fields and the noise change sign.
-    program : the traced function; None if it cannot be traced, so that it is called once for each sample.
+    program : the traced function; None if it cannot be traced, so that `function` is called once for each sample.
     """
 
-    function: Callable[[np.ndarray, np.ndarray], Any]
+    function: Callable[[np.ndarray, np.ndarray], Any] | None
     target_shape: tuple[int, ...]
     n_fields: int
     count: int
@@ -69,6 +70,7 @@ class SequenceLabels:
         """Return targets (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
         n, P = len(u), prod(self.target_shape)
         if self.program is None:
+            assert self.function is not None
             rows = [np.asarray(self.function(*row), dtype=float).ravel() for row in zip(u, noise, strict=True)]
             return np.array(rows).reshape(n, P)
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
@@ -93,6 +95,7 @@ class SequenceModel(GLMModel):
     ----------
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
+    prediction : the traced student, as a function of the entries of z.
     Others : as for `Model`.
     """
 
@@ -103,6 +106,36 @@ class SequenceModel(GLMModel):
         """Shape of the target of a sample."""
         return self.student.spec.target_shape
 
+    @cached_property
+    def has_column_signs(self) -> bool:
+        """True if each column of student and teacher, at least two of each, may change sign together."""
+        law, r = self.coordinates, self.rank
+        is_diagonal = np.array_equal(law.teacher_cov, law.teacher_cov * np.eye(self.teacher_rank))
+        if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
+            return False
+        signs = 1 - 2 * np.eye(r)
+        return all(self._keeps_loss(lambda u, sign=sign: u * sign) for sign in signs)
+
+    def _has_token_symmetry(self, order: np.ndarray) -> bool:
+        """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
+        law = self.coordinates
+        if (
+            not self.even
+            or len(order) < 2
+            or law.teacher_mean.any()
+            or not np.array_equal(law.gamma, law.gamma[:, order])
+        ):
+            return False
+        return self._keeps_loss(lambda u: u[:, order])
+
+    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
+        rng, shape = np.random.default_rng(9), (N_SYMMETRY, self.n_tokens)
+        u, z = rng.standard_normal((*shape, self.teacher_rank)), rng.standard_normal((*shape, self.rank))
+        noise, evaluate = rng.standard_normal((N_SYMMETRY, self.teacher.count)), self.student.spec.evaluate
+        changed = evaluate(self.teacher(transform(u), noise), transform(z))
+        return _are_equal(evaluate(self.teacher(u, noise), z), changed)
+
     def predict(self, z: ArrayLike) -> np.ndarray:
         """Return the student's predictions (N, ...) for fields z (N, L, r)."""
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
@@ -110,6 +143,17 @@ class SequenceModel(GLMModel):
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
         return rows.reshape(len(fields), *self.target_shape)
+
+    def derivatives(self, targets: ArrayLike, z: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the loss (N,), its gradient (N, L, r) and its Hessian (N, L, r, L, r) in the fields z (N, L, r).
+
+        `targets` has the shape (N, ...) of `data.targets`. The numbers are those of the compiled code up to rounding.
+        """
+        fields = check.array("z", z, ("N", self.n_tokens, self.rank))
+        n, spec = len(fields), self.student.spec
+        rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
+        value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
+        return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
 
 
 def sequence_model(
@@ -155,10 +199,6 @@ def sequence_model(
         `leave_one_out`. The test error is the mean loss of a new sample. `data.targets` (n, ...) are the targets in the
         shape that the teacher returns, and `data.labels` (n, P) their entries.
 
-    Warns
-    -----
-    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
-
     Raises
     ------
     TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
@@ -166,6 +206,10 @@ def sequence_model(
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
         the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1; or `sigma` or `lam` is
         not positive.
+
+    Warns
+    -----
+    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
 
     Examples
     --------
@@ -203,7 +247,8 @@ def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels
     """Return the label model of a teacher, after checks on random numbers."""
     function = _Function("teacher", teacher, {"u": (L, t), "noise": (n_noise,)}, "(L, t)", "(n_noise,)")
     shape = function.probe()
-    labels = SequenceLabels(function.plain, shape, L * t, n_noise, False, function.trace(required=False))
+    program = function.trace(required=False)  # picklable, as functions defined inside of others are not
+    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
     even = _are_equal(labels(u, noise), labels(-u, -noise))
@@ -381,13 +426,21 @@ def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
 
 def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Return the eigenvalues (N, k) of the Hessian at targets y (N, P) and fields z (N, L, r)."""
-    k, n = spec.n_fields, len(z)
-    with np.errstate(all="ignore"):
-        rows = evaluate_rows(derivatives, np.concatenate([y, z.reshape(n, k)], axis=1))[:, 1 + k :]
-    hessian = np.zeros((n, k, k))
-    hessian[:, *np.tril_indices(k)] = rows
+    hessian = _derivatives(derivatives, spec, y, z)[2]
     finite = np.isfinite(hessian).all(axis=(1, 2))
-    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, k))
+    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, spec.n_fields))
+
+
+def _derivatives(
+    program: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
+    n, k = len(z), spec.n_fields
+    with np.errstate(all="ignore"):
+        rows = evaluate_rows(program, np.concatenate([y, z.reshape(n, k)], axis=1))
+    hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
+    hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
+    return rows[:, 0], rows[:, 1 : 1 + k], hessian
 
 
 def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
@@ -400,9 +453,10 @@ def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
         jump = _convex_kink(spec, y[number], base * (number > 0), along)
         if jump > JUMP:
             warnings.warn(
-                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields. Minima can lie at such "
-                "kinks, where Newton steps do not converge, so runs may end near a minimum with a status that states "
-                "it. Use a smooth function, for example np.sqrt(x**2 + 1e-4) in place of abs(x)",
+                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
+                "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
+                "may end near a minimum with a status that states it. Use a smooth function, for example "
+                "np.sqrt(x**2 + 1e-4) in place of abs(x)",
                 KinkWarning,
                 stacklevel=4,
             )

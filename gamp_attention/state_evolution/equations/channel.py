@@ -29,7 +29,15 @@ from gamp_attention.state_evolution.equations.symmetry import (
     reversal_mean,
     rotation_mean,
     rotation_mean_of_pairs,
+    sign_mean,
 )
+
+LOWERED = 1e-10  # difference of objectives above which one minimum is lower than another
+NOT_AVERAGES = (
+    "max_jacobian_trace",
+    "multimodal_fraction",
+    "lowered_fraction",
+)  # properties of point sets in `Moments`
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +54,9 @@ class Moments:
     loss: float  # average of ℓ(z), with this constant
     max_jacobian_trace: float = np.inf  # largest trace of ∂z/∂ω; inf at a second minimum, or if none was searched
     multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
+    lowered_fraction: float = (
+        0.0  # fraction of the searched points whose nearest minimum is not the global one, if known
+    )
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -81,9 +92,7 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
     all_near : averages at all points with the local minimum nearest to the fields.
     few, few_near : averages at a subset of the points, with the global minimum and with the local minimum.
     """
-    averages = [
-        field.name for field in fields(Moments) if field.name not in ("max_jacobian_trace", "multimodal_fraction")
-    ]
+    averages = [field.name for field in fields(Moments) if field.name not in NOT_AVERAGES]
     corrected: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
@@ -91,6 +100,7 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
         **corrected,
         max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
         multimodal_fraction=few.multimodal_fraction,
+        lowered_fraction=few.lowered_fraction,
     )
 
 
@@ -222,6 +232,11 @@ class Channel:
         return self.symmetry.foldable
 
     @property
+    def subsamples(self) -> bool:
+        """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
+        return self.foldable or not self._model.attention
+
+    @property
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
@@ -237,6 +252,8 @@ class Channel:
         """Return averages over the whole channel, given averages over the fundamental domain."""
         if self.symmetry.isotropic:
             moments = average_over_rotations(moments)
+        if self.symmetry.diagonal:
+            moments = _with_means(moments, sign_mean, moments.g, moments.square)
         if self.symmetry.reversal:
             moments = average_over_reversal(moments)
         return average_over_permutations(moments) if self.symmetry.exchange else moments
@@ -275,9 +292,11 @@ class Channel:
         if searched == 1:
             return average_first(denoise_first(n, hold=False))
         near = denoise_first(n, hold=True)
+        best = denoise_first(few, hold=False)
+        lowered = best.moreau < near.moreau[:few] - LOWERED * (1 + np.abs(best.moreau))
         return apply_control_variate(
             average_first(near),
-            average_first(denoise_first(few, hold=False)),
+            replace(average_first(best), lowered_fraction=float(lowered.mean())),
             average_first(Denoised(*(v[:few] for v in near))),
         )
 
@@ -355,4 +374,5 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
         loss=sum(component.probability * part.loss for component, part in pairs),
         max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
         multimodal_fraction=max(part.multimodal_fraction for part in moments),
+        lowered_fraction=max(part.lowered_fraction for part in moments),
     )

@@ -27,6 +27,8 @@ class Symmetry:
     exchange : three or more tokens may be permuted: m = 0, the other overlaps are equal for all tokens.
     isotropic : columns of student and teacher may be rotated together: m = 0, r = t > 1, the other overlaps are
         multiples of the identity.
+    diagonal : each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are
+        diagonal.
     """
 
     m_zero: bool
@@ -34,6 +36,7 @@ class Symmetry:
     reversal: bool
     exchange: bool = False
     isotropic: bool = False
+    diagonal: bool = False
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -47,6 +50,7 @@ class Symmetry:
             model.reversible and palindromes and np.array_equal(overlaps.m, -overlaps.m[::-1]),
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
             m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
+            m_zero and model.has_column_signs and all(np.array_equal(v, sign_mean(v)) for v in others),
         )
 
     @property
@@ -62,6 +66,7 @@ class Symmetry:
             (self.reversal, reversal_mean),
             (self.exchange, permutation_mean),
             (self.isotropic, rotation_mean),
+            (self.diagonal, sign_mean),
         ):
             if present:
                 means = {name: mean(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
@@ -89,6 +94,11 @@ def rotation_mean(values: np.ndarray) -> np.ndarray:
     if values.shape[2] != size:
         return np.full_like(values, np.nan)
     return (np.trace(values, axis1=1, axis2=2) / size)[:, None, None] * np.eye(size)
+
+
+def sign_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean of square matrices (L, r, r) over all signs of the columns: their diagonals."""
+    return values * np.eye(values.shape[1])
 
 
 def rotation_mean_of_pairs(values: np.ndarray) -> np.ndarray:

@@ -56,6 +56,7 @@ class Packing:
     reversal : True if the tokens may be reversed; then only the first half of the tokens is free.
     exchange : True if the tokens may be permuted; then only the first token is free.
     isotropic : True if all matrices are multiples of the identity; then only their first entry is free.
+    diagonal : True if all matrices are diagonal; then only their diagonals are free.
     """
 
     like: Overlaps
@@ -63,6 +64,7 @@ class Packing:
     reversal: bool = False
     exchange: bool = False
     isotropic: bool = False
+    diagonal: bool = False
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
@@ -70,7 +72,7 @@ class Packing:
         symmetry = Symmetry.of(model, like)
         zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
-        return cls(like, names, symmetry.reversal, symmetry.exchange, symmetry.isotropic)
+        return cls(like, names, symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal)
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
         """Return the indices of the free entries of a family."""
@@ -82,6 +84,8 @@ class Packing:
             free[L // 2] = False  # m is odd under reversal: zero in the middle
         if name in ("q", "V"):
             free &= np.tri(values.shape[1], dtype=bool)
+        if self.diagonal and name != "m":
+            free &= np.eye(values.shape[1], dtype=bool)
         if self.isotropic:
             free[:, 1:] = free[..., 1:] = False
         return np.nonzero(free)

@@ -27,6 +27,7 @@ from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
+RARELY_LOWERED = 1e-3  # the same for labels: fraction of points whose nearest minimum is not the global minimum
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
@@ -104,6 +105,15 @@ class OverlapMap:
             return self
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
+        if can_save and not self.model.attention:
+            # the correction at few points has no bias, but much noise if the global minimum is often another one
+            moments = self._average(subsampled, overlaps, squares)
+            if _mean(moments).lowered_fraction > RARELY_LOWERED:
+                moments = self._average(self.rule, overlaps, squares)
+                return replace(self, knowledge=Knowledge(True, False, overlaps, moments, squares))
+            return replace(
+                self, knowledge=Knowledge(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares)
+            )
         if can_save and self.expects_rare_minima:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)

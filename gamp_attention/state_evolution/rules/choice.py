@@ -10,6 +10,8 @@ from gamp_attention.state_evolution.rules.rule import Rule
 from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
 from gamp_attention.state_evolution.rules.split import SplitRule
 
+POINTS = 4096  # number of points of each replica of the first random rule
+COARSE, COARSE_POINTS = 5e-3, 1024  # requested error from which fewer points are enough for labels, and their number
 MAX_SPLIT_FIELDS = 6  # largest number L (r + t) of white coordinates for the split rule, a product over coordinates
 
 
@@ -18,7 +20,9 @@ def prefers_split(model: Model) -> bool:
     return model.attention and n_white(model) <= 4
 
 
-def first_rule(name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
+def first_rule(
+    name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf, rtol: float | None = None
+) -> Rule:
     """Return the coarsest rule of a given name; ValueError if it is not suitable for the model.
 
     Parameters
@@ -27,13 +31,16 @@ def first_rule(name: str, model: Model, seed: tuple[int, ...], max_work: float =
     model : the model, which must be an attention model with at most six white coordinates for "split".
     seed : seed of the point sets of "lines" and "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
+    rtol : requested relative error; random rules for labels start with fewer points if it is at least `COARSE`.
     """
     check.choice("rule", name, RULES)
     if name == "auto":
         name = "split" if prefers_split(model) else "sobol"
     work_of_replica = max_work / SobolRule.n_replicas
     if name == "sobol":
-        return SobolRule(points_within(4096, work_of_replica), seed=seed, max_work=work_of_replica)
+        coarse = rtol is not None and rtol >= COARSE and not model.attention
+        n_points = COARSE_POINTS if coarse else POINTS
+        return SobolRule(points_within(n_points, work_of_replica), seed=seed, max_work=work_of_replica)
     if name == "lines":
         return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
     if not model.attention:

@@ -3,9 +3,10 @@
 The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, see `gamp_attention._core.quadrature`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import lru_cache, wraps
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ RATE = 0.85  # errors decrease like the number of points to the power −0.85
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
 SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
+MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
@@ -32,6 +34,28 @@ def component_points(n: int, probability: float, low: int) -> int:
 def points_within(n: int, max_work: float) -> int:
     """Return n, or the largest power of two up to `max_work` if that is smaller; at least 2."""
     return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
+
+
+def _memoized(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Return a function that stores small point sets: scrambling takes as long as the average of a simple loss."""
+    stored = lru_cache(maxsize=64)(draw)
+
+    @wraps(draw)
+    def points(n: int, dim: int, *others: Any) -> np.ndarray:
+        return (stored if n * dim <= MAX_STORED else draw)(n, dim, *others)
+
+    return points
+
+
+@_memoized
+def _cube_points(n: int, dim: int, seed: tuple[int, ...]) -> np.ndarray:
+    return sobol_points(n, dim, np.random.default_rng(seed))
+
+
+@_memoized
+def _mirrored_points(n: int, dim: int, seed: tuple[int, ...], paired: bool) -> np.ndarray:
+    points = gaussian_points(n, dim, np.random.default_rng(seed))
+    return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points
 
 
 @dataclass(frozen=True)
@@ -51,7 +75,7 @@ class SobolRule(Rule):
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
     searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
-        fields (see `Channel.moments`); used only if the channel has symmetries.
+        fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
     """
 
     n_points: int = 4096
@@ -117,7 +141,7 @@ class SobolRule(Rule):
         if self.lines:
             moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            searched = self.searched if channel.foldable else 1
+            searched = self.searched if channel.subsamples else 1
             moments = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
@@ -125,13 +149,17 @@ class SobolRule(Rule):
         """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.n_replicas) if replica is None else [replica]
         if not channel.foldable:
-            return (gaussian_points(self.n_points, channel.n_white, self._rng(number)) for number in replicas)
+            paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
+            return (_mirrored_points(self.n_points, channel.n_white, self._seed(number), paired) for number in replicas)
         n = self.n_points // (2 if channel.symmetry.m_zero else 1)
-        cubes = (sobol_points(n, channel.n_folded, self._rng(number)) for number in replicas)
+        cubes = (_cube_points(n, channel.n_folded, self._seed(number)) for number in replicas)
         return (channel.fold(inside_cube(cube)) for cube in cubes)
 
+    def _seed(self, replica: int) -> tuple[int, ...]:
+        return (*self.seed, self.n_points, replica)
+
     def _rng(self, replica: int) -> np.random.Generator:
-        return np.random.default_rng([*self.seed, self.n_points, replica])
+        return np.random.default_rng(self._seed(replica))
 
     def _on_lines(self, channel: Channel, replica: int) -> Moments:
         n, white = self.n_points, gaussian_points(self.n_points, channel.n_white - 1, self._rng(replica))

@@ -1,0 +1,223 @@
+"""Sequence models: exact derivatives, minima at finite d, state evolution, and messages about faulty functions."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+import gamp_attention as ga
+from tests.conftest import examples
+
+L, R = 2, 2
+UNARY = {
+    "tanh": lambda x, xp: xp.tanh(x),
+    "sin": lambda x, xp: xp.sin(x),
+    "gauss": lambda x, xp: xp.exp(-x * x),
+    "root": lambda x, xp: xp.sqrt(1 + x * x),
+    "log": lambda x, xp: xp.log(2 + x * x),
+    "atan": lambda x, xp: xp.arctan(x),
+    "ratio": lambda x, xp: 1 / (1 + x * x),
+    "choice": lambda x, xp: xp.where(x > 0.3, x * x * x, 0.3 * x * x),
+}
+BINARY = {"add": lambda x, y: x + y, "sub": lambda x, y: x - 0.5 * y, "mul": lambda x, y: x * y}
+
+
+def trees():
+    """Draw smooth functions of the fields z (L, R): nested tuples of operations."""
+    leaves = st.tuples(st.just("field"), st.integers(0, L - 1), st.integers(0, R - 1))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(sorted(UNARY)), inner), st.tuples(st.sampled_from(sorted(BINARY)), inner, inner)
+        ),
+        max_leaves=6,
+    )
+
+
+def value_of(tree, z, xp):
+    """Evaluate a tree at fields of numpy or torch."""
+    name, *parts = tree
+    if name == "field":
+        return z[parts[0], parts[1]]
+    values = [value_of(part, z, xp) for part in parts]
+    return UNARY[name](*values, xp) if name in UNARY else BINARY[name](*values)
+
+
+def softmax(scores, xp=np):
+    weights = xp.exp(scores - scores.max())
+    return weights / weights.sum(1)[:, None]
+
+
+def two_layers(z, xp=np):
+    """Two-layer attention of arXiv 2502.00901 with skip strength 1, in numpy or torch."""
+    second = (xp.eye(2) + softmax(xp.outer(z[:, 0], z[:, 0]), xp)) @ z[:, 1]
+    return softmax(xp.outer(second, second), xp)
+
+
+def gradient_norm(data, Q, predict):
+    """Compute ‖∇R‖_F/(λ√d) of the squared loss by torch, sample by sample."""
+    weights = torch.tensor(Q, requires_grad=True)
+    fields = torch.tensor(data.tokens) @ weights / data.dim**0.5
+    predicted = torch.stack([predict(z) for z in fields])
+    value = 0.5 * ((torch.tensor(data.targets) - predicted) ** 2).sum() + data.lam / 2 * (weights**2).sum()
+    (gradient,) = torch.autograd.grad(value, weights)
+    return float(gradient.norm()) / (data.lam * data.dim**0.5)
+
+
+@examples(20)
+@given(trees(), trees(), st.integers(0, 100))
+def test_derivatives_equal_autograd(first, second, seed):
+    def student(z):
+        return [value_of(first, z, np), value_of(second, z, np)]
+
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=L, rank=R)
+    rng = np.random.default_rng(seed)
+    target, z = rng.standard_normal(2), rng.standard_normal((L, R))
+    value, gradient, hessian = (result[0] for result in model.derivatives(target[None], z[None]))
+
+    def loss(fields):
+        return sum(0.5 * (y - value_of(tree, fields, torch)) ** 2 for y, tree in zip(target, (first, second)))  # noqa: B905
+
+    fields = torch.tensor(z, requires_grad=True)
+    exact = loss(fields)
+    (slope,) = torch.autograd.grad(exact, fields)
+    curvature = torch.autograd.functional.hessian(loss, fields)
+    size = 1 + np.abs(curvature.numpy()).max()
+    assert abs(value - exact.item()) < 1e-12 * size
+    assert np.abs(gradient - slope.numpy()).max() < 1e-12 * size
+    assert np.abs(hessian - curvature.numpy()).max() < 1e-12 * size
+
+
+def test_two_layer_attention_end_to_end():
+    model = ga.sequence_model(lambda u, noise: two_layers(u), two_layers, n_tokens=2, rank=2, lam=0.01)
+    data = ga.sample(model, d=100, alpha=2.0, seed=0)
+    assert data.targets.shape == (200, 2, 2)
+    assert np.array_equal(data.labels, data.targets.reshape(200, 4))
+    gamp = ga.run_gamp(data, "semantic")
+    assert gamp.converged
+    assert gradient_norm(data, gamp.Q, lambda z: two_layers(z, torch)) < 1e-7
+    descent = ga.minimize_risk(data, gamp.Q, method="lbfgs", max_iter=20)
+    assert np.abs(descent.Q - gamp.Q).max() < 1e-5
+    assert np.allclose(model.predict(data.tokens @ data.Q_star / 10.0), data.targets, atol=1e-12)
+    again = ga.LabelledDataset(data.tokens, data.targets, model.student, 0.01, rank=2)
+    assert np.array_equal(again.labels, data.labels)
+    assert type(pickle.loads(pickle.dumps(model)).student) is type(model.student)
+
+
+@examples(2)
+@given(trees(), st.integers(0, 100))
+def test_random_models_have_zero_gradient_at_minima(tree, seed):
+    def student(z):
+        return value_of(tree, z, np)
+
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=L, rank=R, lam=0.1)
+    data = ga.sample(model, d=30, alpha=2.0, seed=seed)
+    gamp = ga.run_gamp(data, "semantic")
+    norm = gradient_norm(data, gamp.Q, lambda z: value_of(tree, z, torch))
+    assert norm == pytest.approx(gamp.gradient_norm, abs=1e-9, rel=1e-6)
+    assert norm < 1e-7 or not gamp.converged
+
+
+def test_linear_student_is_ridge_regression():
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + 0.3 * noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, n_noise=1, lam=0.1
+    )
+    data = ga.sample(model, d=50, alpha=2.0, seed=0)
+    assert model.student.convex
+    gamp, x = ga.run_gamp(data, "random"), data.tokens[:, 0] / np.sqrt(50)
+    ridge = np.linalg.solve(x.T @ x + 0.1 * np.eye(50), x.T @ data.labels)
+    assert np.abs(gamp.Q - ridge).max() < 1e-7
+
+
+def test_state_evolution_predicts_minima():
+    model = ga.sequence_model(
+        lambda u, noise: np.tanh(u[0, 0]) + 0.3 * noise[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
+        lam=0.05,
+    )  # fmt: skip
+    theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)
+    assert theory.converged
+    runs = [ga.run_gamp(ga.sample(model, d=500, alpha=3.0, seed=seed), "semantic") for seed in range(5)]
+    for values, predicted, error in (
+        ([run.train_loss for run in runs], theory.train_loss, theory.train_loss_error),
+        ([run.overlaps.theta[0, 0, 0] for run in runs], theory.overlaps.theta[0, 0, 0], 0.0),
+    ):
+        spread = np.std(values, ddof=1) / np.sqrt(len(values))
+        assert abs(np.mean(values) - predicted) < 4 * spread + error + 5e-3 * predicted
+
+
+def loops(z):
+    """Fill an array by loops, with functions of math and a condition, as compiled code is written."""
+    out = np.zeros((2, 2))
+    for i in range(2):
+        total = 0.0
+        for j in range(2):
+            out[i, j] = math.exp(0.5 * z[i, 0] * z[j, 1])
+            total += out[i, j]
+        if z[i, 0] > z[i, 1]:
+            out[i] /= total
+    return out
+
+
+@pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
+@pytest.mark.parametrize(
+    "student",
+    [
+        loops,
+        lambda z: special.softmax(z @ z.T, axis=1),
+        lambda z: np.einsum("la,ka->lk", z, z) / np.linalg.norm(z),
+        lambda z: (z - z.mean(axis=0)) / np.sqrt(z.var(axis=0) + 1e-3),
+        lambda z: z[np.argmax(z[:, 0])] * special.expit(z.sum()),
+        lambda z: np.where(np.tri(2) > 0, z @ z.T, 0.0),
+        lambda z: [max(z[0, 0], 0.0) ** 3, np.sort(z[:, 1])[0] ** 2],
+        lambda z: np.concatenate([np.full(2, z[0, 0]), np.logaddexp(z[0], z[1])]),
+    ],
+)
+def test_traced_functions_equal_python(student):
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=2, rank=2)
+    z = np.random.default_rng(1).standard_normal((20, 2, 2))
+    assert np.allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-13, atol=1e-13)
+
+
+def linear(z):
+    return z[0, 0]
+
+
+BAD = {
+    "teacher: needs a function": {"teacher": 3},
+    "teacher: needs to run on arrays.*takes 1 positional": {"teacher": lambda u: u},
+    "student: needs to run on arrays.*IndexError.*test_sequence.py.*shape": {"student": lambda z: z[5, 0]},
+    r"student: needs to return an array of the teacher's shape \(\), got shape \(1, 1\)": {"student": lambda z: z},
+    "teacher: needs to return finite numbers, got nan for u": {"teacher": lambda u, noise: np.log(-(u[0, 0] ** 2))},
+    "student: needs to return a number or an array.*NoneType": {"student": lambda z: None},
+    "student: needs operations that can be differentiated.*np.where": {"student": lambda z: float(z[0, 0])},
+    "student: needs the same values": {"student": lambda z: z[0, 0] * np.random.default_rng().normal()},
+    r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
+    "loss: needs values of at least floor = 0, got -": {"loss": lambda y, p: y * p},
+    "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},
+    "n_tokens: needs": {"n_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_bad_functions_are_named(named_error, pattern):
+    valid = {"teacher": lambda u, noise: u[0, 0], "student": linear, "n_tokens": 1, "rank": 1}
+    named_error(lambda: ga.sequence_model(**(valid | BAD[pattern])), pattern)
+
+
+def test_convex_kinks_give_a_warning():
+    with pytest.warns(ga.KinkWarning, match="loss: the slope of the loss jumps up"):
+        ga.sequence_model(
+            lambda u, noise: u[0, 0], linear, lambda y, p: abs(y - p), n_tokens=1, rank=1, convex=True
+        )  # fmt: skip
+
+
+def test_targets_of_other_shapes_are_refused(named_error):
+    model = ga.sequence_model(lambda u, noise: u[0, 0], linear, n_tokens=1, rank=1)
+    tokens = np.random.default_rng(0).standard_normal((6, 1, 4))
+    named_error(lambda: ga.LabelledDataset(tokens, np.ones((6, 2)), model.student), r"labels: needs shape \(6, 1\)")
+    named_error(lambda: ga.LabelledDataset(tokens, np.ones(6), model.student, rank=2), "loss: needs")
