@@ -49,9 +49,11 @@ def test_solve_and_trajectory_write_json(tmp_path, capsys):
     assert is_report_without_mark(tmp_path, path)
 
 
-def test_the_installed_command_refuses_a_bad_flag(tmp_path):
-    command = Path(sys.executable).with_name("gamp-attention")
-    done = subprocess.run([command, "solve", "--init", "nowhere"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "command", [[Path(sys.executable).with_name("gamp-attention")], [sys.executable, "-m", "gamp_attention"]]
+)
+def test_the_installed_command_refuses_a_bad_flag(command):
+    done = subprocess.run([*command, "solve", "--init", "nowhere"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "nowhere" in done.stderr
     assert "Traceback" not in done.stderr
