@@ -28,6 +28,7 @@ from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import AGREEMENT, run_gamp
 from gamp_attention.gamp.survey import SurveyEnd
+from gamp_attention.results import Status
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 
@@ -218,19 +219,20 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     """Return proposals for the next command, the most important first."""
     steps, out = [], shlex.quote(options.out)
     if not result.converged:
-        steps.append(f"Continue the training from these weights: --init {out} --n-starts 1, with another --out.")
+        longer = ", a larger --max-iter" * (result.status is Status.MAX_ITER)
+        steps.append(f"Continue from these weights: --init {out} --n-starts 1{longer} and another name for --out.")
     elif not result.is_minimum:
         steps.append("Leave the saddle for a minimum: --escape.")
     if not estimated.numbers["leave_one_out"]["trusted"] and "held_out" not in estimated.numbers:
         steps.append("Measure the test error on other samples, as leave-one-out is not reliable here: --held-out 0.2.")
-    if not estimated.better:
+    if result.converged and not estimated.better:
         steps += [
             "If the outputs come from a layer with several heads or a value matrix, train torch.nn.MultiheadAttention. "
             "For keys with separate weights, use run_gamp in Python with DotProductAttention(tied=False).",
             f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
             "more samples.",
         ]
-    elif options.path is None:
+    elif result.converged and options.path is None:
         steps.append("Choose the penalty λ by its leave-one-out error: --path.")
     if len(result.starts) > 1 and not options.survey and sum(r.agreement >= AGREEMENT for r in result.starts) == 1:
         steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
