@@ -97,11 +97,13 @@ def build_script_page(script: Script) -> str:
     title, _, rest = script.description.partition("\n")
     parts = [f"# {script.name}", _escape_prose(title), _escape_prose(rest)]
     parts.append(f"```bash\npython -m validation {script.name}\n```")
-    parts += [_format_result(path) for path in script.results(STORED)] or ["No results of this script are stored."]
+    parts += [_format_result(path, title) for path in script.results(STORED)] or [
+        "No results of this script are stored."
+    ]
     return "\n\n".join(parts) + "\n"
 
 
-def _format_result(path: Path) -> str:
+def _format_result(path: Path, claim: str) -> str:
     result, name = catalogue.load_result(path), path.stem
     versions = ", ".join(f"{module} {version}" for module, version in result["versions"].items())
     parts = [f"**{path.name}**, {result['when']}, commit {result['commit']}: {versions}."]
@@ -110,7 +112,7 @@ def _format_result(path: Path) -> str:
     else:
         parts.append(f"All {len(result['held'])} checks held.")
     if (STORED / f"{name}.png").exists():
-        parts.append(f"![Picture of {name}](../../../validation/results/{name}.png)")
+        parts.append(f"![Results of {name}. {_escape_prose(claim)}](../../../validation/results/{name}.png)")
     table = STORED / f"{name}.md"
     if table.exists():
         parts.append(table.read_text().strip())

@@ -84,6 +84,7 @@ numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
+html_title = project
 html_theme_options = {"source_repository": repository, "source_branch": _project.BRANCH, "source_directory": "docs/"}
 html_context = {"repository": repository}
 html_sidebars = {"**": [f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation",
