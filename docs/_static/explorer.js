@@ -243,7 +243,7 @@
     const rows = [
       ["solution", (branch) => STATUS[value(branch, "status", i, j)] ?? value(branch, "status", i, j)],
       [`squared norm ${SIGNS.q}`, measured("q")],
-      [`overlap ${SIGNS.θ} or ${SIGNS.m}`, (branch) => `${SIGNS[BRANCHES[branch].own]} = ${measured("own")(branch)}`],
+      [`overlap ${SIGNS.θ} or ${SIGNS.m}`, (branch) => (exists(branch) ? `${SIGNS[BRANCHES[branch].own]} = ${measured("own")(branch)}` : "–")],
       [`variance ${SIGNS.V}`, measured("V")],
       [`training loss ${SIGNS["ε_t"]}`, measured("train_loss")],
       [`test error ${SIGNS["ε_g"]}`, measured("test_error")],

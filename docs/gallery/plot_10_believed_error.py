@@ -74,7 +74,7 @@ print(path)
 best = ga.Dataset(tokens, outputs, positions, lam=path.lam[path.best])
 debiased = ga.debias(best, ga.run_gamp(best, path.results[path.best].Q))
 sign = np.sign(debiased.weights[:20].sum())
-figure, axes = plt.subplots(1, 2, figsize=(9.8, 4))
+figure, axes = plt.subplots(1, 2, figsize=(9.8, 5))
 axes[0].errorbar(
     path.lam, path.test_error, path.test_error_error, fmt="o-", ms=4, label="test error, leave-one-out estimate"
 )
@@ -83,7 +83,7 @@ axes[0].axvline(
     path.lam[path.best], color="C1", lw=1.5, ls="--", label=f"smallest estimate, λ = {path.lam[path.best]:.2g}"
 )
 axes[0].set(xscale="log", xlabel="penalty λ", ylabel=r"error $\epsilon_g$", title="choice of the penalty")
-axes[0].legend()
+axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
 low, high = np.moveaxis(debiased.interval(0.9)[:, 0], -1, 0)
 shown = slice(0, 60)
 axes[1].vlines(np.arange(60), (sign * low)[shown], (sign * high)[shown], color="0.6", label="90 % intervals")
@@ -91,7 +91,7 @@ axes[1].plot(sign * debiased.weights[shown, 0], ".", label="debiased weights")
 axes[1].axhline(0, color="0.3", lw=0.8)
 axes[1].axvline(19.5, color="C1", lw=1.5, ls="--", label="left: not zero for the teacher")
 axes[1].set(xlabel="coordinate", ylabel="weight", title="which weights are not zero")
-axes[1].legend()
+axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
 figure.tight_layout()
 nonzero, zero = debiased.p_values[:20] < 0.05, debiased.p_values[20:] < 0.05
 print(f"p < .05: {np.sum(nonzero)} of the teacher's 20 nonzero weights, {np.sum(zero)} of its 180 zero weights")
