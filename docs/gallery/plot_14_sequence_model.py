@@ -69,7 +69,7 @@ for alpha in alphas:
 
 # %%
 # Lines are the published overlaps. Circles are the informed minimum and crosses the runs from random weights, on one
-# instance with d = 200. From random weights the second layer is learned and the first is not.
+# instance with d = 200. Runs from random weights end in minima of higher loss, and find the weights of neither layer.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for layer, axis in enumerate(axes):
     axis.plot(published[:, 0], published[:, 1 + layer], color="0.2", label="Bayes-optimal (published)")

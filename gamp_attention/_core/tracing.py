@@ -261,7 +261,7 @@ _UFUNCS |= {
 }  # fmt: skip
 _IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
 _ELEMENTWISE = {
-    ufunc: np.frompyfunc(function, getattr(ufunc, "nin", 1), 1, identity=_IDENTITIES.get(ufunc))
+    ufunc: np.frompyfunc(function, ufunc.nargs - 1, 1, identity=_IDENTITIES.get(ufunc))
     for ufunc, function in _UFUNCS.items()
 }
 _SELECT = np.frompyfunc(_where, 3, 1)

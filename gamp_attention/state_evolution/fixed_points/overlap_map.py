@@ -27,7 +27,6 @@ from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
-RARELY_LOWERED = 1e-3  # the same for labels: fraction of points whose nearest minimum is not the global minimum
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
@@ -56,6 +55,7 @@ class Knowledge:
     rare_minima : whether second minima are so rare that later averages search only a few points for them.
     overlaps, moments : the point, and its averages for each replica of the rule.
     squares : whether these averages include products of derivatives.
+    often_lowered : whether later averages search more of the points, because the search found lower minima.
     """
 
     counts_jumps: bool
@@ -63,6 +63,7 @@ class Knowledge:
     overlaps: Overlaps
     moments: list[Moments]
     squares: bool
+    often_lowered: bool = False
 
     def covers(self, overlaps: Overlaps, squares: bool) -> bool:
         """Return whether the stored averages are the averages at given overlaps."""
@@ -108,9 +109,9 @@ class OverlapMap:
         if can_save and not self.model.attention:
             # the correction at few points has no bias, but much noise if the global minimum is often another one
             moments = self._average(subsampled, overlaps, squares)
-            if _mean(moments).lowered_fraction > RARELY_LOWERED:
-                moments = self._average(self.rule, overlaps, squares)
-                return replace(self, knowledge=Knowledge(True, False, overlaps, moments, squares))
+            if _mean(moments).lowered_fraction > 0:
+                moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
+                return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares, often_lowered=True))
             return replace(
                 self, knowledge=Knowledge(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares)
             )
@@ -217,7 +218,7 @@ class OverlapMap:
         assert knowledge is not None
         if knowledge.covers(overlaps, squares):
             return knowledge.moments
-        rule = self.rule.with_subsampled_search() if knowledge.rare_minima else self.rule
+        rule = self.rule.with_subsampled_search(knowledge.often_lowered) if knowledge.rare_minima else self.rule
         return self._average(rule, overlaps, squares)
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:

@@ -69,8 +69,11 @@ class Rule(Protocol):
         """Return a rule that is accurate enough for the test error; used for random rules only."""
         return self
 
-    def with_subsampled_search(self) -> "Rule":
-        """Return a rule that searches for global minima at few points; self if the rule has no such option."""
+    def with_subsampled_search(self, often: bool = False) -> "Rule":
+        """Return a rule that searches for global minima at few points; self if the rule has no such option.
+
+        If `often`, more points are searched, because the search often finds lower minima.
+        """
         return self
 
     def for_component(self, number: int, probability: float) -> "Rule":
