@@ -126,7 +126,7 @@ def survey_step(
     parisi : Parisi parameter y >= 0, which multiplies losses of single samples.
     jumps : whether minima at the nodes of the inner field are searched for globally, and V̂ contains the jumps of the
         minimum between nodes. Then fixed points are those of one step of replica symmetry breaking, but an iteration
-        takes longer; `run_gamp` leaves it out. U must be positive definite.
+        takes longer; `run_gamp` uses it for losses of a single field that are not convex. U must be positive definite.
 
     Returns
     -------
@@ -330,6 +330,7 @@ class SurveyPhase(Resumable):
         self, data: Dataset, risk: str, surveys: Sequence[PlannedSurvey], absolute: bool, tree: Tree = None
     ) -> None:
         self._data, self._risk, self._surveys, self._absolute = data, risk, surveys, absolute
+        self._jumps = data.n_tokens * data.rank == 1 and not _is_convex(data.loss)  # searches of one field are cheap
         self.records, self.refinements, self.state, self.t = [], [], None, 0
         if tree is not None:
             self.restore(tree)
@@ -390,7 +391,7 @@ class SurveyPhase(Resumable):
             if progress.is_shown():
                 progress.describe(f"survey {number} from {name}, iteration {self.t}, spread {spread:.1e}")
             try:
-                after, _ = survey_step(data, self._risk, self.state, STEP, y)
+                after, _ = survey_step(data, self._risk, self.state, STEP, y, self._jumps)
             except (np.linalg.LinAlgError, NotPositiveDefinite):
                 ending = SurveyEnd.FAILED
                 break
@@ -405,6 +406,12 @@ class SurveyPhase(Resumable):
         Q, n_iter = self.state.Q, self.t
         self.state, self.t = None, 0
         return SurveyRecord(name, y, ending, n_iter, spread, risk_at(data, Q, self._risk).train_loss, Q)
+
+
+def _is_convex(loss: Any) -> bool:
+    """Return whether a loss, possibly with weights of samples, was registered as convex."""
+    point = getattr(loss, "point", loss)
+    return bool(getattr(getattr(point, "loss", None), "convex", False))
 
 
 def spread_of(data: Dataset, state: SurveyState) -> float:
