@@ -118,7 +118,7 @@ class SequenceLoss(NamedTuple):
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         import torch
 
-        spec: SequenceSpec = self.spec  # type: ignore[assignment]
+        spec: SequenceSpec = self.spec
         return spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
 
     def __reduce__(self) -> Any:
@@ -145,7 +145,7 @@ def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: i
     ValueError : if they have another shape, if the loss is for other numbers of tokens and columns, or if the loss is
         not finite at random fields.
     """
-    spec: SequenceSpec = loss.spec  # type: ignore[assignment]
+    spec: SequenceSpec = loss.spec
     if (n_tokens, rank) != (spec.n_tokens, spec.rank):
         needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
         raise check.fail("loss", f"(L, r) = {(n_tokens, rank)}", needs)
@@ -163,7 +163,7 @@ def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: i
 def _load_inputs(context: Any, builder: Any, kinds: Any, arrays: Any, spec: SequenceSpec) -> list[Any]:
     """Return the LLVM values of the entries of p (P,) and z (L, r)."""
     p, z = (context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arrays, strict=True))
-    places = [(kinds[0], p, (i,)) for i in range(spec.n_targets)]
+    places: list[tuple[Any, ...]] = [(kinds[0], p, (i,)) for i in range(spec.n_targets)]
     places += [(kinds[1], z, (l, a)) for l in range(spec.n_tokens) for a in range(spec.rank)]
     return [builder.load(_pointer(context, builder, *place)) for place in places]
 

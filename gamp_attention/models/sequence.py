@@ -10,7 +10,7 @@ loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from traceback import extract_tb
@@ -82,7 +82,7 @@ def evaluate_rows(program: Program, inputs: np.ndarray) -> np.ndarray:
     out = np.empty((len(inputs), len(program.outputs)))
     for first in range(0, len(inputs), BLOCK):
         columns = np.ascontiguousarray(inputs[first : first + BLOCK].T)
-        for number, values in enumerate(program.evaluate(columns)):
+        for number, values in enumerate(program.evaluate(list(columns))):
             out[first : first + BLOCK, number] = values
     return out
 
@@ -113,8 +113,7 @@ class SequenceModel(GLMModel):
         is_diagonal = np.array_equal(law.teacher_cov, law.teacher_cov * np.eye(self.teacher_rank))
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
-        signs = 1 - 2 * np.eye(r)
-        return all(self._keeps_loss(lambda u, sign=sign: u * sign) for sign in signs)
+        return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
