@@ -98,11 +98,7 @@ def test_one_line_sets_the_address_of_all_files(tmp_path):
 
 
 def test_links_of_the_readme_point_to_files_of_the_repository():
-<<<<<<< HEAD
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / "README.md").read_text("utf-8"))
-=======
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
->>>>>>> pages
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).exists()] == []
 
