@@ -44,10 +44,11 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
 )
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 from gamp_attention.state_evolution.fixed_points.stability import NEGLIGIBLE_JUMPS, replicon, stability
-from gamp_attention.state_evolution.rules.choice import first_rule
+from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
+COARSE_WORK = 6e5  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
 OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
@@ -114,7 +115,8 @@ def solve_state_evolution(
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, and 1e7 for random rules. `message` states if the budget ended the refinement.
+        `rtol` above 1e-6, and 1e7 for random rules, or 6e5 for labels whose loss is not convex if `rtol` is at least
+        5e-3. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
@@ -148,8 +150,10 @@ def solve_state_evolution(
     if max_work is not None:
         max_work = check.real("max_work", max_work, low=1e4)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
-    max_work = max_work or (SPLIT_WORK if first.deterministic else RANDOM_WORK)
     rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
+    searches = not model.attention and model.task.jumps  # each proximal problem of labels needs a search
+    random_work = COARSE_WORK if searches and rtol >= COARSE else RANDOM_WORK
+    max_work = max_work or (SPLIT_WORK if first.deterministic else random_work)
     first = first_rule(rule, model, (seed,), max_work, rtol)
     check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
