@@ -20,6 +20,7 @@ LAYERS = (
     "experiments",
     "estimators",
     "cli",
+    "__main__",
 )
 INNER_LAYERS = {  # layers within a subpackage, from the lowest
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),

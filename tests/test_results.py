@@ -339,6 +339,7 @@ OTHERS = {
     "PhaseRetrievalLoss": ga.PhaseRetrievalLoss,
     "Ridge": lambda: ga.Ridge(0.1),
     "SampledLaw": make_sampled_law,
+    "SequenceModel": lambda: ga.sequence_model(lambda u, _: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1),
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "SquaredLoss": ga.SquaredLoss,
     "SurveyReport": make_survey_report,

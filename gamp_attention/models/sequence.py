@@ -28,6 +28,7 @@ from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, se
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.glm import GLMModel
 
+MAX_NOISE = 10_000  # largest number of random numbers per sample
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
 FAR = (1.0, 10.0, 100.0, 1000.0)  # the same for the search of values below the lower bound of the loss
 TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
@@ -186,7 +187,7 @@ def sequence_model(
     loss : function loss(target, prediction) that returns a number; ½ ‖target − prediction‖² if not given.
     n_tokens, rank, teacher_rank : number of tokens L of a sample, columns r of the student's weights and columns t of
         the teacher's weights; t = r if not given.
-    n_noise : number of random numbers that the teacher receives for each sample.
+    n_noise : number of random numbers that the teacher receives for each sample, at most 10 000.
     sigma, lam, tau, penalty : as for `glm_model`.
     floor : lower bound of the loss, for the search for global proximal minima.
     convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
@@ -203,8 +204,8 @@ def sequence_model(
     TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
         uses operations that cannot be differentiated (student and loss only); or if an argument has the wrong type.
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
-        the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1; or `sigma` or `lam` is
-        not positive.
+        the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1 or `n_noise` too large; or
+        `sigma` or `lam` is not positive.
 
     Warns
     -----
@@ -230,7 +231,7 @@ def sequence_model(
     """
     L, r = check.integer("n_tokens", n_tokens, low=1), check.integer("rank", rank, low=1)
     t = r if teacher_rank is None else check.integer("teacher_rank", teacher_rank, low=1)
-    n_noise = check.integer("n_noise", n_noise, low=0)
+    n_noise = check.integer("n_noise", n_noise, low=0, high=MAX_NOISE)
     floor, convex = check.real("floor", floor), check.flag("convex", convex)
     tau = np.zeros(L) if tau is None else tau
     plain = attention_model(L, r, t, sigma=sigma, lam=lam, tau=tau, penalty=penalty)

@@ -125,6 +125,10 @@ LINES = {
         "ga.glm_model(ga.SquaredLoss(), labels=None, n_tokens=1, rank=1, teacher_rank=1, sigma=1.0, lam=0.1, tau=ONE, "
         "penalty=None)"
     ),
+    "sequence_model": (
+        "ga.sequence_model(lambda u, noise: u[0, 0] + noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, teacher_rank=1, "
+        "n_noise=1, sigma=1.0, lam=0.1, tau=ONE, penalty=None, floor=0.0, convex=True)"
+    ),
     "AttentionLoss": (
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
     ),
@@ -220,9 +224,9 @@ RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
-    "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SpectralDirections",
-    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "Sweep", "Trajectory", "__version__",
+    "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel",
+    "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd",
+    "SurveyRecord", "SurveyReport", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
