@@ -204,8 +204,8 @@ def sequence_model(
     TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
         uses operations that cannot be differentiated (student and loss only); or if an argument has the wrong type.
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
-        the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1 or `n_noise` too large; or
-        `sigma` or `lam` is not positive.
+        the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1, `n_noise` is too large,
+        or `sigma` or `lam` is not positive.
 
     Warns
     -----
