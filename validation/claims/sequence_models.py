@@ -9,7 +9,8 @@ instances of growing d; the gradient at its end by torch; and state evolution fr
 Criterion: derivatives agree to 1e-12 of their size. At the end of every converged run the gradient by torch is below
 1e-7 λ√d. Means over the instances of the largest d agree with state evolution within four standard errors plus the
 stated error of the theory, in the squared norm and the overlap with the teacher of each column and in the training
-loss. If state evolution states that replica symmetry is not consistent, the comparison is shown without a criterion.
+loss. If state evolution is not accurate, or states that replica symmetry is not consistent, the difference is reported
+and not a criterion; the status may then be "inaccurate".
 (Page on sequence models of the manual.)
 """
 
@@ -20,8 +21,8 @@ import gamp_attention as ga
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
 
-DIMS, INSTANCES = (500, 1000, 2000, 4000), 6
-QUICK_DIMS, QUICK_INSTANCES, QUICK_SIGMAS = (200,), 6, 6.0  # of so few instances the spread is uncertain
+DIMS, INSTANCES = (500, 1000, 2000), 6
+QUICK_DIMS, QUICK_INSTANCES = (200,), 6
 SIGMAS, FINITE_SIZE = 4.0, 1.0  # allowed standard errors; allowed relative difference in units of 1/d
 DERIVATIVE_ERROR, MAX_GRADIENT, RTOL = 1e-12, 1e-7, 1e-2
 UNARY = (
@@ -132,7 +133,6 @@ def main():
     args = options(__doc__, workers=True)
     verdict = Verdict("sequence_models", args)
     dims, instances = (QUICK_DIMS, QUICK_INSTANCES) if args.quick else (DIMS, INSTANCES)
-    sigmas = QUICK_SIGMAS if args.quick else SIGMAS
     names = ["tanh", "amplitude"] if args.quick else list(MODELS)
     errors = [largest_derivative_error(seed) for seed in range(20)]
     verdict.check(max(errors) < DERIVATIVE_ERROR, f"derivatives differ from autograd by at most {max(errors):.1g}")
@@ -150,7 +150,7 @@ def main():
         for d in dims:
             values = np.array([row["values"] for row in rows if row["name"] == name and row["d"] == d])
             mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            ratio = np.abs(mean - predicted) / (spread + (stated + FINITE_SIZE * predicted / d) / sigmas)
+            ratio = np.abs(mean - predicted) / (spread + (stated + FINITE_SIZE * predicted / d) / SIGMAS)
             shown[f"{name}, d = {d}"] = {
                 "‖Q‖²/d": " ".join(f"{v:.4f}" for v in mean[: model.rank]),
                 "overlaps": " ".join(f"{v:.4f}" for v in mean[model.rank : -1]),
@@ -161,10 +161,13 @@ def main():
             table.append(
                 {"name": name, "d": d, "mean": mean.tolist(), "spread": spread.tolist(), "ratio": ratio.tolist()}
             )
-        verdict.check(theory.converged, f"{name}: state evolution is {theory.status.value}, {theory.validity}")
-        if theory.consistent:
-            text = f"{name}, d = {dims[-1]}: within {ratio.max():.1f} standard errors of state evolution"
-            verdict.check(ratio.max() < sigmas, f"{text}, at most {sigmas:g}")
+        said = f"state evolution is {theory.status.value}, {theory.validity}"
+        distance = f"{name}, d = {dims[-1]}: {ratio.max():.1f} standard errors from state evolution"
+        if theory.converged and theory.consistent:
+            verdict.check(ratio.max() < SIGMAS, f"{distance}, at most {SIGMAS:g}; {said}")
+        else:
+            stated_limit = theory.converged or theory.status == ga.Status.INACCURATE
+            verdict.check(stated_limit, f"{distance}, without a criterion: {said}")
         table.append(
             {"name": name, "theory": predicted.tolist(), "stated": stated.tolist(), "validity": theory.validity}
         )

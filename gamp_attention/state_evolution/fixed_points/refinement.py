@@ -32,7 +32,13 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     stationary_loss,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import Stability, replicon, validity
+from gamp_attention.state_evolution.fixed_points.stability import (
+    Stability,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    validity,
+)
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
@@ -420,8 +426,8 @@ def _build_result(
     hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - indicators.jump_mass)
     has_shift = F.response == "stein" and np.isfinite(indicators.jump_mass).all()
     shift = jump_shift(F.model, hats) if has_shift else np.nan
-    jump_fraction = float(indicators.jump_mass.sum() / V_hat.sum())
-    consistent, explanation = validity(indicators.replicon, jump_fraction, shift, F.response)
+    jumps = largest_jump_fraction(indicators.jump_mass, column_sums(V_hat))
+    consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
     accurate = _is_accurate(point, error, rtol)
     solved = accurate and indicators.are_accurate(rtol, hats)
     budget = f"within {max_work:g} proximal problems an average (max_work)"

@@ -43,7 +43,13 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
 )
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.fixed_points.stability import NEGLIGIBLE_JUMPS, replicon, stability
+from gamp_attention.state_evolution.fixed_points.stability import (
+    NEGLIGIBLE_JUMPS,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    stability,
+)
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
@@ -281,7 +287,8 @@ def describe_lost_branch(
     try:
         hats = F.learn(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
-        jumps = float(hats.jump_mass.sum() / max(abs(hats.V.sum()), abs(hats.V_derivative.sum())))
+        size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
+        jumps = largest_jump_fraction(hats.jump_mass, size)
     except BREAKDOWNS:
         words = "unknown: replica symmetry cannot be checked where the branch is lost"
         return replace(result, message=f"{message}; {words}", validity=words)

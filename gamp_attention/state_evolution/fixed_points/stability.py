@@ -134,13 +134,34 @@ def replicon(model: Model, hats: Hats, response: str) -> float:
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
 
 
+def column_sums(values: np.ndarray) -> np.ndarray:
+    """Return the diagonal entries (r,) of matrices (L, r, r), summed over tokens."""
+    return np.array([values[:, a, a].sum() for a in range(values.shape[1])])
+
+
+def largest_jump_fraction(jump_mass: np.ndarray, V_hat: np.ndarray) -> float:
+    """Return the jump mass of a column of the weights relative to V̂, for the column with the largest fraction.
+
+    The sum over all columns would hide the jumps of a column with small V̂.
+
+    Parameters
+    ----------
+    jump_mass : (L, r, r) jump mass.
+    V_hat : (r,) V̂ of each column, summed over tokens. A column that does not enter the loss has V̂ = 0 and fraction 0.
+    """
+    masses = column_sums(jump_mass)
+    fractions = np.divide(masses, V_hat, out=np.zeros(len(masses)), where=(masses != 0) | (V_hat != 0))
+    return float(fractions[np.argmax(np.abs(fractions))])
+
+
 def validity(replicon: float, jump_fraction: float, shift: float = np.nan, response: str = "stein") -> tuple[bool, str]:
     """Return whether the replica-symmetric prediction is consistent, and the reason in words.
 
     Parameters
     ----------
     replicon : replicon eigenvalue.
-    jump_fraction : jump mass relative to V̂; negative except for numerical errors, because g jumps forward.
+    jump_fraction : jump mass relative to V̂, from `largest_jump_fraction`; negative except for numerical errors, because
+        g jumps forward.
     shift : relative change of V̂ without jumps, from `jump_shift` at a fixed point of Stein's form. If given, the words
         include the expected change of V.
     response : form of V̂ of the solution; with jumps, "derivative" is not the replica-symmetric solution.
