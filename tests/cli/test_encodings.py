@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_results_are_printed_in_any_encoding(encoding):
     code = "import sys; from gamp_attention.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -11,7 +11,7 @@ from gamp_attention.data import distributed as module
 
 distributed = pytest.importorskip("distributed")
 
-pytestmark = pytest.mark.filterwarnings("default")  # threads and processes of dask raise warnings
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # threads and processes of dask raise warnings
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
 
 
@@ -31,7 +31,6 @@ def draw_data(model=None, **options):
     return ga.sample(ga.paper_model() if model is None else model, 150, 1.5, seed=0, storage="none", **options)
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -105,7 +104,6 @@ def iterate_arrays(value):
             yield from iterate_arrays(argument)
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])
 def test_a_killed_worker_does_not_change_the_result(client, at):
     data = draw_data()

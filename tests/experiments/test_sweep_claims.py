@@ -48,7 +48,7 @@ def begin(tmp_path):
         each.communicate()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_two_processes_compute_each_cell_once(begin, tmp_path, tiny_sweep, workers):
     pair = [begin(tmp_path / "cells", workers, together=2) for _ in range(2)]

@@ -43,7 +43,7 @@ def patient():
     process.end()
 
 
-@pytest.mark.slow(keep=30)
+@pytest.mark.slow(keep=15)
 @pytest.mark.parametrize("name", sorted(set(LINES) - SLOW, reverse=True))
 def test_numbers_of_any_size_are_accepted_or_rejected(name, patient):
     line = LINES[name]
