@@ -152,6 +152,7 @@ def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
 # the folder
 
 
+@pytest.mark.slow
 def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_path):
     folder, rng, seen, kills = tmp_path / "cells", random.Random(0), {}, 0
     while kills < 3:
