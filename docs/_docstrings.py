@@ -1,4 +1,4 @@
-"""Layout of docstrings on the API pages: types from the annotations beside each name, and descriptions below.
+"""Layout of docstrings on the API pages: types from the annotations next to each name, and descriptions below.
 
 A docstring of the package writes `name : description`, and types are annotations. Numpydoc expects `name : type` with
 the description below, and would print the first line of a description as if it were a type.

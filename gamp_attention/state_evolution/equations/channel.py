@@ -32,7 +32,7 @@ from gamp_attention.state_evolution.equations.symmetry import (
     sign_mean,
 )
 
-LOWERED = 1e-10  # difference of objectives above which one minimum is lower than another
+LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum counts as lower than another
 NOT_AVERAGES = (
     "max_jacobian_trace",
     "multimodal_fraction",
@@ -54,9 +54,8 @@ class Moments:
     loss: float  # average of ℓ(z), with this constant
     max_jacobian_trace: float = np.inf  # largest trace of ∂z/∂ω; inf at a second minimum, or if none was searched
     multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
-    lowered_fraction: float = (
-        0.0  # fraction of the searched points whose nearest minimum is not the global one, if known
-    )
+    # fraction of the searched points whose nearest minimum is not the global minimum; 0 if no points were searched
+    lowered_fraction: float = 0.0
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
