@@ -23,7 +23,7 @@ from validation._tools.tables import round_curve
 
 STEP, N_ITER = 0.4, 12
 KEYS = ("q", "theta", "V", "U")
-TITLES = WORDS | {"U": "variance between clusters $U$"}
+TITLES = WORDS | {"U": "variance in a cluster $U$"}
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
 RUNS = {  # model, α, Parisi parameter, start
     "attention, weak": (ATTENTION, 1.0, 300.0, "weak"),
