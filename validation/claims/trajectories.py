@@ -21,6 +21,7 @@ from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve
 
 ALPHA, OMEGA = 1.5, 0.3
+DEVIATIONS = (0.003, 0.005, 0.01, 0.02, 0.03)  # labelled on the axis of relative deviations
 # for each name the branch, damping, number of iterations, onsager, memory, and checked overlaps
 RUNS = {
     "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
@@ -153,7 +154,10 @@ def draw(numbers, path):
             axis.set(title=f"{name} branch", xlabel="dimension d")
             axis.set_xticks(x, [f"{d:.0f}" for d in x], minor=False)
             axis.set_xticks([], minor=True)
-            axis.yaxis.set_minor_formatter("")
+            limits = axis.get_ylim()
+            axis.set_yticks(DEVIATIONS, [f"{100 * value:g} %" for value in DEVIATIONS])
+            axis.set_yticks([], minor=True)
+            axis.set_ylim(limits)
         axes[-1, 0].set_ylabel("relative deviation\nof one instance")
         draw_legend(*axes[:, 0], columns=2)
 
