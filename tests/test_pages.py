@@ -161,4 +161,5 @@ def test_indices_and_powers_of_symbols_are_set():
         ("subscript", "l"), ("Text", ", and d"),
         ("superscript", "−1/2"), ("Text", "; not V_hat, Q_star, n_samples or a.x_y"),
     ]  # fmt: skip
+    assert [piece.astext() for piece in _symbols.split_symbols("by 5 %")] == ["by 5\N{NO-BREAK SPACE}%"]
     assert _symbols.split_symbols("no symbols") == []
