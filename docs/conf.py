@@ -20,6 +20,7 @@ import _paper
 import _project
 import _results
 import _style
+import _symbols
 import _terms
 
 import gamp_attention
@@ -116,10 +117,11 @@ def _skip(app, what, name, thing, skip, options):
 
 
 def setup(app):
-    """Connect the functions that lay out docstrings, link terms and sources, and clean up notebooks."""
+    """Connect the functions that lay out docstrings, set symbols, link terms and sources, and clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _docstrings.layout_docstring, priority=400)  # before numpydoc
     app.connect("html-page-context", _project.link_page)
     app.connect("doctree-resolved", _style.describe_thumbnails)
     app.add_transform(_terms.LinkTerms)
+    app.add_transform(_symbols.TypesetSymbols)
     app.connect("builder-inited", _notebooks.replace_roles, priority=900)

@@ -1,8 +1,10 @@
 """Examples that readers download: they need only installed packages, and their pictures and notebooks are complete."""
 
 import ast
+import doctest
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -72,6 +74,28 @@ def read_class(path):
 )
 def test_the_gallery_and_the_tutorial_show_the_same_class(page, example):
     assert read_class(DOCS / "gallery" / f"{page}.py") == read_class(DOCS / "examples" / f"{example}.py")
+
+
+def read_functions(code):
+    """Return the syntax trees of the functions `softmax` and `layers` of a script, without docstrings, as text."""
+    trees = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+    for tree in trees:
+        tree.body = tree.body[ast.get_docstring(tree) is not None :]
+    return {tree.name: ast.dump(tree) for tree in trees if tree.name in ("softmax", "layers")}
+
+
+def test_the_page_and_the_example_show_the_same_sequence_model(capsys):
+    page = doctest.script_from_examples((DOCS / "sequence_models.md").read_text(encoding="utf-8"))
+    path = DOCS / "examples" / "two_layers.py"
+    functions = read_functions(path.read_text(encoding="utf-8"))
+    assert sorted(functions) == ["layers", "softmax"]
+    assert read_functions(page) == functions
+    runpy.run_path(str(path), run_name="__main__")
+    status, loss, error = re.fullmatch(
+        r"GAMP (\w+): training loss (\S+), error on new data (\S+)\n", capsys.readouterr().out
+    ).groups()
+    assert status in ("converged", "settled")
+    assert 0 < float(loss) < float(error)
 
 
 def test_notebooks_contain_the_code_of_the_scripts(tmp_path):

@@ -149,3 +149,16 @@ def test_words_that_users_search_for_are_in_a_heading(words):
 def test_the_project_has_the_address_that_the_manual_uses():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["urls"]["Repository"].startswith("https://")
+
+
+def test_indices_and_powers_of_symbols_are_set():
+    pytest.importorskip("sphinx")
+    from docs import _symbols
+
+    pieces = _symbols.split_symbols("ε_t(Q) at α_c, V̂_l, and d^(−1/2); not V_hat, Q_star, n_samples or a.x_y")
+    assert [(type(piece).__name__, piece.astext()) for piece in pieces] == [
+        ("Text", "ε"), ("subscript", "t"), ("Text", "(Q) at α"), ("subscript", "c"), ("Text", ", V̂"),
+        ("subscript", "l"), ("Text", ", and d"),
+        ("superscript", "−1/2"), ("Text", "; not V_hat, Q_star, n_samples or a.x_y"),
+    ]  # fmt: skip
+    assert _symbols.split_symbols("no symbols") == []

@@ -41,8 +41,10 @@ best = np.where(lowest == 0, found["positional"][:, 0], found["semantic"][:, 0])
 # the trained layer is still positional.
 #
 # In the picture, lines are state evolution. Points mark the branch with the lower training loss.
-run = ga.run_bayes_amp(ga.sample(model, d=500, alpha=0.6, seed=1))
-print(f"overlap {abs(run.overlap[0, 0]):.3f}, {np.linalg.norm(run.Q) ** 2 / 500:.3f} would be all of it")
+data = ga.sample(model, d=500, alpha=0.6, seed=1)
+run = ga.run_bayes_amp(data)
+norm = np.sum(data.Q_star**2) / data.dim
+print(f"overlap with the teacher {abs(run.overlap[0, 0]):.3f}, squared norm of the teacher's weights {norm:.3f}")
 
 figure, axis = plt.subplots(figsize=(7.5, 5), layout="constrained")
 axis.plot(fine, bayes, color="#009E73", label="Bayes-optimal")

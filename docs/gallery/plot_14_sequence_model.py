@@ -75,6 +75,6 @@ for layer, axis in enumerate(axes):
     axis.plot(published[:, 0], published[:, 1 + layer], color="0.2", label="Bayes-optimal (published)")
     for (start, values), marker in zip(cosines.items(), ("o", "x"), strict=True):
         axis.plot(alphas, np.array(values)[:, layer], marker, color=f"C{layer}", label=f"trained, {start} start")
-    axis.set(xlabel="α = n/d", title=("first layer", "second layer")[layer])
+    axis.set(xlabel="samples per dimension α = n/d", title=("first layer", "second layer")[layer])
 axes[0].set_ylabel("squared overlap with the teacher")
 axes[0].legend(frameon=False, fontsize=8)

@@ -53,6 +53,6 @@ for name, solutions in found.items():
         axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLOURS[name], label=f"{name} branch")
 for axis, title in zip(axes, TITLES, strict=True):
     axis.axhline(1, color="0.2", lw=0.8, ls="--", label="limit of validity")
-    axis.set(title=title, xlabel="α = n/d")
+    axis.set(title=title, xlabel="samples per dimension α")
 axes[2].set_yscale("log")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

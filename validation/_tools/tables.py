@@ -1,4 +1,4 @@
-"""Tables in Markdown, means with standard errors, and extrapolation to infinite d."""
+"""Tables in Markdown, rounded numbers, means with standard errors, and extrapolation to infinite d."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,6 +12,16 @@ def markdown_table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def round_number(value: float | None, digits: int = 5) -> float | None:
+    """Return a number with few digits; None if it is not finite."""
+    return float(f"{value:.{digits}g}") if value is not None and np.isfinite(value) else None
+
+
+def round_curve(values: Any, digits: int = 5) -> list[float | None]:
+    """Return a curve as a list of numbers with few digits, which suffice to draw it."""
+    return [round_number(value, digits) for value in np.asarray(values).tolist()]
 
 
 def mean_and_error(values: Any) -> tuple[float, float]:

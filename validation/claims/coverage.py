@@ -25,7 +25,7 @@ from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
-from validation._tools.tables import markdown_table, mean_and_error
+from validation._tools.tables import markdown_table, mean_and_error, round_curve
 
 NOISE = ga.LinearLabels(noise=0.5)
 PROBLEMS = {
@@ -44,6 +44,7 @@ INDEPENDENT = ("independent", "sizes", "t5")
 STRONG = ("AR(.9)", "sizes, AR(.8)", "mean 1", "common factor", "blocks")
 KINDS = (*INDEPENDENT, "row norms", "binary", "AR(.1)", "AR(.5)", *STRONG)
 SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "similar tokens")
+BINS = np.linspace(-3, 3, 21)  # of the errors of weights, in units of their stated errors
 SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise": 0.5}
 
 
@@ -205,6 +206,12 @@ def check_features(rows, verdict, slack):
     return markdown_table(["problem", "features", *heads, "thirds of the columns"], lines)
 
 
+def build_histogram(rows, problem):
+    """Return the density of the errors of all weights of a problem in each bin, in units of their stated errors."""
+    scores = np.concatenate([row["scores"] for row in rows if row["problem"] == problem])
+    return round_curve(np.histogram(scores, BINS, density=True)[0])
+
+
 def check_trust(rows, verdict):
     """Check that intervals that cover are trusted and others are not; rows with labels over all problems together."""
     groups = {}
@@ -224,10 +231,11 @@ def check_trust(rows, verdict):
             verdict.check(share == 0, words)
 
 
-def draw(rows, on, path):
-    grid = np.linspace(-3, 3, 61)
+def draw(numbers, path):
+    """Draw the distributions of the errors of weights, and the coverage of intervals on all features."""
+    on, histograms = numbers["features"], numbers["scores"]
     problems = [*FEATURE_PROBLEMS, "attention"]
-    with figure(path, 2, len(PROBLEMS), (10.4, 6.4)) as axes:
+    with figure(path, 2, len(PROBLEMS), (9.8, 6.4)) as axes:
         for axis, problem in zip(axes[1], problems, strict=True):
             mine = [row for row in on if row["problem"] == problem]
             kinds = list(dict.fromkeys(row["kind"] for row in mine))
@@ -250,17 +258,19 @@ def draw(rows, on, path):
         axes[1, 0].plot([], [], "o", ms=4, mec=GREY, mfc="none", label="not trusted")
         axes[0, 0].plot([], [], color=DARK, label="standard Gaussian")
         draw_legend(axes[0, 0], axes[1, 0], columns=3, fontsize=9.5)
+        grid = np.linspace(BINS[0], BINS[-1], 61)
         for axis, problem in zip(axes[0], PROBLEMS, strict=True):
-            scores = np.concatenate([row["scores"] for row in rows if row["problem"] == problem])
-            axis.hist(scores, grid[::3], density=True, color=GREY)
+            axis.stairs(histograms[problem], BINS, fill=True, color=GREY)
             axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=DARK)
-            axis.tick_params(labelsize=9.5)
             axis.set(title=problem, xlabel="error of a weight\n/ stated error")
+        axes[0, 0].set_ylabel("density")
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, quick = Verdict("coverage", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes, seeds = ((200,), 4) if quick else (SIZES, SEEDS)
     asked = [{"problem": p, "d": d, "seed": s} for p, d, s in product(PROBLEMS, sizes, range(seeds))]
     with pool(args) as executor:
@@ -290,14 +300,14 @@ def main():
     rejected = float(np.mean([row["rejected"] for row in sparse]))
     most = 0.13 + slack
     verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below .1")
-    features = check_features(on, verdict, 0.03 if quick else 0.0)
+    table = check_features(on, verdict, 0.03 if quick else 0.0)
     check_trust(on, verdict)
-    verdict.write_table(markdown_table(heads, lines) + "\n" + features)
-    if not quick:
-        draw(rows, on, verdict.path(".png"))
+    verdict.write_table(markdown_table(heads, lines) + "\n" + table)
+    scores = {problem: build_histogram(rows, problem) for problem in PROBLEMS}
     kept = [{name: value for name, value in row.items() if name != "scores"} for row in rows]
     names = "kind", "problem", "ratio", "seed", "covered", "thirds", "trusted"
-    verdict.end({"rows": kept, "zeros": sparse, "features": [{name: row[name] for name in names} for row in on]})
+    features = [{name: row[name] for name in names} for row in on]
+    verdict.end({"rows": kept, "zeros": sparse, "features": features, "scores": scores}, draw)
 
 
 if __name__ == "__main__":

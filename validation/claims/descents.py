@@ -19,11 +19,12 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
+from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import round_curve
 from validation.claims.trajectories import fit_slope
 
 ALPHA = 1.5
@@ -115,25 +116,30 @@ def compute_prediction(run, n_paths, n_replicas, remembers):
     return {"path": path.tolist(), "spread": spread.tolist()}
 
 
-def draw(results, seen, path):
-    rows = ("semantic", "positional", "noise")
-    with figure(path, len(rows), 4, (9.8, 2.5 * len(rows))) as axes:
-        for row, run in zip(axes, rows, strict=True):
-            d = max(seen[run])
-            for k, (axis, key) in enumerate(zip(row, KEYS, strict=True)):
-                values = seen[run][d][:, k]
-                error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-                style = {"fmt": "o", "ms": 3, "color": COLOURS[RUNS[run][0]], "label": f"descent, d = {d}, mean ± s.e."}
-                axis.errorbar(np.arange(STEPS + 1), values.mean(axis=0), error, **style)
-                axis.plot(results[run]["theory"][k], color=DARK, label="theory", zorder=3)
-                axis.set(title=LABELS.get(key, r"training loss $\epsilon_t$"), xlabel="step")
-            row[0].set_ylabel({"noise": "semantic, noisy outputs"}.get(run, f"{run} start"))
-        draw_legend(*axes[:, 0], columns=2)
+def draw(numbers, path):
+    """Draw overlaps and loss of three runs at the largest d with their theory."""
+    rows = {"semantic": "semantic start", "positional": "positional start", "noise": "semantic, noisy outputs"}
+    d = max(map(int, numbers["seeds"]))
+    with figure(path, len(rows), len(KEYS), (9.8, 2.7 * len(rows))) as axes:
+        for row, (run, words) in zip(axes, rows.items(), strict=True):
+            stored, branch = numbers["runs"][run], RUNS[run][0]
+            parts = stored["theory"], stored["mean gap"][str(d)], stored["mean error"]
+            label = f"descent, d = {d}, {branch} start, mean ± 2 s.e."
+            for axis, key, *curves in zip(row, KEYS, *parts, strict=True):
+                theory, gap, error = map(np.array, curves)
+                style = {"fmt": "o", "ms": 3, "color": COLOURS[branch], "label": label}
+                axis.errorbar(np.arange(len(theory)), theory + gap, 2 * error, **style)
+                axis.plot(theory, color=DARK, label="theory", zorder=3)
+                axis.set(title=WORDS[key], xlabel="step")
+            row[0].set_ylabel(words)
+        draw_legend(*axes[:, 0], columns=3)
 
 
 def main():
-    args = options(__doc__, workers=True)
+    args = options(__doc__, draw=True, workers=True)
     verdict, sizes = Verdict("descents", args), QUICK if args.quick else SEEDS
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
     many, where = QUICK_MANY if args.quick else MANY, folder(args, verdict.name)
     paths = [{"run": run, "remembers": True} | many for run in RUNS]
@@ -158,13 +164,14 @@ def main():
             verdict.check(most <= allowed, words)
         stored[run] = {"worst": worst, "theory": path, "error": error, "mean gap": {}}
         stored[run]["mean gap"] = {d: gap.mean(axis=0) for d, gap in gaps.items()}
+        last = gaps[max(gaps)]
+        stored[run]["mean error"] = [round_curve(error) for error in last.std(axis=0, ddof=1) / np.sqrt(len(last))]
         if not args.quick:
             slope, error = fit_slope(list(sizes), compute_deviations(gaps))
             words = f"{run}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5"
             verdict.check(abs(slope + 0.5) <= 3 * error and error < 0.2, words)
             stored[run] |= {"slope": slope, "slope error": error}
-    draw(stored, seen, verdict.path(".png"))
-    verdict.end({"keys": KEYS, "seeds": sizes, "runs": stored})
+    verdict.end({"keys": KEYS, "seeds": sizes, "runs": stored}, draw)
 
 
 if __name__ == "__main__":

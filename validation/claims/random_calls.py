@@ -9,7 +9,7 @@ checked independently of its report (`_tools/evaluation.py`).
 
 "False" counts results that report convergence although the gradient, by torch, exceeds the tolerance, or although one
 more iteration of state evolution moves the fixed point. "NaN" counts results with numbers that are not finite and no
-status that says so. "Unnamed" counts exceptions other than a ValueError or TypeError that names an argument, what it
+status that reports it. "Unnamed" counts exceptions other than a ValueError or TypeError that names an argument, what it
 needs and what it got; "late" counts calls over their limit of processor time; "warned" counts calls that pass on a
 warning of another library. "Refused" calls raise an error that names the cause.
 

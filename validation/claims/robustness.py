@@ -6,7 +6,7 @@ the assumptions of GAMP: duplicated samples, tokens in few dimensions, correlate
 fewer samples than tokens, d = 1. If message passing does not converge, L-BFGS continues from its best weights, as its
 message proposes. Every run is checked independently of its report. "False" counts runs that report convergence although
 the gradient, computed again, exceeds the tolerance, or although one more iteration of state evolution moves the fixed
-point. "NaN" counts runs with a number that is not finite and no status that says so. "Raised" counts errors.
+point. "NaN" counts runs with a number that is not finite and no status that reports it. "Raised" counts errors.
 
 Criterion: none of the three occurs, and no instance takes longer than 600 seconds. The number of converged runs is
 reported. (Robustness page of the manual.)
@@ -162,7 +162,7 @@ def solve_fixed_point(seed):
     return row
 
 
-COLUMNS = ("runs", "converged", "settled", "not, and says so", "then by L-BFGS", "false", "NaN", "raised", "longest")
+COLUMNS = ("runs", "converged", "settled", "not converged", "then by L-BFGS", "false", "NaN", "raised", "longest")
 
 
 def count_outcomes(rows):

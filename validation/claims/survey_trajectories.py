@@ -16,12 +16,14 @@ from tqdm import tqdm
 import gamp_attention as ga
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, DARK, draw_legend
+from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
+from validation._tools.tables import round_curve
 
 STEP, N_ITER = 0.4, 12
-LABELS = {"q": "$q$", "theta": r"$\theta$", "V": "$V$", "U": "$U$"}
+KEYS = ("q", "theta", "V", "U")
+TITLES = WORDS | {"U": "variance in a cluster $U$"}
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
 RUNS = {  # model, α, Parisi parameter, start
     "attention, weak": (ATTENTION, 1.0, 300.0, "weak"),
@@ -61,10 +63,12 @@ def compare_instance(run, first, d, seed):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("survey_trajectories", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes = {500: 4} if args.quick else {500: 12, 1000: 12, 2000: 12}
-    numbers, curves = {}, {}
+    numbers = {}
     for name, run in RUNS.items():
         data = ga.sample(run[0], 1000, run[1], 0)
         first, unit = ga.initial_survey(data, "asymptotic", build_start(data, run[3], 0))
@@ -77,11 +81,10 @@ def main():
             gaps = measured - predicted
             both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / seeds)
             deviations = (np.abs(gaps.mean(axis=0)) / np.where(both > 1e-9, both, np.inf)).max(axis=0)
-            worst |= {f"{key}, d={d}": value for key, value in zip(LABELS, deviations, strict=True)}
+            worst |= {f"{key}, d={d}": value for key, value in zip(KEYS, deviations, strict=True)}
             scale = np.abs(predicted).max(axis=(0, 1))
             median.append(np.median(np.sqrt(np.mean((gaps / scale) ** 2, axis=(1, 2)))))
             jumps.append(share.min())
-            curves[name] = measured, predicted
         print(f"{name}: largest deviation in standard errors: " + ", ".join(f"{k}: {z:.1f}" for k, z in worst.items()))
         numbers[name] = {
             "deviations": worst,
@@ -89,28 +92,41 @@ def main():
             "jump_share": min(jumps),
             "parisi_in_units": run[2] / unit,
             "seeds": sizes,
+            "curves": build_curves(measured, predicted),  # of the largest d
         }
         verdict.check(max(worst.values()) <= 4, f"{name}: q, θ, V, U within 4 standard errors at all iterations")
-    draw(curves, max(sizes), verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
-def draw(curves, d, path):
-    time = np.arange(N_ITER + 1)
-    with figure(path, len(curves), len(LABELS), (9.8, 2.5 * len(curves))) as axes:
-        for row, (name, (measured, predicted)) in zip(axes, curves.items(), strict=True):
+def build_curves(measured, predicted):
+    """Return measured and predicted overlaps of each seed by key, with four digits; θ starts positive."""
+    signs = np.ones(predicted.shape[::2])
+    signs[:, KEYS.index("theta")] = np.sign(predicted[:, 0, KEYS.index("theta")])
+    return {
+        key: {
+            "measured": [round_curve(curve, 4) for curve in (signs[:, None] * measured)[..., k]],
+            "predicted": [round_curve(curve, 4) for curve in (signs[:, None] * predicted)[..., k]],
+        }
+        for k, key in enumerate(KEYS)
+    }
+
+
+def draw(numbers, path):
+    """Draw the overlaps of each seed at the largest d with its prediction."""
+    with figure(path, len(RUNS), len(KEYS), (9.8, 2.7 * len(RUNS))) as axes:
+        for row, name in zip(axes, RUNS, strict=True):
             colour = COLOURS["semantic" if "semantic" in name else "random"]
-            for k, (axis, label) in enumerate(zip(row, LABELS.values(), strict=True)):
-                for seed, (run, theory) in enumerate(zip(measured[..., k], predicted[..., k], strict=True)):
-                    sign = np.sign(theory[0]) if label == LABELS["theta"] else 1.0
-                    one = seed == 0
-                    axis.plot(time, sign * theory, color=DARK, lw=1, label="state evolution" if one else None)
-                    points = f"survey propagation, d = {d}" if one else None
-                    axis.plot(time, sign * run, "o", ms=3, color=colour, alpha=0.7, label=points)
-                axis.set_title(label)
-                axis.set_xlabel("iteration")
+            d = max(map(int, numbers[name]["seeds"]))
+            words = f"survey propagation, d = {d}, {'teacher' if 'semantic' in name else 'weak'} start"
+            for axis, (key, curves) in zip(row, numbers[name]["curves"].items(), strict=True):
+                predicted, measured = (np.array(curves[part]).T for part in ("predicted", "measured"))
+                lines = axis.plot(predicted, color=DARK, lw=1)
+                dots = axis.plot(measured, "o", ms=3, color=colour, alpha=0.7)
+                lines[0].set_label("state evolution, one line for each instance")
+                dots[0].set_label(words)
+                axis.set(title=TITLES[key], xlabel="iteration", xticks=range(0, N_ITER + 1, 4))
             row[0].set_ylabel(f"{name} start")
-        draw_legend(axes[0, 0], columns=2)
+        draw_legend(*axes[:, 0], columns=3)
 
 
 if __name__ == "__main__":

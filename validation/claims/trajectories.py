@@ -14,12 +14,14 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.experiments.comparison import deviation
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, draw_legend
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, WORDS, draw_legend
 from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
+from validation._tools.tables import round_curve
 
 ALPHA, OMEGA = 1.5, 0.3
+DEVIATIONS = (0.003, 0.005, 0.01, 0.02, 0.03)  # labelled on the axis of relative deviations
 # for each name the branch, damping, number of iterations, onsager, memory, and checked overlaps
 RUNS = {
     "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
@@ -71,10 +73,12 @@ def fit_slope(sizes, samples):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("trajectories", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes = {500: 10, 1000: 8} if args.quick else {500: 24, 1000: 24, 2000: 20, 4000: 16}
-    numbers, curves = {}, {}
+    numbers = {}
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
         path = ga.trajectory(ga.paper_model(OMEGA), ALPHA, branch, damping=damping, n_iter=n_iter, seed=1)
@@ -85,7 +89,6 @@ def main():
             both = compute_deviations(d, seeds, run)
             gaps = {key: values for key, (values, _) in both.items()}
             worst |= {f"{key}, d={d}": find_worst(*both[key], np.abs(predicted[key]).max()) for key in LABELS}
-            curves |= {(name, d, key): (predicted[key], gaps[key]) for key in LABELS}
             main_overlap = "theta" if branch == "semantic" else "m"
             squares = [(gaps[key] / np.abs(predicted[key]).max()) ** 2 for key in ("q", main_overlap)]
             sizes_of_one.append(np.sqrt(np.mean(squares, axis=(0, 2))))
@@ -94,6 +97,7 @@ def main():
             "deviations": worst,
             "deviation_of_one_instance": [np.median(x) for x in sizes_of_one],
             "seeds": sizes_here,
+            "curves": {key: build_curve(predicted[key], gaps[key]) for key in LABELS},  # of the largest d
         }
         relevant = max(z for k, z in worst.items() if k.split(",")[0] in checked)
         if naive:
@@ -108,7 +112,7 @@ def main():
         )
         if name == "positional":
             gap, share = (
-                curves[name, max(sizes), "V"][1][:, -1].mean() / predicted["V"][-1],
+                gaps["V"][:, -1].mean() / predicted["V"][-1],
                 path.jump_mass / path.V_hat,
             )
             print(
@@ -116,37 +120,51 @@ def main():
                 f"jump mass {share[-1].mean():+.1%} of V̂ there"
             )
             numbers[name] |= {"V_gap": gap, "jump_mass_share": share[:, 0, 0, 0]}
-    draw(curves, numbers, sizes, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
-def draw(curves, numbers, sizes, path):
-    names, d = ["semantic", "positional", "naive semantic"], max(sizes)
-    with figure(path, len(names), 5, (9.8, 7)) as axes:
-        for row, name in zip(axes, names, strict=True):
-            colour = COLOURS["positional" if name == "positional" else "semantic"]
-            for axis, key in zip(row, LABELS, strict=False):
-                predicted, gaps = curves[name, d, key]
-                time, error = np.arange(len(predicted)), gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+def build_curve(predicted, gaps):
+    """Return the prediction, the mean over seeds and its standard error at each iteration, with five digits."""
+    error = gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+    curve = {"predicted": predicted, "mean": predicted + gaps.mean(axis=0), "error": error}
+    return {name: round_curve(values) for name, values in curve.items()}
+
+
+def draw(numbers, path):
+    """Draw the overlaps of three runs at the largest d, and the deviation of one instance against d."""
+    names = {"semantic": "semantic branch", "positional": "positional branch", "naive semantic": "naive Onsager term"}
+    with figure(path, len(names) + 1, len(LABELS), (9.8, 9.6)) as axes:
+        for row, (name, words) in zip(axes, names.items(), strict=False):
+            d = max(map(int, numbers[name]["seeds"]))
+            colour, label = COLOURS[_get_branch(name)], f"GAMP, d = {d}, {_get_branch(name)} branch, mean ± 2 s.e."
+            for axis, (key, curve) in zip(row, numbers[name]["curves"].items(), strict=True):
+                predicted, mean, error = (np.array(curve[part]) for part in ("predicted", "mean", "error"))
+                time = np.arange(len(predicted))
                 axis.plot(time, predicted, color=DARK, label="state evolution")
-                label = f"GAMP, d = {d}, mean ± 2 s.e."
-                axis.errorbar(time, predicted + gaps.mean(axis=0), 2 * error, fmt="o", ms=3, color=colour, label=label)
-                axis.set_title(LABELS[key])
-                axis.set_xlabel("iteration")
-            row[0].set_ylabel({"naive semantic": "semantic, naive Onsager term"}.get(name, f"{name} branch"))
-            if name.startswith("naive"):
-                row[4].axis("off")
-                continue
-            x, rms = np.array(list(sizes)), numbers[name]["deviation_of_one_instance"]
-            row[4].loglog(x, rms, "o", color=colour)
-            row[4].loglog(x, rms[0] * (x / x[0]) ** -0.5, color=DARK, label="$d^{-1/2}$")
-            row[4].set_title("relative deviation")
-            row[4].set_xlabel("dimension d")
-            row[4].set_xticks(x, x, minor=False)
-            row[4].set_xticks([], minor=True)
-            row[4].tick_params(axis="x", rotation=60)
-            row[4].legend()
-        draw_legend(axes[0, 0], columns=2)
+                axis.errorbar(time, mean, 2 * error, fmt="o", ms=3, color=colour, label=label)
+                axis.set(title=WORDS[key], xlabel="iteration")
+            row[0].set_ylabel(words)
+        for axis in axes[-1, 2:]:
+            axis.axis("off")
+        for axis, name in zip(axes[-1], ("semantic", "positional"), strict=False):
+            x = np.array(list(numbers[name]["seeds"]), float)
+            rms = np.array(numbers[name]["deviation_of_one_instance"])
+            axis.loglog(x, rms, "o", color=COLOURS[name])
+            axis.loglog(x, rms[0] * (x / x[0]) ** -0.5, "--", color=DARK, label="slope $d^{-1/2}$")
+            axis.set(title=f"{name} branch", xlabel="dimension d")
+            axis.set_xticks(x, [f"{d:.0f}" for d in x], minor=False)
+            axis.set_xticks([], minor=True)
+            limits = axis.get_ylim()
+            axis.set_yticks(DEVIATIONS, [f"{100 * value:g} %" for value in DEVIATIONS])
+            axis.set_yticks([], minor=True)
+            axis.set_ylim(limits)
+        axes[-1, 0].set_ylabel("relative deviation\nof one instance")
+        draw_legend(*axes[:, 0], columns=2)
+
+
+def _get_branch(name):
+    """Return the branch of a run."""
+    return RUNS[name][0]
 
 
 if __name__ == "__main__":

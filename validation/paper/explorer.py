@@ -27,7 +27,7 @@ from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
-from validation._tools.tables import markdown_table
+from validation._tools.tables import markdown_table, round_number
 
 ITERATIONS, LAST, APART, REST_PATHS, REPLICAS = 60, 10, 10, 1024, 4
 
@@ -95,11 +95,6 @@ def solve_cell(branch, alpha, omega):
     row["path"] = {"q": moving["q"].tolist(), "own": np.abs(moving[OWN[branch]]).tolist(),
                    "train_loss": path.train_loss.tolist(), "test_error": path.test_error.tolist()}  # fmt: skip
     return row | {"path_q_error": float(spread["q"][-1])}
-
-
-def round_number(value, digits=5):
-    """Return a number with few digits; None if it is not finite."""
-    return float(f"{value:.{digits}g}") if value is not None and np.isfinite(value) else None
 
 
 def build_matrices(rows, alphas, omegas):
