@@ -2,7 +2,7 @@
 
 STARTS = ("semantic", "positional", "random")  # starts of all solvers, named after the solution that they lead to
 RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are
-RULES = ("auto", "split", "lines", "sobol")  # quadrature rules of state evolution
+RULES = ("auto", "split", "nested", "lines", "sobol")  # quadrature rules of state evolution
 RESPONSES = ("stein", "derivative")  # formulas for V̂
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods whose trajectories are predicted
 SOLVERS = ("SE", "GAMP", "GD")  # solvers of the cells of a sweep

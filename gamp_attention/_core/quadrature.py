@@ -30,6 +30,7 @@ class LegendreRule(NamedTuple):
     x: np.ndarray  # (n,) nodes
     weight: np.ndarray  # (n,) weights, with sum 2
     tail: np.ndarray  # (2, n), maps values at the nodes to the Legendre coefficients of degree n − 2 and n − 1
+    ends: np.ndarray  # (2, n), maps values at the nodes to the values of their polynomial at −1 and 1
 
 
 @lru_cache
@@ -37,7 +38,9 @@ def legendre_rule(n: int) -> LegendreRule:
     """Return the Gauss-Legendre rule with n ≥ 2 nodes."""
     x, weight = np.polynomial.legendre.leggauss(n)
     polynomials = np.polynomial.legendre.legvander(x, n - 1)
-    return LegendreRule(x, weight, np.array([(j + 0.5) * weight * polynomials[:, j] for j in (n - 2, n - 1)]))
+    coefficients = (np.arange(n) + 0.5)[:, None] * weight * polynomials.T
+    signs = np.array([-1.0, 1.0])[:, None] ** np.arange(n)  # Legendre polynomials at −1 and 1
+    return LegendreRule(x, weight, coefficients[-2:].copy(), signs @ coefficients)
 
 
 def gauss_hermite(n: int) -> NodesAndWeights:
@@ -48,7 +51,7 @@ def gauss_hermite(n: int) -> NodesAndWeights:
 
 def legendre_panels(ends: np.ndarray, n: int) -> NodesAndWeights:
     """Return nodes and weights (P, n) of n-point Gauss-Legendre rules on the P panels between successive `ends`."""
-    x, weight, _ = legendre_rule(n)
+    x, weight = legendre_rule(n)[:2]
     half = 0.5 * np.diff(ends)
     return (ends[:-1] + half)[:, None] + half[:, None] * x, half[:, None] * weight
 

@@ -27,7 +27,9 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
-from gamp_attention.state_evolution.rules.choice import first_rule, prefers_split
+from gamp_attention.state_evolution.rules.choice import first_rule, prefers_nested, prefers_split
+from gamp_attention.state_evolution.rules.nested import NestedRule
+from gamp_attention.state_evolution.rules.rule import Rule
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
 
@@ -281,7 +283,11 @@ def continue_branch(
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
-    rule = SplitRule(level=1) if prefers_split(model) else SobolRule(1024, lines=True)
+    rule: Rule = SobolRule(1024, lines=True)
+    if prefers_split(model):
+        rule = SplitRule(level=1)
+    elif prefers_nested(model):
+        rule = NestedRule(level=1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
 

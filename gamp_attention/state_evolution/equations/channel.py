@@ -207,6 +207,7 @@ class Channel:
 
     Attributes
     ----------
+    model : the model, or a component of it.
     shape : (L, r, t).
     n_teacher, n_white : number of white coordinates of the teacher, and of all.
     overlaps : overlaps of the tokens.
@@ -215,7 +216,7 @@ class Channel:
     """
 
     def __init__(self, model: Model, overlaps: Overlaps) -> None:
-        self._model, self.overlaps, self.loss = model, overlaps, model.loss
+        self.model, self.overlaps, self.loss = model, overlaps, model.loss
         self.shape = model.n_tokens, model.rank, model.teacher_rank
         self.n_teacher, self.n_white = teacher_size(model), n_white(model)
         self.slope, self.root = student_noise_law(model, overlaps)
@@ -223,7 +224,7 @@ class Channel:
     @cached_property
     def symmetry(self) -> Symmetry:
         """Transformations that leave the channel unchanged."""
-        return Symmetry.of(self._model, self.overlaps)
+        return Symmetry.of(self.model, self.overlaps)
 
     @property
     def foldable(self) -> bool:
@@ -233,7 +234,7 @@ class Channel:
     @property
     def subsamples(self) -> bool:
         """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
-        return self.foldable or not self._model.attention
+        return self.foldable or not self.model.attention
 
     @property
     def n_folded(self) -> int:
@@ -243,7 +244,7 @@ class Channel:
 
     def fold(self, cube: np.ndarray) -> np.ndarray:
         """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
-        size = np.sqrt(self._model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
+        size = np.sqrt(self.model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return fold_points(cube, self.symmetry, self.shape[1], cosines)
 
@@ -259,7 +260,7 @@ class Channel:
 
     def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
         """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
-        return fields_and_terms(self._model, white)
+        return fields_and_terms(self.model, white)
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
@@ -302,7 +303,7 @@ class Channel:
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""
         y, terms, fields = self._at(white)
-        return self._model.task.errors(fields + self.overlaps.m, y, terms)
+        return self.model.task.errors(fields + self.overlaps.m, y, terms)
 
     def _at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""

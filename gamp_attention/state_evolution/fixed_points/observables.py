@@ -30,6 +30,7 @@ from gamp_attention.state_evolution.equations.channel import Hats, select_source
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_envelope
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.rules.nested import average_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 NODES = 64  # number of nodes of the first grid along each coordinate
@@ -40,6 +41,7 @@ MAX_RANGE = 7.0  # half-width of a grid in standard deviations
 GOOD = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
 DEGREES = 0.5  # number of polynomials in units of the number of nodes
 DIFFERENCE = 5e-3  # step of finite differences in the packed overlaps
+SLOPE_RTOL = 1e-3  # relative error of the test errors in these differences, for labels
 
 
 def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None) -> np.ndarray:
@@ -48,12 +50,20 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
     Eq. :eq:`test-error`. With `replica`, only of this replica (1,).
     """
     if rule.deterministic:
-        return np.array([by_series(model, overlaps, ACCURACY * rule.tol)[0]])
+        return np.array([deterministic_test_error(model, overlaps, ACCURACY * rule.tol)[0]])
     parts = [
         probability * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
         for probability, part, channel in component_channels(rule.for_test_error(), model, overlaps)
     ]
     return np.sum(parts, axis=0)
+
+
+def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
+    """Return the test error to the relative error `rtol`, and an estimate of its error; labels need `prefers_nested`.
+
+    Attention needs smooth maps only, so that Hermite series converge; labels and their losses may have kinks.
+    """
+    return (by_series if model.attention else average_error)(model, overlaps, rtol)
 
 
 def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
@@ -70,14 +80,19 @@ def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, flo
     return value, error
 
 
-def slopes_by_series(model: Model, packing: Packing, at: np.ndarray) -> np.ndarray:
-    """Return approximate absolute derivatives of the test error in the packed overlaps, on the first grid.
+def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndarray:
+    """Return approximate absolute derivatives of the test error in the packed overlaps, on coarse grids.
 
     The larger of the forward and backward differences, because on one side overlaps may be infeasible.
     """
-    here, step = _on_grids(model, packing.unpack(at)), DIFFERENCE
+
+    def value(x: np.ndarray) -> float:
+        overlaps = packing.unpack(x)
+        return _on_grids(model, overlaps) if model.attention else average_error(model, overlaps, SLOPE_RTOL)[0]
+
+    here, step = value(at), DIFFERENCE
     sides = [
-        [_on_grids(model, packing.unpack(at + shift)) - here for shift in side * step * np.eye(len(at))]
+        [value(at + shift) - here for shift in side * step * np.eye(len(at))]
         for side in (1, -1)
     ]
     return np.abs(sides).max(axis=0) / step

@@ -26,10 +26,10 @@ from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
-    by_series,
+    deterministic_test_error,
     predicted_test_error,
-    slopes_by_series,
     stationary_loss,
+    test_error_slopes,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import (
@@ -46,6 +46,7 @@ LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers:
 
 # Accuracy of the points
 RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
+MIN_AMPLIFICATION = 10.0  # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
 STEP_ERROR = 0.1  # the same in units of the error on the last rule
 FIRST_ERROR = 1e-2  # relative error expected of the first rule
 MIN_EXCESS = 1.01  # smallest factor by which a refinement reduces the error
@@ -123,8 +124,8 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarra
     shift = slopes[0] @ step
     replicas = []
     if F.rule.deterministic:
-        test, test_error = by_series(F.model, overlaps, rtol)
-        test_slopes = slopes_by_series(F.model, packing, best) if test_slopes is None else test_slopes
+        test, test_error = deterministic_test_error(F.model, overlaps, rtol)
+        test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         tests = predicted_test_error(F.model, overlaps, F.rule)
         test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
@@ -275,12 +276,13 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
-    random, error = not F.rule.deterministic, FIRST_ERROR
+    random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
     if random:  # a deterministic rule needs a second point for an error
         error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
-        tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error, 1e-12)
+        tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
+        tol = max(tol / amplification, 1e-12)
         try:
             last = newton(_learn_at(finer, x), x, tol, jacobian=J, packing=root.packing)
             counting = last.F.count_jumps(last.overlaps)
@@ -294,6 +296,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         J, n_iter = last.jacobian, n_iter + len(last.path) - 1
         errors = errors_of(points)
         error = _largest_error(points, errors)
+        amplification = _amplification(points[-1], errors, error)
         if _is_accurate(points[-1], error, rtol):
             break
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
@@ -315,6 +318,16 @@ def _learn_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
 def _largest_error(points: list[Point], errors: np.ndarray) -> float:
     """Return the largest relative error of the last point."""
     return float((errors / (units_of(points[-1]) + 1e-300)).max())
+
+
+def _amplification(point: Point, errors: np.ndarray, error: float) -> float:
+    """Return the ratio of the largest relative error to the largest error of an overlap; 1 if it is small.
+
+    Near perfect recovery ε_g is a small difference of large terms, so that it needs overlaps of higher accuracy. The
+    ratio is 1 for random rules, whose residuals are limited by single points.
+    """
+    ratio = error / max(float(errors[: len(point.best)].max()), 1e-12)
+    return ratio if point.root.F.rule.deterministic and ratio > MIN_AMPLIFICATION else 1.0
 
 
 def _is_accurate(point: Point, error: float, rtol: float) -> bool:

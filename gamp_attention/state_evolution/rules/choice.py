@@ -5,7 +5,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import RULES
 from gamp_attention.models.model import Model
-from gamp_attention.state_evolution.equations.channel import n_white
+from gamp_attention.state_evolution.equations.channel import n_white, teacher_size
+from gamp_attention.state_evolution.rules.nested import NestedRule
 from gamp_attention.state_evolution.rules.rule import Rule
 from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
 from gamp_attention.state_evolution.rules.split import SplitRule
@@ -20,6 +21,12 @@ def prefers_split(model: Model) -> bool:
     return model.attention and n_white(model) <= 4
 
 
+def prefers_nested(model: Model) -> bool:
+    """Return whether the nested rule applies: labels, one field of the student, at most two numbers of the teacher."""
+    one_field = model.n_tokens == model.rank == 1
+    return not model.attention and one_field and all(teacher_size(part) <= 2 for _, _, part in model.components)
+
+
 def first_rule(
     name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf, rtol: float | None = None
 ) -> Rule:
@@ -27,7 +34,7 @@ def first_rule(
 
     Parameters
     ----------
-    name : "split", "lines" or "sobol"; "auto" selects "split" or "sobol", see `prefers_split`.
+    name : "split", "nested", "lines" or "sobol"; "auto" selects the rule that is the fastest for the model.
     model : the model, which must be an attention model with at most six white coordinates for "split".
     seed : seed of the point sets of "lines" and "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
@@ -35,7 +42,7 @@ def first_rule(
     """
     check.choice("rule", name, RULES)
     if name == "auto":
-        name = "split" if prefers_split(model) else "sobol"
+        name = "split" if prefers_split(model) else "nested" if prefers_nested(model) else "sobol"
     work_of_replica = max_work / SobolRule.n_replicas
     if name == "sobol":
         coarse = rtol is not None and rtol >= COARSE and not model.attention
@@ -43,6 +50,11 @@ def first_rule(
         return SobolRule(points_within(n_points, work_of_replica), seed=seed, max_work=work_of_replica)
     if name == "lines":
         return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
+    if name == "nested":
+        if not prefers_nested(model):
+            needs = "another rule: 'nested' needs labels, one token, one column and at most two numbers of the teacher"
+            raise check.fail("rule", name, needs)
+        return NestedRule(max_work=max_work)
     if not model.attention:
         raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
     size = n_white(model)

@@ -37,7 +37,7 @@ from gamp_attention.denoisers.newton import (
     minimise_from,
     objective_derivatives,
 )
-from gamp_attention.denoisers.prox import MAX_STARTS, SAME_MINIMUM, factor_hessian, minimise_globally, search_points
+from gamp_attention.denoisers.prox import MAX_STARTS, SAME_MINIMUM, factor_hessian, minimise_globally, minimise_single_field, search_points
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
@@ -51,6 +51,7 @@ DECREASE = 0.1  # factor by which each step must reduce the Newton decrement
 LAST_STEP = 1e-2  # length of the last step, in units of the tolerance; the error is of the order of its square
 MAX_LAST_STEP = 1e-6  # upper bound of this length, relative to the size of minimizer and fields
 MIN_LAST_STEP = 1e-10  # lower bound of this length, relative to the same size
+END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
 TIE_STEP = 1e-9  # length of the last step in e towards a tie
 
 MAX_PANELS = 256  # maximum number of panels on the stack of a line
@@ -358,7 +359,7 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
 
 
 @inline_kernel
-def unresolved_minimum(nodes, track, a, b):
+def unresolved_minimum(nodes, track, top, a, b):
     """Return the largest of the last two Legendre coefficients of z on a panel [a, b].
 
     It is weighted by the largest density on the panel, and by the width if that is below 1.
@@ -370,8 +371,24 @@ def unresolved_minimum(nodes, track, a, b):
             for m in range(nodes.x.shape[0]):
                 coefficient += nodes.tail[s, m] * track.z[m, i]
             largest = max(largest, abs(coefficient))
+    if track.z.shape[1] == 1:
+        largest = max(largest, END_WEIGHT * _difference_at_ends(nodes, track, top))
     nearest = max(a, -b, 0.0)
     return largest * NORMAL * np.exp(-0.5 * nearest * nearest) * min(b - a, 1.0)
+
+
+@inline_kernel
+def _difference_at_ends(nodes, track, top):
+    """Return the largest difference, at both ends of a panel, of the polynomial through the nodes from the minimizer.
+
+    It is large if the minimum that was followed ceases to exist between the last node and the right end, or the minimum
+    of the left end before the first node. For more than one field this is not tested, as it is very improbable.
+    """
+    left, right = 0.0, 0.0
+    for m in range(nodes.x.shape[0]):
+        left += nodes.ends[0, m] * track.z[m, 0]
+        right += nodes.ends[1, m] * track.z[m, 0]
+    return max(abs(left - track.at_ends[top, 0, 0]), abs(right - track.at_ends[top, 1, 0]))
 
 
 @inline_kernel
@@ -406,6 +423,8 @@ class LineMoments(NamedTuple):
     response: np.ndarray  # (n, L, r, r) average of the almost-everywhere derivative −∂g_l/∂ω_l
     square: np.ndarray  # (n, L, L, r², r²) average of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
     jump: np.ndarray  # (n,) smallest squared jump of z on the line, inf if there is none
+    # (n,) sum over the panels of the change of g times the density of e, from end to end; if L r = 1, otherwise zero
+    boundary: np.ndarray
     work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
 
 
@@ -437,7 +456,7 @@ def line_averages(
     n, L, r = centres.shape
     token, matrix = (n, L, r), (n, L, r, r)
     shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
-    out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros((n, 3), dtype=np.int64)])
+    out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros(n), np.zeros((n, 3), dtype=np.int64)])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
@@ -467,6 +486,15 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
         _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
+@inline_kernel
+def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
+    """Find the global minimizer from the start z, in place."""
+    if z.shape[0] == 1:
+        minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws)
+    else:
+        minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+
+
 @sample_kernel
 def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
     """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
@@ -475,7 +503,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
     for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
         fill_field(c, grid[j], u, track.omega)
         assign(track.now, track.omega)
-        minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
+        _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[n_panels, 0] = grid[j]
@@ -501,7 +529,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
             assign(track.now, track.left)
             fill_field(c, cut, u, track.omega)
-            minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
+            _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
@@ -509,13 +537,13 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             divide_panel(track, top, cut, CUT_DEPTH)
             n_panels += 1
         elif divisible and (
-            unresolved_minimum(nodes, track, a, b) > tol[0]
+            unresolved_minimum(nodes, track, top, a, b) > tol[0]
             or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, a, b, ws) > tol[1])
         ):
             cut = 0.5 * (a + b)
             fill_field(c, cut, u, track.omega)
             assign(track.now, track.z[nodes.x.shape[0] // 2])
-            minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
+            _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
             work[1] += 1
             assign(track.left, track.now)
             assign(track.right, track.now)
@@ -546,6 +574,12 @@ def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
                 i = l * r + s
                 track.g[m, i] = acc
                 quadratic += 0.5 * weight * acc * (track.z[m, i] - c[i] - e * u[i])
+    if u.shape[0] == 1:
+        first, last = 0.0, 0.0
+        for m in range(n):
+            first += nodes.ends[0, m] * track.g[m, 0]
+            last += nodes.ends[1, m] * track.g[m, 0]
+        out.boundary[line] += NORMAL * (np.exp(-0.5 * b * b) * last - np.exp(-0.5 * a * a) * first)
     out.moreau[line] += moreau
     out.loss[line] += moreau - quadratic
     for l in range(L):
@@ -588,8 +622,8 @@ def integration_limit(tol: float) -> float:
 
 
 @lru_cache
-def first_panels(tol: float, n_nodes: int) -> np.ndarray:
-    """Return the ends of the first panels of a line, before any division.
+def first_panels(tol: float, n_nodes: int, odd: bool = False) -> np.ndarray:
+    """Return the ends of the first panels of a line, before any division; an odd number of panels if `odd`.
 
     The panels are so short that the rule integrates e² times the Gaussian density to 1/1000 of the tolerance. If the
     fields hardly change along a line, no other criterion would make them shorter, and averages in which large terms
@@ -598,14 +632,14 @@ def first_panels(tol: float, n_nodes: int) -> np.ndarray:
     end = integration_limit(tol)
     density = np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
     exact = float(erf(end / np.sqrt(2))) - end * density
-    n_panels = 2
+    n_panels = 3 if odd else 2
     while True:
         ends = np.linspace(-end, end, n_panels + 1)
         e, weight = legendre_panels(ends, n_nodes)
         second = float((weight * e**2 * np.exp(-0.5 * e**2)).sum() / np.sqrt(2 * np.pi))
         if abs(second - exact) <= max(1e-3 * tol, 1e-14):  # 1e-14 is the rounding error
             return ends
-        n_panels += 1
+        n_panels += 2 if odd else 1
 
 
 class WorkExceeded(ArithmeticError):

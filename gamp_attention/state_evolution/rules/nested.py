@@ -1,0 +1,349 @@
+"""Deterministic quadrature rule for samples with one field of the student and at most two numbers of the teacher.
+
+The white coordinates are the student's noise e and one or two coordinates of the teacher: its field f and, if labels
+are random, their noise (or a second field). Averages are nested: the innermost over e, along lines that are cut where
+the proximal map jumps (`lines`); then over the teacher's second coordinate; the outermost over f.
+
+Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
+and kinks of the labels (`breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
+together. A panel is accepted if the last two Legendre coefficients of all averages are below the tolerance, otherwise
+it is halved, which also resolves the points where jumps of the proximal map begin.
+
+On a line, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel [a, b],
+
+    u E[∂g/∂ω] = E[g e] + Σ_panels (φ(b) g(b) − φ(a) g(a)),
+
+so that it is as accurate as g where the curvature of the loss jumps. Test errors are nested averages over all
+coordinates (`average_error`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, tensor_grid
+from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms
+from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
+from gamp_attention.state_evolution.rules.lines import WorkExceeded, first_panels, integration_limit, line_averages
+from gamp_attention.state_evolution.rules.rule import Rule, component_channels
+
+PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
+LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
+INNER_TOL = 0.1  # tolerance of averages over the second coordinate, in the same unit and for the same reason
+MIN_DENSITY = 1e-2  # lower bound of the relative density by which tolerances are divided
+MAX_TOL = 1e-2  # upper bound of all tolerances
+MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
+PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
+SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the product of sizes
+MIN_DIRECTION = 1e-7  # smallest u, relative to the fields, at which integration by parts gives the derivative
+NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
+SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
+MAX_FINER = 5  # maximum number of smaller tolerances for the test error
+GOOD = 0.1  # error of the test error, in units of the requested error, below which no smaller tolerance is tried
+UNRESOLVED = 0.3  # smallest error of the test error, in units of the tolerance
+NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
+MIN_NEAR = 1e-9  # smallest width of such panels
+WORK_OF_LINE = 60  # typical number of proximal problems on one line
+N_LINES = 60  # typical number of panels' nodes along one coordinate of the teacher
+
+Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
+
+
+@dataclass(frozen=True)
+class NestedRule(Rule):
+    """Averages over a channel with one field of the student, at one of ten levels of accuracy.
+
+    Parameters
+    ----------
+    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
+    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
+    """
+
+    level: int = 0
+    max_work: float = np.inf
+    name: ClassVar[str] = "nested"
+    deterministic: ClassVar[bool] = True  # the error is estimated from successive levels
+    initial_tolerance: ClassVar[float] = 1e-4  # residual at which a first solution is accurate enough
+
+    @property
+    def tol(self) -> float:
+        """Tolerance of the panels, relative to the size of the averages."""
+        return 10.0 ** -(2 + self.level)
+
+    def finer(self) -> "NestedRule | None":
+        """Return the rule at the next level, or None at the last level."""
+        return replace(self, level=self.level + 1) if self.level + 1 < len(PANEL_NODES) else None
+
+    def at_level(self, level: int) -> "NestedRule":
+        """Return the rule at another level."""
+        return replace(self, level=level)
+
+    def for_stability(self) -> "NestedRule":
+        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
+        return replace(self, level=1, max_work=np.inf)
+
+    def work(self, n_white: int) -> float:
+        """Return the approximate number of proximal problems in an average."""
+        return WORK_OF_LINE * (1 + self.level) * N_LINES ** (n_white - 1)
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
+        """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
+        return [_NestedMoments(self, channel, squares).moments()]
+
+
+def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits", scale: np.ndarray) -> np.ndarray:
+    """Return the averages (K,) of functions of `n_coordinates` independent standard Gaussian coordinates.
+
+    Parameters
+    ----------
+    leaf : function of points (N, n_coordinates) and tolerances (N,), which returns values (N, K).
+    cuts : function of the first coordinates of points (N, j), which returns the N increasing arrays of breakpoints of
+        coordinate j; None if there are none.
+    limits : integration limits, quadrature rule and tolerance.
+    scale : (K,) size of each value, the unit of its tolerance; inf for values that are not tested.
+    """
+
+    def average(prefix: np.ndarray, tol: np.ndarray) -> np.ndarray:
+        coordinate, total = prefix.shape[1], np.zeros((len(prefix), len(scale)))
+        low = 0.0 if coordinate == 0 and limits.half else -limits.end
+        owner, a, b = _first_panels(cuts(prefix), len(prefix), low, limits)
+        for depth in range(MAX_HALVINGS + 1):
+            x, weight = _nodes_and_weights(a, b, limits.nodes)
+            of_node = np.repeat(owner, x.shape[1])
+            points = np.column_stack([prefix[of_node], x.ravel()])
+            relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
+            tol_inside = np.minimum(INNER_TOL * tol[of_node] / relative_density, MAX_TOL)
+            is_last = coordinate + 1 == n_coordinates
+            values = leaf(points, tol_inside / INNER_TOL) if is_last else average(points, tol_inside)
+            values = values.reshape(*x.shape, -1)
+            tail = np.abs(np.einsum("sm,pmk->psk", limits.nodes.tail, values)).max(axis=1) / scale
+            nearest = np.maximum(np.maximum(a, -b), 0)
+            tail = tail.max(axis=1) * np.exp(-0.5 * nearest**2) * np.minimum(b - a, 1)
+            accepted = (tail <= tol[owner]) | (depth == MAX_HALVINGS)
+            np.add.at(total, owner[accepted], np.einsum("pm,pmk->pk", weight[accepted], values[accepted]))
+            if accepted.all():
+                break
+            owner, a, b = owner[~accepted], a[~accepted], b[~accepted]
+            middle = 0.5 * (a + b)
+            owner, a, b = np.tile(owner, 2), np.concatenate([a, middle]), np.concatenate([middle, b])
+        return total * (2.0 if low == 0.0 else 1.0)
+
+    return average(np.zeros((1, 0)), np.array([limits.tol]))[0]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Accuracy of a nested average.
+
+    Attributes
+    ----------
+    tol : tolerance of a panel, relative to the size of the values.
+    half : True if the values are even, so that positive values of the first coordinate are enough.
+    n_nodes : number of Gauss-Legendre nodes of a panel.
+    """
+
+    tol: float
+    half: bool
+    n_nodes: int
+
+    @property
+    def end(self) -> float:
+        """Integration limit in standard deviations."""
+        return integration_limit(self.tol)
+
+    @property
+    def nodes(self) -> LegendreRule:
+        """Quadrature rule of a panel."""
+        return legendre_rule(self.n_nodes)
+
+
+def _first_panels(
+    cuts: list[np.ndarray] | None, n: int, low: float, limits: Limits
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the owner and both ends of the first panels of n intervals [low, limits.end], divided at the cuts."""
+    grid = first_panels(limits.tol, limits.n_nodes)
+    if low == 0.0:
+        grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
+    if cuts is None:
+        owner = np.repeat(np.arange(n), len(grid) - 1)
+        return owner, np.tile(grid[:-1], n), np.tile(grid[1:], n)
+    ends = [_merge(grid, points[(points > low) & (points < limits.end)]) for points in cuts]
+    owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
+    return owner, np.concatenate([row[:-1] for row in ends]), np.concatenate([row[1:] for row in ends])
+
+
+def _merge(grid: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """Return the increasing ends of panels: the cuts, and the grid without its inner points close to cuts."""
+    if len(cuts) == 0:
+        return grid
+    close = 0.25 * (grid[1] - grid[0])
+    far = np.abs(grid[:, None] - cuts).min(axis=1) > close
+    far[[0, -1]] = True
+    return np.unique(np.concatenate([grid[far], cuts]))
+
+
+def _nodes_and_weights(a: np.ndarray, b: np.ndarray, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes (P, n) of panels [a, b], and the quadrature weights times the density of N(0, 1)."""
+    half = 0.5 * (b - a)[:, None]
+    x = a[:, None] + half * (1 + rule.x)
+    return x, half * rule.weight * np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+
+
+@lru_cache(maxsize=256)
+def _label_cuts(model: Model, prefix: bytes, n_coordinates: int, coordinate: int) -> list[np.ndarray]:
+    """Return the breakpoints of the labels in a coordinate, for points given by their first coordinates.
+
+    Stored, because they do not depend on the overlaps.
+    """
+    given = np.frombuffer(prefix).reshape(-1, coordinate) if coordinate else np.zeros((1, 0))
+    others = NOISES if coordinate + 1 < n_coordinates else (0.0,)
+
+    def labels(other: float) -> list[np.ndarray]:
+        def function(number: np.ndarray, x: np.ndarray) -> np.ndarray:
+            white = np.full((len(x), n_coordinates), other)
+            white[:, :coordinate], white[:, coordinate] = given[number], x
+            return fields_and_terms(model, white)[1].params
+
+        return find_breakpoints(function, len(given))
+
+    first, *rest = map(labels, others)
+    for found in rest:  # points that move with the noise are no breakpoints of averages over the noise
+        first = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in zip(first, found, strict=True)]
+    return first
+
+
+def label_cuts(channel: Channel) -> Cuts:
+    """Return the breakpoints of the labels as a function for `nested_average`; none in the student's coordinate.
+
+    If the student's fields nearly follow from the teacher's, averages vary on a short scale next to a breakpoint in f,
+    where kinks of the loss meet kinks of the labels. An additional panel on each side of it has this width.
+    """
+    n, slope = channel.n_teacher, abs(channel.slope[0, 0, 0]) * np.sqrt(channel.model.coordinates.rho[0, 0, 0])
+    width = NEAR_WIDTHS * channel.root[0, 0, 0] / slope if slope > 0 else np.inf
+
+    def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
+        coordinate = prefix.shape[1]
+        if coordinate >= n:
+            return None
+        points = _label_cuts(channel.model, np.ascontiguousarray(prefix).tobytes(), n, coordinate)
+        if coordinate == 0 and MIN_NEAR < width < 1:
+            return [np.unique(np.concatenate([row, row - width, row + width])) for row in points]
+        return points
+
+    return cuts
+
+
+class _NestedMoments:
+    """One evaluation of the nested rule on a channel with L = r = 1 and one or two coordinates of the teacher."""
+
+    def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
+        n, overlaps = PANEL_NODES[rule.level], channel.overlaps
+        self.channel, self.squares, self.work_left = channel, squares, rule.max_work
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
+        self.metric = make_metric(overlaps.V)
+        self.direction = channel.root[:, :, 0]
+        # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
+        self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
+        size = np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max()
+        self.min_unit = 1e-10 * max(size, np.sqrt(overlaps.V.max()))
+        self.u = self.direction[0, 0]
+        self.has_direction = self.u > MIN_DIRECTION * size
+        self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
+
+    def moments(self) -> Moments:
+        """Return the averages over all coordinates."""
+        channel, n, t = self.channel, self.channel.n_teacher, self.channel.shape[2]
+        scale = self.scale()
+        values = nested_average(self.lines, label_cuts(channel), n, self.limits, scale)
+        g, with_noise, gg, response, moreau, loss = (float(v) for v in values[[0, 1, 2, 3, 4, 5]])
+        return Moments(
+            g=np.full((1, 1), 0.0 if self.limits.half else g),
+            with_noise=np.full((1, 1, 1), with_noise),
+            with_teacher=values[6 : 6 + t].reshape(1, 1, t),
+            gg=np.full((1, 1, 1), gg),
+            response=np.full((1, 1, 1), response),
+            square=values[-1].reshape(1, 1, 1, 1),
+            moreau=moreau,
+            loss=loss,
+        )
+
+    def scale(self) -> np.ndarray:
+        """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
+        channel, n = self.channel, self.channel.n_teacher
+        x, weight = gauss_hermite(PILOT_NODES)
+        values = self.lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL))
+        scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
+        force = np.sqrt(scale[2])  # size of g
+        self.unit = max(min(self.unit, force / self.metric.smallest), self.min_unit)  # z − ω = V g may be small
+        fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
+        scale[:2] = np.maximum(scale[:2], SMALL * force * np.array([1.0, fields[0]]))  # may vanish by symmetry
+        scale[6:-1] = np.maximum(scale[6:-1], SMALL * force * fields[1:])
+        # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
+        unit_of_squares = min(self.metric.smallest, 1e150) ** 2 / np.sqrt(self.limits.tol)
+        return np.append(scale[:-1] + 1e-300, unit_of_squares if self.squares else np.inf)
+
+    def lines(self, points: np.ndarray, tol: np.ndarray) -> np.ndarray:
+        """Return averages over e (N, 7 + t) at white coordinates of the teacher.
+
+        The columns are g, g ω̃, g², −∂g/∂ω, the Moreau envelope, ℓ(z), g y and (∂g/∂ω)².
+        """
+        channel = self.channel
+        y, terms = channel.teacher(points)
+        noise = channel.fields(y, np.zeros((len(y), 1, 1)))
+        tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
+        out = line_averages(
+            channel.loss, terms.params, noise + channel.overlaps.m, self.direction, self.metric, self.grid, self.nodes,
+            self.unit * LINE_TOL * tol, tol_square,
+        )  # fmt: skip
+        self.work_left -= out.work[:, :2].sum()
+        if self.work_left < 0:
+            raise WorkExceeded
+        g, g_e = out.g[:, 0, 0], out.g_e[:, 0, 0]
+        response = -(g_e + out.boundary) / self.u if self.has_direction else out.response[:, 0, 0, 0]
+        columns = (
+            g, g * noise[:, 0, 0] + g_e * self.u, out.gg[:, 0, 0, 0], response, out.moreau + terms.constant,
+            out.loss + terms.constant, *(g * y[:, 0, s] for s in range(y.shape[2])), out.square[:, 0, 0, 0, 0],
+        )  # fmt: skip
+        return np.column_stack(columns)
+
+
+def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
+    """Return the test error of a model with one field of the student, and its error.
+
+    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
+    last tolerance. Tolerances decrease until it is small compared with `rtol`.
+    """
+    tol = min(rtol, MAX_TOL)
+    value, error = _average_error(model, overlaps, tol), np.inf
+    for _ in range(MAX_FINER):
+        tol = 0.1 * tol
+        finer = _average_error(model, overlaps, tol)
+        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
+        if error <= GOOD * rtol * abs(value):
+            break
+    return value, error
+
+
+def _average_error(model: Model, overlaps: Overlaps, tol: float) -> float:
+    """Return the test error with a tolerance of each panel."""
+    total = 0.0
+    for probability, _, channel in component_channels(NestedRule(), model, overlaps):
+        errors = _errors_of(channel)
+        points = gauss_hermite(PILOT_NODES)[0]
+        size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0)
+        limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
+        average = nested_average(errors, label_cuts(channel), channel.n_white, limits, size + 1e-300)
+        total += probability * float(average[0])
+    return total
+
+
+def _errors_of(channel: Channel) -> Leaf:
+    """Return the test errors of samples as a function for `nested_average`."""
+    return lambda points, tol: channel.errors(points)[:, None]
