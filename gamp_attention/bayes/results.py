@@ -9,6 +9,7 @@ from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
 from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceLabels
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.results import Ended, Result, Status
 
@@ -102,7 +103,9 @@ class FreshSamples:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.model, self.rho, self.rule = model, model.coordinates.rho, rule
         self._white = np.empty(0)
-        if model.attention:
+        if isinstance(model.teacher, SequenceLabels):
+            self._white = gaussian_points(n_points, 3 * self.rho[:, :, 0].size + 2 * model.teacher.count, rng)
+        elif model.attention:
             size = self.rho[:, :, 0].size
             white = gaussian_points(n_points, 3 * size, rng)
             self._white = white.reshape(-1, 3, *self.rho.shape[:2])
@@ -117,6 +120,8 @@ class FreshSamples:
         ----------
         V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
         """
+        if isinstance(self.model.teacher, SequenceLabels):
+            return self._target_error(self.model.teacher, V, known)
         if not self.model.attention:
             return self._label_error(V, known)
         omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
@@ -126,6 +131,17 @@ class FreshSamples:
         differences = (self.model.teacher(first) - self.model.teacher(second)) ** 2
         noise = self.model.score_noise**2 * float(trace.sum())
         return float(0.5 * np.mean(np.sum(differences, axis=1) @ trace) / len(trace) + noise)
+
+    def _target_error(self, teacher: SequenceLabels, V: np.ndarray, known: np.ndarray) -> float:
+        """Return the mean square error of the posterior mean of a target, summed over its entries, with its noise."""
+        L, t, _ = V.shape
+        fields = self._white[:, : 3 * L * t].reshape(-1, 3, L, t)
+        omega = np.einsum("lab,nlb->nla", psd_root(known), fields[:, 0])
+        noise = self._white[:, 3 * L * t :].reshape(len(omega), 2, teacher.count)
+        first, second = (
+            teacher(omega + np.einsum("lab,nlb->nla", psd_root(V), fields[:, k]), noise[:, k - 1]) for k in (1, 2)
+        )
+        return float(0.5 * np.mean(np.sum((first - second) ** 2, axis=1)))
 
     def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
         """Return the mean square error of the posterior mean of a label."""
