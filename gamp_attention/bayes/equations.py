@@ -197,6 +197,15 @@ class Equations:
         means = np.array([np.abs(kind.prior.first) for kind in self.kinds]).max(axis=0)
         return self.channel.signless_columns & ~means.any()
 
+    def signs_are_free(self, known: np.ndarray) -> np.ndarray:
+        """Return the columns (t,) whose sign targets do not determine even if columns `known` (t,) are known."""
+        if not isinstance(self.channel, TeacherChannel):
+            return self.signless_columns() & ~known
+        L, t = self.rho.shape[:2]
+        signs = self.channel.flips[:, : L * t].reshape(-1, L, t)[:, 0]
+        keeping = signs[(signs[:, known] > 0).all(axis=1)]
+        return self.signless_columns() & (keeping < 0).any(axis=0)
+
     def has_zero_fixed_point(self) -> bool:
         """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)

@@ -71,9 +71,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     output = all_samples.output(V, known)
     averages = all_samples.input(alpha * output.hats)
     entropy = all_samples.free_entropy(alpha, V, output)
-    return Iterated(
-        averages.q * np.outer(~zero, ~zero), V, known, entropy, residual, n_iter, residual < 10 * FINE
-    )
+    return Iterated(averages.q * np.outer(~zero, ~zero), V, known, entropy, residual, n_iter, residual < 10 * FINE)
 
 
 def _step(equations: Equations, alpha: float, V: np.ndarray, known: np.ndarray, zero: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Results of Bayes-optimal state evolution, and the test error of the posterior mean on fresh samples."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,6 +89,43 @@ class BayesThresholds(Result):
             return [*rows, ["  hard", self.notes.get("hard", "nowhere")]]
         ends = [format_to_error(*pair) for pair in zip(self.hard, self.hard_error, strict=True)]
         return [*rows, ["  hard", " to ".join(ends)]]
+
+
+class RecoveryStage(NamedTuple):
+    """Columns of the teacher that Bayes-optimal message passing finds from the same α on.
+
+    Attributes
+    ----------
+    columns : numbers of the columns, from 0.
+    alpha, alpha_error : α above which their overlaps are not zero, and its error (95 %); 0 if targets determine their
+        signs, and infinite if they are never found.
+    """
+
+    columns: tuple[int, ...]
+    alpha: float
+    alpha_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class StagedThresholds(BayesThresholds):
+    """Thresholds of a teacher that is a function of the fields.
+
+    Attributes
+    ----------
+    stages : groups of columns that are found together, in the order of α, each with `columns`, `alpha` and
+        `alpha_error`; see `RecoveryStage`.
+    Others : as for `BayesThresholds`. Weak recovery is the first stage. Full recovery and hard phases are not computed.
+    """
+
+    stages: tuple[RecoveryStage, ...]
+
+    def _rows(self) -> Rows:
+        rows: Rows = [type(self).__name__]
+        for stage in self.stages:
+            columns = ", ".join(str(column) for column in stage.columns)
+            shown = format_to_error(stage.alpha, stage.alpha_error) if np.isfinite(stage.alpha) else "never"
+            rows.append([f"  column {columns} found from α =", shown])
+        return rows
 
 
 class FreshSamples:

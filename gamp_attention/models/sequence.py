@@ -77,7 +77,6 @@ class SequenceLabels:
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
 
-
     def keeps_targets(self, n_tokens: int, rank: int, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens leaves targets unchanged, or permutes their entries.
 

@@ -61,6 +61,8 @@ def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray) -> np.nda
     """
     n, (L, t, _) = len(seen), rho.shape
     posterior = channel.posterior(seen, np.zeros((n, L, t)), rho)
+    if posterior.halves is not None:
+        return np.trace(posterior.halves.second.mean(axis=0).reshape(n, L, t, L, t), axis1=2, axis2=4)
     mean = posterior.mean
     products = posterior.cov.reshape(n, L, t, L, t) + mean[:, :, :, None, None] * mean[:, None, None]
     return np.trace(products, axis1=2, axis2=4)

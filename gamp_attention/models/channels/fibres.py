@@ -195,10 +195,10 @@ def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
             damp = max(10 * damp, 1e-6)
             if damp > 1e6:
                 return False
+    solved = True
     for k in range(P):
-        if not abs(out[k] - y[k]) <= error[k]:
-            return False
-    return True
+        solved = solved and abs(out[k] - y[k]) <= error[k]
+    return solved
 
 
 @sample_kernel

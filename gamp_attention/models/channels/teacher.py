@@ -7,10 +7,10 @@ targets are divided by their standard deviations. `gamp_attention.models.channel
 The subsets of variables that are solved for are selected on random samples (`_select_subsets`):
 
 - If noise is added to all targets, the noise is solved for, which has one solution; its density is the likelihood.
-- Otherwise, and if this noise is weak, a subset is tested by solving for it from random starts, with the other variables
-  at their true values. Only subsets for which nearly all true values are found are used. The subset with the
-  largest effective number of points is first; further subsets are added until each variable is solved for
-  by some subset, so that a part of the fields that is nearly known can be drawn from its narrow prior.
+- Otherwise, and if this noise is weak, a subset is tested by solving for it from random starts, with the other
+  variables at their true values. Only subsets for which nearly all true values are found are used. The subset with the
+  largest effective number of points is first; further subsets are added until each variable is solved for by some
+  subset, so that a part of the fields that is nearly known can be drawn from its narrow prior.
 
 A posterior is a sum over K points for each subset. Points of a sample are a Sobol sequence with a random shift, so that
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
@@ -244,8 +244,8 @@ def teacher_channel(labels: SequenceLabels, rho: np.ndarray, known: tuple[int, .
 
     Raises
     ------
-    ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that its
-        targets determine is not the same everywhere; or its equations cannot be solved reliably.
+    ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that
+        its targets determine is not the same everywhere; or its equations cannot be solved reliably.
     """
     return _cached_channel(labels, rho.tobytes(), rho.shape, known)
 
@@ -347,7 +347,7 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
     values = evaluate_rows(h, v)
     flips = []
     for signs in product((1.0, -1.0), repeat=t):
-        for of_noise in (1.0, -1.0) if D > L * t else (1.0,):
+        for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
             flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
             with np.errstate(all="ignore"):
                 changed = evaluate_rows(h, flip * v)
@@ -363,12 +363,16 @@ def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray
         return channel
     slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
     noise_only = list(combinations(range(n_fields, D), p))
-    every = combinations(range(D), p)
     if comb(D, p) > MAX_SUBSETS:
         rng = np.random.default_rng(6)
-        every = iter({tuple(sorted(rng.choice(D, p, replace=False))) for _ in range(MAX_SUBSETS)})
+        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(MAX_SUBSETS)]
+        every = list(dict.fromkeys(tuple(map(int, draw)) for draw in draws))
+    else:
+        every = list(combinations(range(D), p))
     tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[:MAX_SUBSETS]]
-    noise = max((test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None)
+    noise = max(
+        (test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None
+    )
     if noise is not None and noise.effective > ENOUGH:
         return _with_subsets(channel, [noise])
     others = [_test(channel, chosen, slopes, rho, probes) for chosen in every]
