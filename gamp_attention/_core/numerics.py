@@ -84,3 +84,9 @@ def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
     spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+
+
+def project_psd(matrices: np.ndarray) -> np.ndarray:
+    """Return symmetric matrices with negative eigenvalues replaced by zero."""
+    values, vectors = np.linalg.eigh(matrices)
+    return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)

@@ -27,6 +27,7 @@ from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import channel_of, field_moments
+from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model, require_model
 
 # ‖Q‖² at the start, as a fraction of the prior's second moment
@@ -244,9 +245,30 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho = problem.variances(problem.second_moments)
+    if isinstance(problem.channel, TeacherChannel):
+        return _leading_direction(problem, problem.channel, rho, random)
     K = field_moments(problem.channel, problem.y, rho)
     h = posterior_weights(K, rho, problem.data.n_samples / d)
     if d <= t or not h.any():
         return None
     _, vectors = lowest_eigenvectors(problem.matrix, h, 1, t, random)
     return np.sqrt(d) * vectors[:t, :, 0].T if len(vectors) >= t else None
+
+
+def _leading_direction(
+    problem: AmpProblem, channel: TeacherChannel, rho: np.ndarray, random: np.random.Generator
+) -> np.ndarray | None:
+    """Return the lowest eigenvector (d, t), of norm √d, of the weights (1 − K)(1 + bK)⁻¹ of all fields of a sample.
+
+    K (L t, L t) are the posterior second moments of the fields. Only columns that are found first have large entries;
+    small random entries are added to the others, which grow once these are found.
+    """
+    n, (L, t, _), d = len(problem.y), rho.shape, problem.data.dim
+    K = channel.posterior(problem.y, np.zeros((n, L, t)), rho).cov
+    variances = np.diagonal(rho, axis1=1, axis2=2).reshape(L * t, 1, 1)
+    h = posterior_weights(K, variances, n / d)
+    if d <= t or not h.any():
+        return None
+    _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
+    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
+    return np.sqrt(d) * vectors[0] + noise if len(vectors) else None

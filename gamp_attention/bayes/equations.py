@@ -29,12 +29,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.numerics import project_psd, psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceLabels
 from gamp_attention.models.teachers import ClassLabels, SoftmaxTeacher, keeps_columns, keeps_order
 
 MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular
@@ -70,6 +72,8 @@ class Equations:
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
+        if isinstance(self.channel, TeacherChannel):
+            self.channel = self.channel.reseeded(int(rng.integers(1 << 62)))
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
@@ -110,11 +114,15 @@ class Equations:
         posterior = self.channel.posterior(y, omega, V)
         inverse = np.linalg.inv(V)
         g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
-        hats = np.einsum("nla,nlb->lab", g, g) / len(g)
+        other = g  # E[g gᵀ] = E[g otherᵀ]
+        if posterior.halves is not None:
+            g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
+        hats = np.einsum("nla,nlb->lab", g, other) / len(g)
+        hats = 0.5 * (hats + hats.transpose(0, 2, 1)) if posterior.halves is not None else hats
         L, t, _ = V.shape
         blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
-        squares = np.einsum("nla,lab,nlb->n", g, self.rho, g)
+        squares = np.einsum("nla,lab,nlb->n", g, self.rho, other)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
         pairs = np.stack([squares, squares - slopes])
         pairs = 0.5 * (pairs[:, : len(g) // 2] + pairs[:, len(g) // 2 :])  # means over a point and its mirror image
@@ -128,6 +136,8 @@ class Equations:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
+        if isinstance(self.channel, TeacherChannel):
+            hats = project_psd(hats * self.channel.coupled_columns)
         if self._classes:  # a common shift of all columns does not change the class
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
         return OutputAverages(hats, float(posterior.log_z.mean()))
@@ -168,12 +178,10 @@ class Equations:
         L, t = self.rho.shape[:2]
         V = self.rho
         omega, _, y = self.samples(V, np.zeros_like(V))
-        cov = self.channel.posterior(y, omega, V).cov.reshape(-1, L, t, L, t)
-        inverse = np.linalg.inv(V)
-        G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, cov, inverse, optimize=True)
-        for l in range(L):
-            G[:, l, :, l] -= inverse[l]
-        out = np.einsum("nlamb,nlcmd->lacmbd", G, G, optimize=True) / len(G)
+        posterior = self.channel.posterior(y, omega, V)
+        moments = [posterior.cov] * 2 if posterior.halves is None else list(posterior.halves.second)
+        G, other = (_linear_response(moment.reshape(-1, L, t, L, t), np.linalg.inv(V)) for moment in moments)
+        out = np.einsum("nlamb,nlcmd->lacmbd", G, other, optimize=True) / len(G)
         back = np.zeros((L, t, t, L, t, t))
         for kind in self.kinds:
             cov0 = kind.prior.second
@@ -182,9 +190,33 @@ class Equations:
         size = L * t * t
         return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())
 
+    def signless_columns(self) -> np.ndarray:
+        """Return the columns (t,) whose overlap q = 0 is preserved, since targets do not determine their sign."""
+        if not isinstance(self.channel, TeacherChannel):
+            return np.full(self.rho.shape[1], self.has_zero_fixed_point())
+        means = np.array([np.abs(kind.prior.first) for kind in self.kinds]).max(axis=0)
+        return self.channel.signless_columns & ~means.any()
+
+    def signs_are_free(self, known: np.ndarray) -> np.ndarray:
+        """Return the columns (t,) whose sign targets do not determine even if columns `known` (t,) are known."""
+        if not isinstance(self.channel, TeacherChannel):
+            return self.signless_columns() & ~known
+        L, t = self.rho.shape[:2]
+        signs = self.channel.flips[:, : L * t].reshape(-1, L, t)[:, 0]
+        keeping = signs[(signs[:, known] > 0).all(axis=1)]
+        return self.signless_columns() & (keeping < 0).any(axis=0)
+
     def has_zero_fixed_point(self) -> bool:
         """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
+
+
+def _linear_response(moments: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return G (n, L, t, L, t) of equation :eq:`bayes-weak` for second moments of the fields and inverses (L, t, t)."""
+    G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
+    for l in range(len(inverse)):
+        G[:, l, :, l] -= inverse[l]
+    return G
 
 
 def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
@@ -201,6 +233,9 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     tokens = np.arange(L)
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
     same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
+    if isinstance(model.teacher, SequenceLabels):
+        keeps = all(model.teacher.keeps_targets(L, t, order) for order in orders)
+        return bool(same_variances and L > 1 and keeps), False, False
     exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
     spread = law.teacher_cov
     isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))

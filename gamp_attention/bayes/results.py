@@ -1,6 +1,7 @@
 """Results of Bayes-optimal state evolution, and the test error of the posterior mean on fresh samples."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
 from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceLabels
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.results import Ended, Result, Status
 
@@ -89,6 +91,43 @@ class BayesThresholds(Result):
         return [*rows, ["  hard", " to ".join(ends)]]
 
 
+class RecoveryStage(NamedTuple):
+    """Columns of the teacher that Bayes-optimal message passing finds from the same α on.
+
+    Attributes
+    ----------
+    columns : numbers of the columns, from 0.
+    alpha, alpha_error : α above which their overlaps are not zero, and its error (95 %); 0 if targets determine their
+        signs, and infinite if they are never found.
+    """
+
+    columns: tuple[int, ...]
+    alpha: float
+    alpha_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class StagedThresholds(BayesThresholds):
+    """Thresholds of a teacher that is a function of the fields.
+
+    Attributes
+    ----------
+    stages : groups of columns that are found together, in the order of α, each with `columns`, `alpha` and
+        `alpha_error`; see `RecoveryStage`.
+    Others : as for `BayesThresholds`. Weak recovery is the first stage. Full recovery and hard phases are not computed.
+    """
+
+    stages: tuple[RecoveryStage, ...]
+
+    def _rows(self) -> Rows:
+        rows: Rows = [type(self).__name__]
+        for stage in self.stages:
+            columns = ", ".join(str(column) for column in stage.columns)
+            shown = format_to_error(stage.alpha, stage.alpha_error) if np.isfinite(stage.alpha) else "never"
+            rows.append([f"  column {columns} found from α =", shown])
+        return rows
+
+
 class FreshSamples:
     """Fields of pairs of fresh samples from one posterior, from which the test error of its mean is computed.
 
@@ -102,7 +141,9 @@ class FreshSamples:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.model, self.rho, self.rule = model, model.coordinates.rho, rule
         self._white = np.empty(0)
-        if model.attention:
+        if isinstance(model.teacher, SequenceLabels):
+            self._white = gaussian_points(n_points, 3 * self.rho[:, :, 0].size + 2 * model.teacher.count, rng)
+        elif model.attention:
             size = self.rho[:, :, 0].size
             white = gaussian_points(n_points, 3 * size, rng)
             self._white = white.reshape(-1, 3, *self.rho.shape[:2])
@@ -117,6 +158,8 @@ class FreshSamples:
         ----------
         V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
         """
+        if isinstance(self.model.teacher, SequenceLabels):
+            return self._target_error(self.model.teacher, V, known)
         if not self.model.attention:
             return self._label_error(V, known)
         omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
@@ -126,6 +169,17 @@ class FreshSamples:
         differences = (self.model.teacher(first) - self.model.teacher(second)) ** 2
         noise = self.model.score_noise**2 * float(trace.sum())
         return float(0.5 * np.mean(np.sum(differences, axis=1) @ trace) / len(trace) + noise)
+
+    def _target_error(self, teacher: SequenceLabels, V: np.ndarray, known: np.ndarray) -> float:
+        """Return the mean square error of the posterior mean of a target, summed over its entries, with its noise."""
+        L, t, _ = V.shape
+        fields = self._white[:, : 3 * L * t].reshape(-1, 3, L, t)
+        omega = np.einsum("lab,nlb->nla", psd_root(known), fields[:, 0])
+        noise = self._white[:, 3 * L * t :].reshape(len(omega), 2, teacher.count)
+        first, second = (
+            teacher(omega + np.einsum("lab,nlb->nla", psd_root(V), fields[:, k]), noise[:, k - 1]) for k in (1, 2)
+        )
+        return float(0.5 * np.mean(np.sum((first - second) ** 2, axis=1)))
 
     def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
         """Return the mean square error of the posterior mean of a label."""

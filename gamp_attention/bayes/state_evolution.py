@@ -10,6 +10,9 @@
    first set only, in growing intervals, so that they converge to the same fixed point.
 3. The difference of the two rules, or the spread of the random sets, gives the errors. If a set does not have the fixed
    point, as may happen at a threshold, the status is INACCURATE.
+
+For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.iteration`),
+so that unstable fixed points are not.
 """
 
 from collections.abc import Sequence
@@ -22,13 +25,19 @@ from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.iteration import FEW, iterate
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sequence import SequenceLabels
 from gamp_attention.results import ConvergenceError, Status
 
 BAYES_STARTS = ("uninformed", "informed")
 
 
+POINTS, FUNCTION_POINTS = 4096, 512  # default number of points, and the same for teachers that are functions
+MIN_POINTS = 64  # least number of points
+N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
+SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
 ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
 FIRST_REACH = 0.1  # half-width in log s of the first interval in which another random set is searched
 N_REACHES = 9  # number of intervals tried, each twice as wide as the last
@@ -61,7 +70,7 @@ def solve_bayes_state_evolution(
     alpha: float,
     init: str = "uninformed",
     *,
-    n_points: int = 4096,
+    n_points: int | None = None,
     n_replicas: int = 4,
     seed: int | np.random.Generator = 0,
 ) -> BayesStateEvolution:
@@ -74,6 +83,7 @@ def solve_bayes_state_evolution(
     init : "uninformed" for the stable fixed point of smallest overlap, which a run without information on the teacher
         reaches; "informed" for the stable fixed point of largest overlap, which a run from the teacher reaches.
     n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
+        If not given, 4096, and 512 for teachers of `sequence_model`, whose posteriors are sums over points themselves.
     n_replicas : number of independent sets of points, whose spread gives the errors.
     seed : seed or generator of the points.
 
@@ -99,6 +109,9 @@ def solve_bayes_state_evolution(
     [0.0, 0.6, 1.0]
     """
     check.choice("init", init, BAYES_STARTS)
+    if isinstance(require_model(model).teacher, SequenceLabels):
+        alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
+        return _iterate_replicas(model, alpha, init, *check_points(model, n_points, n_replicas), generator(seed))
     fixed_points = bayes_fixed_points(model, alpha, n_points=n_points, n_replicas=n_replicas, seed=seed)
     stable = [point for point in fixed_points if point.stable] or fixed_points
     return stable[0] if init == "uninformed" else stable[-1]
@@ -106,7 +119,7 @@ def solve_bayes_state_evolution(
 
 @ignore_float_errors
 def bayes_fixed_points(
-    model: Model, alpha: float, *, n_points: int = 4096, n_replicas: int = 4, seed: int | np.random.Generator = 0
+    model: Model, alpha: float, *, n_points: int | None = None, n_replicas: int = 4, seed: int | np.random.Generator = 0
 ) -> list[BayesStateEvolution]:
     """Compute all fixed points of Bayes-optimal state evolution.
 
@@ -137,6 +150,8 @@ def bayes_fixed_points(
     alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     rng = generator(seed)
+    if isinstance(model.teacher, SequenceLabels):
+        return _distinct([_iterate_replicas(model, alpha, init, n_points, n_replicas, rng) for init in BAYES_STARTS])
     curves = build_curves(model, n_points, n_replicas, rng)
     fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas if model.attention else 1)]
     if curves[0].equations.exact and not model.attention:
@@ -151,6 +166,35 @@ def bayes_fixed_points(
     return sorted(fixed_points, key=lambda point: float(np.trace(point.q)))
 
 
+def _iterate_replicas(
+    model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
+) -> BayesStateEvolution:
+    """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
+    runs = []
+    for _ in range(n_replicas):
+        few = Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, Equations(model, n_points, rng), alpha, init))
+    fresh = [FreshSamples(model, N_FRESH, rng) for _ in runs]
+    errors = np.array([samples.test_error(run.V, run.known) for samples, run in zip(fresh, runs, strict=True)])
+    q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
+    agree = len({bytes(np.diagonal(run.q) > 0) for run in runs}) == 1
+    status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
+    return BayesStateEvolution(
+        status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
+        q=q.mean(axis=0), q_error=_half_width(q), V=V.mean(axis=0), V_error=_half_width(V),
+        free_entropy=float(entropy.mean()), free_entropy_error=float(_half_width(entropy)),
+        test_error=float(errors.mean()), test_error_error=float(_half_width(errors)), stable=True, full=False,
+    )  # fmt: skip
+
+
+def _distinct(points: list[BayesStateEvolution]) -> list[BayesStateEvolution]:
+    """Return both fixed points, or the first of them if they agree within their errors."""
+    first, second = points
+    if (np.abs(first.q - second.q) <= first.q_error + second.q_error + SAME_OVERLAP).all():
+        return [first]
+    return sorted(points, key=lambda point: float(np.trace(point.q)))
+
+
 def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
     """Return one curve for each set of random points, or for a fine and a coarse rule if averages are integrals."""
     first = Curve(Equations(model, n_points, rng, FINE))
@@ -159,10 +203,12 @@ def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Ge
     return [first] + [Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
 
 
-def check_points(model: Model, n_points: int, n_replicas: int) -> tuple[int, int]:
+def check_points(model: Model, n_points: int | None, n_replicas: int) -> tuple[int, int]:
     """Return the sizes of averages over samples as integers, if they and the model are valid."""
     require_model(model)
-    n_points = check.integer("n_points", n_points, low=64)
+    if n_points is None:
+        n_points = FUNCTION_POINTS if isinstance(model.teacher, SequenceLabels) else POINTS
+    n_points = check.integer("n_points", n_points, low=MIN_POINTS)
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
     n_replicas = check.integer("n_replicas", n_replicas, low=2)

@@ -13,10 +13,12 @@ import numpy as np
 
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
-from gamp_attention.bayes.equations import Curve, Point, conjugates_diverge, ends_level
-from gamp_attention.bayes.results import BayesThresholds
+from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
+from gamp_attention.bayes.stages import find_stages
 from gamp_attention.bayes.state_evolution import build_curves, check_points
 from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceLabels
 
 MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
 LIMIT_STEP = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
@@ -35,7 +37,7 @@ class _Thresholds(NamedTuple):
 
 @ignore_float_errors
 def bayes_thresholds(
-    model: Model, *, n_points: int = 4096, n_replicas: int = 8, seed: int | np.random.Generator = 0
+    model: Model, *, n_points: int | None = None, n_replicas: int = 8, seed: int | np.random.Generator = 0
 ) -> BayesThresholds:
     """Compute the sample complexities of weak recovery, full recovery and the hard phase.
 
@@ -45,12 +47,13 @@ def bayes_thresholds(
     ----------
     model : problem whose teacher is estimated; its student and penalty have no effect.
     n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
+        If not given, 4096, and 512 for teachers of `sequence_model`.
     n_replicas : number of independent sets of points, whose spread gives the errors.
     seed : seed or generator of the points.
 
     Returns
     -------
-    BayesThresholds
+    BayesThresholds; for teachers of `sequence_model` a `StagedThresholds`, with the α at which each column is found.
 
     Raises
     ------
@@ -64,6 +67,9 @@ def bayes_thresholds(
     (0.17, 0.5, None)
     """
     n_points, n_replicas = check_points(model, n_points, n_replicas)
+    if isinstance(model.teacher, SequenceLabels):
+        rng = generator(seed)
+        return _staged([Equations(model, n_points, rng) for _ in range(n_replicas)])
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]
@@ -89,6 +95,18 @@ def bayes_thresholds(
         weak_recovery=float(_value(weak, exact)), weak_recovery_error=float(_error(weak, exact)),
         full_recovery=float(_value(full, exact)), full_recovery_error=float(_error(full, exact)),
         hard=hard, hard_error=hard_error, notes=notes,
+    )  # fmt: skip
+
+
+def _staged(replicas: list[Equations]) -> StagedThresholds:
+    """Return the thresholds of a teacher that is a function of the fields."""
+    stages = find_stages(replicas)
+    notes = dict.fromkeys(("full_recovery", "hard"), "not computed for teachers that are functions of the fields")
+    if not stages[0].alpha:
+        notes["weak_recovery"] = "0: any number of samples gives some overlap"
+    return StagedThresholds(
+        weak_recovery=stages[0].alpha, weak_recovery_error=stages[0].alpha_error, full_recovery=float("nan"),
+        full_recovery_error=float("nan"), hard=None, hard_error=None, notes=notes, stages=tuple(stages),
     )  # fmt: skip
 
 

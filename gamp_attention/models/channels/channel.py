@@ -9,6 +9,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 
+class Halves(NamedTuple):
+    """Moments of a posterior that was computed from random points, separately for two independent sets of points.
+
+    Products of a moment of the first set and a moment of the second have no bias from the number of points.
+    """
+
+    mean: np.ndarray  # (2, N, L, t)
+    second: np.ndarray  # (2, N, L t, L t) second moments
+
+
 class Posterior(NamedTuple):
     """Posterior of the fields of N samples.
 
@@ -19,6 +29,7 @@ class Posterior(NamedTuple):
     cov: np.ndarray  # (N, L t, L t)
     log_z: np.ndarray  # (N,) log of ∫ N(u; ω, V) P(y | u) du; without noise, up to terms that do not depend on ω and V
     misfit: np.ndarray | None = None  # (N,) posterior mean of the sum of squares of the noise, if it is Gaussian
+    halves: Halves | None = None  # only if the posterior was computed from random points of each sample
 
 
 class Channel(Protocol):

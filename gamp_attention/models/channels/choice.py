@@ -6,7 +6,9 @@ from gamp_attention._core import check
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.noiseless import PlaneChannel, SignChannel, hidden_fields
 from gamp_attention.models.channels.noisy import LABEL_CHANNELS, ScoreChannel
+from gamp_attention.models.channels.teacher import teacher_channel
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sequence import SequenceLabels
 
 
 def channel_of(model: Model) -> Channel:
@@ -22,10 +24,12 @@ def channel_of(model: Model) -> Channel:
     L, t = model.n_tokens, model.teacher_rank
     if model.is_mixture:
         raise check.fail("model", type(model).__name__, "tokens without classes")
+    if isinstance(model.teacher, SequenceLabels):
+        return teacher_channel(model.teacher, model.coordinates.rho)
     if not model.attention:
         label_channel = LABEL_CHANNELS.get(type(model.teacher))
         if label_channel is None:
-            needs = "labels of the package: LinearLabels, LogisticLabels, ClassLabels or IntensityLabels"
+            needs = "LinearLabels, LogisticLabels, ClassLabels, IntensityLabels, or a teacher of sequence_model"
             raise check.fail("model.teacher", type(model.teacher).__name__, needs)
         return label_channel(model.teacher, (L, t))
     if model.score_noise:
@@ -57,6 +61,8 @@ def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray) -> np.nda
     """
     n, (L, t, _) = len(seen), rho.shape
     posterior = channel.posterior(seen, np.zeros((n, L, t)), rho)
+    if posterior.halves is not None:
+        return np.trace(posterior.halves.second.mean(axis=0).reshape(n, L, t, L, t), axis1=2, axis2=4)
     mean = posterior.mean
     products = posterior.cov.reshape(n, L, t, L, t) + mean[:, :, :, None, None] * mean[:, None, None]
     return np.trace(products, axis1=2, axis2=4)

@@ -1,0 +1,178 @@
+"""Weak recovery in stages, for teachers that are functions of the fields: some columns are found before others.
+
+If the signs of all columns can be changed at unchanged targets, q = 0 is a fixed point of state evolution. Without
+information, it becomes unstable at the α of the first stage. The eigenmatrix of the unstable direction shows which
+columns U appear. The other columns stay at zero overlap, since their signs are still unknown, until the overlaps of the
+first are large enough: the second stage is at the α at which the fixed point with only U becomes unstable, and so on.
+
+At a fixed point in which columns U vanish, a small overlap δq of them changes in one iteration by
+
+    δq̂_l = α Σ_m E[G_lm δq_m G_lmᵀ],   G_lm = ρ_l⁻¹ E[u_l u_mᵀ | y, ω] ρ_m⁻¹ − δ_lm ρ_l⁻¹   (columns U only),
+
+where the posterior has ω_l = 0 and V_l = ρ_l for the columns U, and the overlaps of the fixed point for the others. The
+fixed points are parametrised by the size of the conjugates q̂ of the found columns, as in `bayes.equations`: the size
+determines V, and V determines α and the growth of δq, so that no iteration in α is needed.
+"""
+
+import numpy as np
+
+from gamp_attention._core.numerics import half_width
+from gamp_attention.bayes.equations import Equations
+from gamp_attention.bayes.results import RecoveryStage
+from gamp_attention.models.channels.teacher import TeacherChannel
+
+FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
+N_SECANT = 6  # number of steps that refine the size at which a stage begins
+SHAPE_STEPS, SHAPE_CHANGE = 20, 1e-3  # maximum number of iterations of the shape, and their end
+PART = 0.1  # weight in the unstable direction above which a column belongs to a stage, relative to the largest
+MIN_SIGMAS = 4.0  # standard errors above which E[u | y] is not zero, and an instability is real
+
+
+def find_stages(replicas: list[Equations]) -> list[RecoveryStage]:
+    """Return the stages in which columns are found, in the order of α, from independent sets of samples."""
+    t = replicas[0].rho.shape[1]
+    known = _with_mean(replicas, np.zeros(t, dtype=bool))
+    stages = [RecoveryStage(tuple(np.nonzero(known)[0].tolist()), 0.0, 0.0)] if known.any() else []
+    while not known.all():
+        alphas, columns = _next_stage(replicas, known)
+        if not np.isfinite(alphas).all():
+            rest = tuple(np.nonzero(~known)[0].tolist())
+            return [*stages, RecoveryStage(rest, np.inf, np.nan)]
+        after = _with_mean(replicas, known | np.isin(np.arange(t), columns))
+        columns = tuple(np.nonzero(after & ~known)[0].tolist())
+        stages.append(RecoveryStage(columns, float(alphas.mean()), float(half_width(alphas))))
+        known = after
+    return stages
+
+
+def _with_mean(replicas: list[Equations], known: np.ndarray) -> np.ndarray:
+    """Return `known` (t,) with the columns of which E[u | y] is not zero once the columns `known` have some overlap.
+
+    Such columns are found together with the known columns. The expectation is tested by products of two independent
+    estimates, with half of the variance of the known columns explained; columns whose sign is a symmetry are skipped.
+    """
+    while not known.all():
+        products = []
+        for equations in replicas:
+            explained = 0.5 * equations.rho * np.outer(known, known)
+            omega, _, y = equations.samples(equations.rho - explained, explained)
+            halves = equations.channel.posterior(y, omega, equations.rho - explained).halves
+            assert halves is not None
+            products.append((halves.mean[0] * halves.mean[1]).sum(axis=1))
+        values = np.concatenate(products)
+        error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        more = known | (values.mean(axis=0) > MIN_SIGMAS * error)
+        more &= known | ~replicas[0].signs_are_free(known)
+        if (more == known).all():
+            break
+        known = more
+    return known
+
+
+def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the α (replicas,) at which a further column is found, infinite if there is none, and these columns."""
+    unknown = np.nonzero(~known)[0]
+    if not known.any():
+        maps = [_growth_map(equations, None, unknown) for equations in replicas]
+        value, left, right = _leading(np.mean(maps, axis=0))
+        rates = np.array([float(np.real(left @ m @ right)) for m in maps])  # to first order in the noise of the maps
+        spread = rates.std(ddof=1) / np.sqrt(len(rates))
+        if not value > MIN_SIGMAS * spread:
+            return np.full(len(replicas), np.inf), ()
+        return 1 / value - (rates - value) / value**2, _columns_of(right, replicas[0], unknown)
+    alphas, columns = list[float](), tuple[int, ...]()
+    for equations in replicas:
+        alpha, direction = _find_instability(equations, known, unknown)
+        alphas.append(alpha)
+        if direction is not None:
+            columns = _columns_of(direction, equations, unknown)
+    return np.array(alphas), columns
+
+
+def _leading(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the largest eigenvalue of a map, and its left and right eigenvectors, of product 1."""
+    values, vectors = np.linalg.eig(growth)
+    k = int(np.argmax(np.real(values)))
+    left = np.linalg.pinv(vectors)[k]
+    return float(np.real(values[k])), left, vectors[:, k]
+
+
+def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray) -> tuple[int, ...]:
+    L, k = len(equations.rho), len(unknown)
+    weight = np.abs(np.diagonal(np.real(direction).reshape(L, k, k).sum(axis=0)))
+    return tuple(unknown[weight > PART * weight.max()].tolist())
+
+
+def _growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
+    """Return the linear map of a small overlap of columns `unknown` in one iteration at α = 1.
+
+    `known` (L, t, t) are the covariances of ω; None if there is no information.
+    """
+    rho, channel = equations.rho, equations.channel
+    assert isinstance(channel, TeacherChannel)
+    known = np.zeros_like(rho) if known is None else known
+    omega, _, y = equations.samples(rho - known, known)
+    halves = channel.posterior(y, omega, rho - known).halves
+    assert halves is not None
+    (L, t), k = rho.shape[:2], len(unknown)
+    inverse = np.linalg.inv(rho[:, unknown[:, None], unknown])
+    responses = []
+    for second in halves.second:
+        moments = second.reshape(-1, L, t, L, t)[:, :, unknown][:, :, :, :, unknown]
+        G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
+        for l in range(L):
+            G[:, l, :, l] -= inverse[l]
+        responses.append(G)
+    out = np.einsum("nlamb,nlcmd->lacmbd", *responses, optimize=True) / len(omega)
+    back = np.zeros((L, k, k, L, k, k))
+    for kind in equations.kinds:
+        prior = kind.prior.second[unknown[:, None], unknown]
+        both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
+        back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
+    size = L * k * k
+    return back.reshape(size, size) @ out.reshape(size, size)
+
+
+def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarray) -> tuple[float, np.ndarray | None]:
+    """Return the α at which the fixed point with columns `known` only becomes unstable, and the unstable direction."""
+    shape = np.linalg.inv(equations.rho) * np.outer(known, known)
+
+    def evaluate(x: float) -> tuple[float, float, np.ndarray]:
+        """Return log(α · growth), α and the direction at conjugates of size exp(x)."""
+        nonlocal shape
+        size = np.inf
+        for _ in range(SHAPE_STEPS):
+            averages = equations.input(np.exp(x) * shape)
+            hats = equations.output(averages.V, averages.known).hats * np.outer(known, known)
+            size = float(np.einsum("lab,lba->", hats, equations.rho)) / (len(hats) * int(known.sum()))
+            if not size > 0:
+                return -np.inf, np.inf, np.empty(0)
+            change = float(np.abs(hats / size - shape).max())
+            shape = hats / size
+            if change < SHAPE_CHANGE:
+                break
+        value, _, right = _leading(_growth_map(equations, averages.known, unknown))
+        alpha = float(np.exp(x)) / size
+        return float(np.log(max(alpha * value, 1e-300))), alpha, right
+
+    low, high = float(np.log(FIRST)), float(np.log(LAST))
+    x, before = low, None
+    while x < high:
+        now = evaluate(x)
+        if now[0] > 0:
+            break
+        x, before = x + LOG_STEP, (x, now)
+    else:
+        return np.inf, None
+    if before is None:
+        return now[1], now[2]
+    ends = [(before[0], before[1]), (x, now)]
+    for _ in range(N_SECANT):
+        (a, at_a), (b, at_b) = ends
+        part = np.clip(at_a[0] / (at_a[0] - at_b[0]), 0.1, 0.9) if np.isfinite(at_a[0]) else 0.5
+        middle = a + part * (b - a)
+        at = evaluate(middle)
+        ends = [(middle, at), ends[1]] if at[0] < 0 else [ends[0], (middle, at)]
+    (_, at_a), (_, at_b) = ends
+    part = at_a[0] / (at_a[0] - at_b[0]) if np.isfinite(at_a[0]) else 0.5
+    return at_a[1] + part * (at_b[1] - at_a[1]), at_b[2]

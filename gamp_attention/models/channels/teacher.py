@@ -1,0 +1,437 @@
+"""Channel of any teacher that can be traced: posteriors of the fields by sums over points of the teacher's fibres.
+
+The variables of a sample are its fields u (L, t) and the random numbers ξ that the teacher receives. Targets that are
+always positive are replaced by their logarithms, so that a softmax close to 0 or 1 keeps its information, and all
+targets are divided by their standard deviations. `gamp_attention.models.channels.fibres` computes the posterior.
+
+The subsets of variables that are solved for are selected on random samples (`_select_subsets`):
+
+- If noise is added to all targets, the noise is solved for, which has one solution; its density is the likelihood.
+- Otherwise, and if this noise is weak, a subset is tested by solving for it from random starts, with the other
+  variables at their true values. Only subsets for which nearly all true values are found are used. The subset with the
+  largest effective number of points is first; further subsets are added until each variable is solved for by some
+  subset, so that a part of the fields that is nearly known can be drawn from its narrow prior.
+
+A posterior is a sum over K points for each subset. Points of a sample are a Sobol sequence with a random shift, so that
+errors of different samples are independent, and include all images under the changes of sign that leave the targets
+unchanged, so that symmetries hold exactly. Two shifts give two independent halves: products of averages over the halves
+have no bias from the finite number of points, except a bias of the ratio of sums of order 1/K.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import combinations, product
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from gamp_attention._core import check
+from gamp_attention._core.expressions import Graph, Program
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import inside_cube
+from gamp_attention.models.channels.channel import Channel, Halves, Posterior
+from gamp_attention.models.channels.fibres import FibreProgram, count_found, fibre_program, fill_moments
+from gamp_attention.models.sequence import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+
+MAX_FIELDS = 6  # maximum number of fields L t
+MAX_VARIABLES = 24  # maximum number of fields and random numbers
+N_NODES = 64  # default number of points for each subset, before solutions are multiplied by signs
+N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
+N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
+SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
+
+# Analysis of a teacher on random samples
+N_PROBES = 256
+N_TRIALS = 32  # number of samples from which the effective number of points is computed
+MAX_SUBSETS = 500  # maximum number of subsets that are tested
+POSITIVE_AT = (1.0, 3.0, 10.0)  # standard deviations of samples at which targets with a logarithm are not negative
+RANK_ERROR = 1e-9  # singular values of the Jacobian below this, relative to the largest, count as zero
+MIN_SAME_RANK = 0.98  # least fraction of samples with the most frequent rank
+MIN_FOUND = 0.98  # least fraction of samples whose true variables are found
+ENOUGH = 0.2  # effective fraction of points above which a subset of noise is used alone
+TARGET_ERROR, ROUNDING = 1e-7, 1e-13  # allowed difference from a target: absolute, and of a number before its logarithm
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherChannel:
+    """Observation model of `SequenceLabels`, for teachers that can be traced.
+
+    Attributes
+    ----------
+    labels : label model of the samples.
+    shape : shape (L, t) of the fields.
+    used : indices of the random numbers on which targets depend.
+    fibre, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
+    logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
+    subsets, affine : (s, p) variables that are solved for, and (s,) whether targets are affine in them.
+    flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
+    spread : (D,) standard deviations of the variables.
+    found : fraction of random samples whose true variables were found when they were solved for.
+    known : columns whose fields are observed in addition to the targets.
+    n_nodes, seed : number of points for each subset, and the seed of their shifts.
+    """
+
+    labels: SequenceLabels
+    shape: tuple[int, int]
+    used: tuple[int, ...]
+    fibre: FibreProgram = field(repr=False)
+    h: Program = field(repr=False)
+    logarithm: np.ndarray
+    scale: np.ndarray
+    subsets: np.ndarray
+    affine: np.ndarray
+    flips: np.ndarray
+    spread: np.ndarray
+    found: float
+    known: tuple[int, ...] = ()
+    n_nodes: int = N_NODES
+    seed: int = 0
+
+    jumps = False
+
+    @property
+    def n_noise(self) -> int:
+        """Number of random numbers that the teacher receives for each sample."""
+        return self.labels.count
+
+    @property
+    def noise(self) -> float:
+        """0 without noise, else NaN: noise enters the teacher in any way."""
+        return float("nan") if self.used else 0.0
+
+    @property
+    def n_seen(self) -> int:
+        """Number of entries of a target."""
+        return len(self.scale)
+
+    @property
+    def even(self) -> bool:
+        """True if the sign of each column can be changed without a change of targets, so that E[u | y] = 0."""
+        return bool(self.signless_columns.all())
+
+    @property
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign can be changed, alone or with others and with the noise, at unchanged targets."""
+        L, t = self.shape
+        return np.asarray((self.flips[:, : L * t].reshape(-1, L, t) < 0).all(axis=1).any(axis=0))
+
+    @property
+    def coupled_columns(self) -> np.ndarray:
+        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
+        L, t = self.shape
+        signs = self.flips[:, : L * t].reshape(-1, L, t)
+        of_columns = signs[(signs == signs[:, :1]).all(axis=(1, 2))][:, 0]
+        return np.asarray((of_columns[:, :, None] * of_columns[:, None, :] > 0).all(axis=0))
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """Return targets and known fields (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
+        return np.concatenate([self.labels(u, white), u[:, :, list(self.known)].reshape(len(u), -1)], axis=1)
+
+    def seen(self, observed: np.ndarray) -> np.ndarray:
+        """Return the targets (N, P)."""
+        return observed.reshape(len(observed), -1)
+
+    def with_noise(self, noise: float) -> Channel:
+        """Raise ValueError: the noise of any teacher cannot be learnt."""
+        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
+
+    def reseeded(self, seed: int) -> "TeacherChannel":
+        """Return the channel with other points."""
+        return replace(self, seed=seed)
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields, with the moments of two independent halves of the points."""
+        n, (L, t) = len(y), self.shape
+        mean, second, log_z, _ = self._moments(y, omega, V)
+        if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
+            log_z = log_z - np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
+        means, seconds = mean[:, :, : L * t], second[:, :, : L * t, : L * t]
+        average = means.mean(axis=0)
+        crossed = means[0][:, :, None] * means[1][:, None, :]
+        covariance = seconds.mean(axis=0) - 0.5 * (crossed + crossed.transpose(0, 2, 1))
+        halves = Halves(means.reshape(2, n, L, t), seconds)
+        return Posterior(average.reshape(n, L, t), covariance, log_z, None, halves)
+
+    def effective_points(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return the effective number of points (n,) of the posteriors, and the number of points of a sample."""
+        return self._moments(y, omega, V)[3], len(self.subsets) * self._nodes(1).shape[1]
+
+    def _moments(
+        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return moments (2, n, D) and (2, n, D, D) of two halves of the points, log Z and effective numbers (n,)."""
+        n, (L, t), D = len(y), self.shape, self.fibre.n_variables
+        transformed, error = self._transform(y)
+        centre = np.zeros((n, D))
+        centre[:, : L * t] = omega.reshape(n, -1)
+        cov = np.eye(D)
+        cov[: L * t, : L * t] = 0
+        for l in range(L):
+            cov[l * t : (l + 1) * t, l * t : (l + 1) * t] = V[l]
+        mean, second = np.empty((2, n, D)), np.empty((2, n, D, D))
+        log_z, effective, count = np.empty(n), np.empty(n), np.empty(n)
+        nodes = self._nodes(n)
+        prior = _free_priors(cov, self.subsets, nodes.shape[1])
+        fill_moments(
+            self.fibre, transformed, error, centre, nodes, *prior, self.subsets, self.affine, _starts(D),
+            N_STARTS, SPREAD * self.spread, mean, second, log_z, effective, count,
+        )  # fmt: skip
+        lost = ~np.isfinite(mean).all(axis=(0, 2))
+        if lost.any():  # no point of the fibre was found: the sample is treated as if it had no target
+            mean[:, lost], log_z[lost] = centre[lost], 0.0
+            second[:, lost] = cov + centre[lost, :, None] * centre[lost, None, :]
+        return mean, second, log_z, effective
+
+    def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
+        out = np.array(y, dtype=float)
+        error = np.full(out.shape, TARGET_ERROR)
+        positive = np.maximum(out[:, self.logarithm], np.finfo(float).tiny)
+        error[:, self.logarithm] += ROUNDING / positive
+        out[:, self.logarithm] = np.log(positive)
+        return out / self.scale, error
+
+    def _nodes(self, n: int) -> np.ndarray:
+        """Return standard normal points (n, K, D); those with even and odd indices are independent."""
+        D, F = self.fibre.n_variables, len(self.flips)
+        if self.subsets.shape[1] == D:
+            return np.zeros((n, 2, D))
+        size = max(self.n_nodes // (2 * F), 1)
+        shifts = np.random.default_rng(self.seed).random((n, 1, 2, D))
+        cube = (_sobol(size, D)[None, :, None, :] + shifts) % 1.0
+        points = ndtri(inside_cube(cube)).reshape(n, 1, 2 * size, D)
+        return np.ascontiguousarray((points * self.flips[None, :, None, :]).reshape(n, -1, D))
+
+
+@lru_cache(maxsize=16)
+def _sobol(n_points: int, dim: int) -> np.ndarray:
+    """Return the first points (n_points, dim) of the Sobol sequence."""
+    from scipy.stats import qmc
+
+    return qmc.Sobol(dim, scramble=False).random_base2(int(np.ceil(np.log2(n_points))))[:n_points]
+
+
+def _starts(D: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((N_FIRST_STARTS, D))
+
+
+def _free_priors(
+    cov: np.ndarray, subsets: np.ndarray, n_nodes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return roots, inverse, precisions and constants of `fill_moments` for the prior covariance (D, D)."""
+    D = len(cov)
+    roots, precisions, constants = np.zeros((2, len(subsets), D, D))[0], np.zeros((len(subsets), D, D)), []
+    normalisation = np.linalg.slogdet(2 * np.pi * cov)[1]
+    for s, chosen in enumerate(subsets):
+        free = np.setdiff1d(np.arange(D), chosen)
+        part, places = cov[np.ix_(free, free)], np.ix_(free, free)
+        roots[s][places] = psd_root(part) if len(free) else part
+        precisions[s][places] = np.linalg.inv(part)
+        constants.append(np.log(n_nodes) + 0.5 * (normalisation - np.linalg.slogdet(2 * np.pi * part)[1]))
+    return np.ascontiguousarray(roots), np.linalg.inv(cov), precisions, np.array(constants)
+
+
+def teacher_channel(labels: SequenceLabels, rho: np.ndarray, known: tuple[int, ...] = ()) -> TeacherChannel:
+    """Return the channel of a function of the fields, with subsets of variables selected on random samples.
+
+    Parameters
+    ----------
+    labels : the label model.
+    rho : (L, t, t) prior covariances of the fields.
+    known : columns whose fields are observed in addition to the targets.
+
+    Raises
+    ------
+    ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that
+        its targets determine is not the same everywhere; or its equations cannot be solved reliably.
+    """
+    return _cached_channel(labels, rho.tobytes(), rho.shape, known)
+
+
+@lru_cache(maxsize=64)
+def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...], known: tuple[int, ...]) -> Any:
+    rho = np.frombuffer(content).reshape(shape)
+    (L, t), rng = rho.shape[:2], np.random.default_rng(2)
+    if labels.program is None:
+        raise check.fail("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
+    if L * t > MAX_FIELDS:
+        raise check.fail("model", f"L t = {L * t} fields of the teacher", f"at most {MAX_FIELDS}")
+    used = _used_noise(labels.program, L * t)
+    D = L * t + len(used)
+    if D > MAX_VARIABLES:
+        raise check.fail("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
+    spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
+    probes = _draw(rho, len(used), N_PROBES, rng)
+    h, logarithm, scale = _transformed(labels.program, used, probes, [l * t + a for l in range(L) for a in known])
+    compiled = _differentiate(h, D)
+    fibre = fibre_program(compiled, len(scale), D)
+    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
+    bare = TeacherChannel(
+        labels=labels, shape=(L, t), used=used, fibre=fibre, h=h, logarithm=logarithm, scale=scale,
+        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), flips=_find_flips(h, (L, t), spread),
+        spread=spread, found=1.0, known=known,
+    )  # fmt: skip
+    return _select_subsets(bare, rho, probes)
+
+
+def _used_noise(program: Program, n_fields: int) -> tuple[int, ...]:
+    inputs = {arguments[0] for name, *arguments in program.reduced().code if name == "input"}
+    return tuple(sorted(i - n_fields for i in inputs if i >= n_fields))
+
+
+def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return n random samples of the variables (n, D)."""
+    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((n, *rho.shape[:2])))
+    return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
+
+
+def _transformed(
+    program: Program, used: tuple[int, ...], probes: np.ndarray, known: list[int]
+) -> tuple[Program, np.ndarray, np.ndarray]:
+    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`."""
+    D = probes.shape[1]
+    n_fields = D - len(used)
+    graph = Graph(D)
+    inputs = [*graph.inputs[:n_fields], *[graph.constant(0.0)] * (program.n_inputs - n_fields)]
+    for place, number in enumerate(used):
+        inputs[n_fields + number] = graph.inputs[n_fields + place]
+    results = graph.include(program, inputs) + [graph.inputs[i] for i in known]
+    raw = graph.program(results)
+    with np.errstate(all="ignore"):
+        values = [evaluate_rows(raw, size * probes) for size in POSITIVE_AT]
+    logarithm = (values[0] > 0).all(axis=0) & np.all([(v >= 0).all(axis=0) for v in values], axis=0)
+    results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
+    scale = evaluate_rows(graph.program(results), probes).std(axis=0)
+    scale[scale == 0] = 1.0
+    scaled = [graph.apply("mul", k, graph.constant(1 / size)) for k, size in zip(results, scale, strict=True)]
+    return graph.program(scaled), logarithm, scale
+
+
+def _differentiate(h: Program, D: int) -> Program:
+    """Return the program of h (P,) and its Jacobian (P, D), row by row."""
+    graph = Graph(D)
+    results = graph.include(h, graph.inputs)
+    return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
+
+
+def _read_inputs(program: Program) -> list[frozenset[int]]:
+    """Return the inputs on which each result of a program depends."""
+    read: list[frozenset[int]] = []
+    for name, *arguments in program.code:
+        if name in ("input", "constant"):
+            read.append(frozenset(arguments if name == "input" else ()))
+        else:
+            read.append(frozenset().union(*(read[k] for k in arguments)))
+    return [read[k] for k in program.outputs]
+
+
+def _common_rank(jacobians: np.ndarray) -> int:
+    """Return the rank of Jacobians (N, P, D); ValueError if it differs between samples."""
+    values = np.linalg.svd(jacobians, compute_uv=False)
+    ranks = np.sum(values > RANK_ERROR * np.maximum(values[:, :1], np.finfo(float).tiny), axis=1)
+    rank = int(np.bincount(ranks).argmax())
+    same = float(np.mean(ranks == rank))
+    if same < MIN_SAME_RANK:
+        got = f"a rank of the Jacobian that is {rank} for {same:.0%} of random samples only"
+        needs = "targets that determine the same number of fields for all samples, for example by noise on each target"
+        raise check.fail("model.teacher", got, needs)
+    return rank
+
+
+def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
+    """Return the changes of sign (F, D) of columns and of all noise under which h does not change."""
+    (L, t), D = shape, len(spread)
+    v = spread * np.random.default_rng(4).standard_normal((16, D))
+    values = evaluate_rows(h, v)
+    flips = []
+    for signs in product((1.0, -1.0), repeat=t):
+        for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
+            flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
+            with np.errstate(all="ignore"):
+                changed = evaluate_rows(h, flip * v)
+            if np.abs(changed - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+                flips.append(flip)
+    return np.array(flips)
+
+
+def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
+    """Return the channel with the subsets of variables that are solved for; see the description of the module."""
+    D, p, n_fields = probes.shape[1], channel.subsets.shape[1], rho[:, :, 0].size
+    if p == 0:
+        return channel
+    slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
+    noise_only = list(combinations(range(n_fields, D), p))
+    if comb(D, p) > MAX_SUBSETS:
+        rng = np.random.default_rng(6)
+        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(MAX_SUBSETS)]
+        every = list(dict.fromkeys(tuple(map(int, draw)) for draw in draws))
+    else:
+        every = list(combinations(range(D), p))
+    tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[:MAX_SUBSETS]]
+    noise = max(
+        (test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None
+    )
+    if noise is not None and noise.effective > ENOUGH:
+        return _with_subsets(channel, [noise])
+    others = [_test(channel, chosen, slopes, rho, probes) for chosen in every]
+    valid = sorted((test for test in others if test.found >= MIN_FOUND), key=lambda test: -test.effective)
+    if not valid:
+        best = max((test.found for test in others), default=0.0)
+        got = f"a teacher for which the fields of at most {best:.0%} of random samples were found from their targets"
+        raise check.fail("model.teacher", got, f"at least {MIN_FOUND:.0%}, or noise on each target")
+    selected = [valid[0] if noise is None else noise]
+    for test in valid:
+        if not set(test.chosen) <= {i for other in selected for i in other.chosen}:
+            selected.append(test)
+    return _with_subsets(channel, selected)
+
+
+class _Test(NamedTuple):
+    """Outcome of `_test`."""
+
+    chosen: tuple[int, ...]
+    affine: bool
+    found: float  # fraction of samples whose true variables are found
+    effective: float  # median effective number of points, as a fraction of the number of points
+
+
+def _test(
+    channel: TeacherChannel, chosen: tuple[int, ...], slopes: list[frozenset[int]], rho: np.ndarray, probes: np.ndarray
+) -> _Test:
+    """Return how well a subset of variables can be solved for."""
+    D, P = probes.shape[1], len(channel.scale)
+    jacobian = [slopes[k * D + i] for k in range(P) for i in chosen]
+    affine = not any(read & set(chosen) for read in jacobian)
+    out = evaluate_rows(_differentiate(channel.h, D), probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
+    values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
+    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < RANK_ERROR:
+        return _Test(chosen, affine, 0.0, 0.0)
+    one = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)])
+    y = _targets_of(one, probes)
+    transformed, error = one._transform(y)
+    found = np.zeros(len(probes), dtype=bool)
+    count_found(one.fibre, transformed, error, probes, one.subsets[0], affine, _starts(D), SPREAD * one.spread, found)
+    if found.mean() < MIN_FOUND:
+        return _Test(chosen, affine, float(found.mean()), 0.0)
+    few = slice(N_TRIALS)
+    effective, count = one.effective_points(y[few], np.zeros((len(y[few]), *rho.shape[:2])), rho)
+    return _Test(chosen, affine, float(found.mean()), float(np.median(effective)) / count)
+
+
+def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
+    """Return targets and known fields (N, P) of variables (N, D)."""
+    L, t = channel.shape
+    noise = np.zeros((len(variables), channel.n_noise))
+    noise[:, list(channel.used)] = variables[:, L * t :]
+    return channel.observe(variables[:, : L * t].reshape(-1, L, t), noise)
+
+
+def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
+    return replace(
+        channel,
+        subsets=np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1),
+        affine=np.array([test.affine for test in tests]),
+        found=min(test.found for test in tests),
+    )
