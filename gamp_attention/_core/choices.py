@@ -4,5 +4,6 @@ STARTS = ("semantic", "positional", "random")  # starts of all solvers, named af
 RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are
 RULES = ("auto", "split", "nested", "lines", "sobol")  # quadrature rules of state evolution
 RESPONSES = ("stein", "derivative")  # formulas for V̂
-DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods whose trajectories are predicted
+DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods on given data whose trajectories are predicted
+ONLINE = "online"  # gradient descent on samples that are drawn from a model for a single step
 SOLVERS = ("SE", "GAMP", "GD")  # solvers of the cells of a sweep

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import DESCENTS
+from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
@@ -153,8 +153,9 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
 
 
 USED_BY = {
-    "lr": DESCENTS, "momentum": ("momentum", "nesterov"), "batch": ("sgd",), "damping": ("gamp", "survey"),
-    "parisi": ("survey",), "jumps": ("survey",),
+    "lr": (*DESCENTS, ONLINE), "momentum": ("momentum", "nesterov"), "batch": ("sgd", ONLINE),
+    "damping": ("gamp", "survey"), "parisi": ("survey",), "jumps": ("survey",), "one_sample": (ONLINE,),
+    "spherical": (ONLINE,),
 }  # fmt: skip
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch
@@ -171,20 +172,27 @@ class DescentMethod:
     steps : step sizes η_0, η_1, …; the last is repeated.
     momentum : μ, in [0, 1).
     nesterov : True for Nesterov's method.
-    batch : fraction of the data that is drawn at random at every step to estimate ∇R.
+    batch : fraction of the data that is drawn at random at every step to estimate ∇R; for "online" the number of new
+        samples in units of α d.
+    one_sample : True if the samples of a batch are used one after the other, in steps of size η/(batch α d).
+    spherical : True if the columns of Q are rescaled to ‖Q_a‖² = d after every step.
     """
 
     steps: tuple[float, ...]
     momentum: float = 0.0
     nesterov: bool = False
     batch: float = 1.0
+    one_sample: bool = False
+    spherical: bool = False
 
     def lr(self, t: int) -> float:
         """Return the step size η_t."""
         return self.steps[min(t, len(self.steps) - 1)]
 
 
-def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None) -> DescentMethod:
+def descent_method(
+    method: str, lr: Any, momentum: Any = None, batch: Any = None, one_sample: Any = None, spherical: Any = None
+) -> DescentMethod:
     """Return the method of a given name, after checking its settings; None stands for the default of a setting."""
     if check.ndim("lr", lr) == 1:
         if len(lr) == 0:
@@ -192,7 +200,12 @@ def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None
         steps = tuple(check.real(f"lr[{t}]", step, low=0, strict=True) for t, step in enumerate(lr))
     else:
         steps = (check.real("lr", lr, low=0, strict=True),)
-    require_unused(method, momentum=momentum, batch=batch)
+    require_unused(method, momentum=momentum, batch=batch, one_sample=one_sample, spherical=spherical)
+    if method == ONLINE:
+        size = check.real("batch", BATCH if batch is None else batch, low=0, strict=True)
+        single = check.flag("one_sample", False if one_sample is None else one_sample)
+        on_sphere = check.flag("spherical", False if spherical is None else spherical)
+        return DescentMethod(steps, batch=size, one_sample=single, spherical=on_sphere)
     if method in ("momentum", "nesterov"):
         momentum = check.real("momentum", MOMENTUM if momentum is None else momentum, low=0, high=1)
         if momentum == 1:

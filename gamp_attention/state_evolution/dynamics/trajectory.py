@@ -6,7 +6,8 @@ For gradient descent the equations hold without assumptions on the landscape, be
 Cheng and Montanari, 2021). The fields depend on the forces of earlier steps, and the weights on the weights of earlier
 steps, through responses: averages of derivatives along the sampled paths (`descent_paths`, `field_paths`,
 `weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives, and
-its loop (`message_paths`) is T times cheaper.
+its loop (`message_paths`) is T times cheaper. Gradient descent on new samples at every step has no memory at all
+(`online_paths`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import DESCENTS
+from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
@@ -33,6 +34,7 @@ from gamp_attention.state_evolution.dynamics.descent_paths import (
 )
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
+from gamp_attention.state_evolution.dynamics.online_paths import follow_online, require_norms, require_ridge
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unknown, start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
@@ -121,6 +123,8 @@ def trajectory(
     lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
+    one_sample: bool | None = None,
+    spherical: bool | None = None,
     n_iter: int = 20,
     n_paths: int = 4096,
     n_replicas: int = 8,
@@ -133,7 +137,8 @@ def trajectory(
     Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory, see `follow_survey`.
     Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
-    the asymptotic risk.
+    the asymptotic risk. Gradient descent on new samples follows eq. :eq:`online`, at a cost that is linear in the
+    number of iterations.
 
     Parameters
     ----------
@@ -143,7 +148,8 @@ def trajectory(
         is NaN, as in results of descents, message passing starts from the same V as `run_gamp`, and survey propagation
         from the V of `initial_survey`. It always starts from the U of `initial_survey`.
     method : "gamp"; "survey", the iteration of `survey_step` with a fixed Parisi parameter; "gd", "momentum" (heavy
-        ball), "nesterov"; or "sgd", with random minibatches at every step.
+        ball), "nesterov"; "sgd", with random minibatches of the data at every step; or "online", in which every
+        iteration draws batch·alpha·d samples that were never seen before (needs the ridge).
     damping : for "gamp" and "survey" only: the step β in (0, 1], or a sequence with a step for each iteration, whose
         last entry is repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for
         "survey" 0.4.
@@ -153,10 +159,16 @@ def trajectory(
     lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes. For penalties other than the
         ridge the steps are proximal, Q ← prox(Q − lr ∇f(Q)), without momentum. By default 0.15.
     momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
-    batch : for "sgd" only: fraction of the data in (0, 1] that is drawn at every step. By default 0.1.
+    batch : for "sgd": fraction of the data in (0, 1] that is drawn at every step. For "online": number of new samples
+        in each iteration, in units of alpha·d; positive, may exceed 1. By default 0.1.
+    one_sample : for "online" only: whether the samples of an iteration are used one after the other, each in a step of
+        size lr/(batch·alpha·d). For d → ∞ this is a system of ordinary differential equations; `lr` remains the
+        training time of an iteration. By default False.
+    spherical : for "online" only: whether the columns of Q are rescaled to ‖Q_a‖² = d at the start and after every
+        step. By default False.
     n_iter : number of iterations T.
-    n_paths : number of sampled paths of each replica, even. In mixtures each component has its fraction of them, or a
-        minimum number if that is larger.
+    n_paths : number of sampled paths of each replica, even; for "online" number of points of the fields, best a power
+        of two. In mixtures each component has its fraction of them, or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes; a path needs 2 (T + 1)(T + 2)(L r)².
     seed : an integer or a numpy Generator.
@@ -187,16 +199,19 @@ def trajectory(
     """
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
+    check.choice("method", method, ("gamp", "survey", *DESCENTS, ONLINE))
+    require_unused(
+        method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi, jumps=jumps,
+        one_sample=one_sample, spherical=spherical,
+    )  # fmt: skip
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    enough = min_paths(model, n_iter)
+    enough = min_paths(model, 0 if method == ONLINE else n_iter)
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
     check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
-    check.choice("method", method, ("gamp", "survey", *DESCENTS))
-    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi, jumps=jumps)
     rng = generator(seed)
     if method in ("gamp", "survey"):
         damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
@@ -215,12 +230,18 @@ def trajectory(
             return _trajectory_of_messages(
                 model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
             )
-    descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch)
+    descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
     if descent.momentum and not model.penalty.quadratic:
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
         raise check.fail("method", method, needs)
-    _require_memory(model, n_iter, n_paths, max_memory)
     start = start_law(model, init, needs_V=False)
+    if method == ONLINE:
+        require_ridge(model.penalty)
+        require_norms(model, start, descent)
+        with _finite(model):
+            runs = [follow_online(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
+        return _trajectory_of_descents(method, runs, start.V.shape)
+    _require_memory(model, n_iter, n_paths, max_memory)
     with _finite(model):
         runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
     return _trajectory_of_descents(method, runs, start.V.shape)

@@ -91,10 +91,7 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
         return _on_grids(model, overlaps) if model.attention else average_error(model, overlaps, SLOPE_RTOL)[0]
 
     here, step = value(at), DIFFERENCE
-    sides = [
-        [value(at + shift) - here for shift in side * step * np.eye(len(at))]
-        for side in (1, -1)
-    ]
+    sides = [[value(at + shift) - here for shift in side * step * np.eye(len(at))] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step
 
 

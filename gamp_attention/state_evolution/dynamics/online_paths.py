@@ -1,0 +1,226 @@
+"""Single-pass stochastic gradient descent for d → ∞: every step uses samples that were never seen before.
+
+A fresh sample is independent of the weights, so that its fields have no memory, z = m + ω̃, and the noises of different
+steps are independent. The state is the distribution of the weights at one time, and the cost is linear in the number
+of steps. Eq. :eq:`online`.
+
+A step of size η on a batch of b α d samples changes a coordinate x of the weights, with eigenvalues γ, positions τ and
+teacher π, by
+
+    η (−λ x + Σ_l [m̂_l τ_l + γ_l θ̂_l π + γ_l Γ_l x] + ζ),   cov(ζ) = (1/b) Σ_l γ_l q̂_l,
+
+in which m̂, θ̂, Γ and q̂ are averages over the fields at this time (`OnlineFields`). This map is linear in (x, τ, π), so
+their second moments contain everything (`OnlineWeights`). If the samples of a batch are used one after the other, in
+steps of size η/(b α d) for the loss of one sample, the moments obey ordinary differential equations, in which the noise
+contributes (η/b) Σ_l γ_l q̂_l per unit of training time (Saad and Solla, 1995).
+"""
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.choices import ONLINE
+from gamp_attention._core.quadrature import gaussian_points
+from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.models.model import Component, Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
+from gamp_attention.state_evolution.dynamics.field_paths import component_paths
+from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.equations.channel import (
+    fields_and_terms,
+    n_white,
+    select_sources,
+    student_noise_law,
+    teacher_size,
+)
+from gamp_attention.state_evolution.equations.weights import drift, overlaps_of_moments
+
+# Relative and absolute tolerance of the differential equations: far below the errors of averages over sampled points
+RTOL, ATOL = 1e-6, 1e-9
+
+
+class OnlineFields:
+    """Averages over the fields of a fresh sample in one component of a mixture, on points that are drawn once.
+
+    Parameters
+    ----------
+    component : the component, with its probability and sources.
+    n_points : number of points of all components.
+    rng : generator of the points.
+    """
+
+    def __init__(self, component: Component, n_points: int, rng: np.random.Generator) -> None:
+        self.probability, self.sources, self.model = component
+        n, known = component_paths(component, n_points, 0), teacher_size(self.model)
+        white = gaussian_points(n, n_white(self.model), rng)
+        self._white = white[:, known:].reshape(n, self.model.n_tokens, self.model.rank)
+        self.y, self.terms = fields_and_terms(self.model, white[:, :known])
+
+    def draw(self, overlaps: Overlaps) -> np.ndarray:
+        """Return the fields z = m + ω̃ (n, L, r) at given overlaps of all sources."""
+        now = select_sources(overlaps, self.sources)
+        slope, root = student_noise_law(self.model, now)
+        given_teacher = np.einsum("lat,nlt->nla", slope, self.y)
+        return now.m + given_teacher + np.einsum("lab,nlb->nla", root, self._white)
+
+    def losses(self, overlaps: Overlaps) -> np.ndarray:
+        """Return the losses of the points (n,) at given overlaps, constants included."""
+        value, _, _ = sample_derivatives(self.model.loss, self.terms.params, self.draw(overlaps))
+        return value + self.terms.constant
+
+    def forces(self, alpha: float, overlaps: Overlaps) -> DescentForces:
+        """Return the averages that drive the weights at given overlaps, at one time: s = t only."""
+        model, n, z = self.model, len(self.y), self.draw(overlaps)
+        value, slope, hess = sample_derivatives(model.loss, self.terms.params, z)
+        L, r = model.n_tokens, model.rank
+        blocks = hess.mean(axis=0).reshape(L, r, L, r)
+        response = -alpha * blocks[np.arange(L), :, np.arange(L)]
+        theta = -alpha * np.einsum("nla,nlt->lat", slope, self.y) / n
+        theta -= response @ select_sources(overlaps, self.sources).theta
+        return DescentForces(
+            m=-alpha * slope.mean(axis=0),
+            theta=theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True),
+            q=alpha * np.einsum("nla,nlb->lab", slope, slope)[None] / n,
+            response=response[None],
+            loss=alpha * float(np.mean(value + self.terms.constant)),
+            test_error=float(np.mean(model.task.errors(z, self.y, self.terms))),
+        )
+
+
+class OnlineWeights:
+    """Second moments of (x, τ, π) in each of the K classes of coordinates, at one time, for the ridge penalty.
+
+    Parameters
+    ----------
+    model : the model.
+    start : second moments of (x⁰, τ, π).
+    method : step sizes, batch, and whether steps use single samples and keep the norms of the columns.
+
+    Attributes
+    ----------
+    moments : (K, r + S + t, r + S + t) second moments.
+    """
+
+    def __init__(self, model: Model, start: StartLaw, method: DescentMethod) -> None:
+        self.model, self.method, self._V = model, method, start.V
+        self.moments = self._normalised(start.moments) if method.spherical else start.moments.copy()
+
+    def overlaps(self, moments: np.ndarray | None = None) -> Overlaps:
+        """Return the overlaps at the present moments, or at given moments."""
+        r, moments = self.model.rank, self.moments if moments is None else moments
+        return overlaps_of_moments(self.model, moments[:, :r, :r], moments[:, :r, r:], self._V)
+
+    def penalty(self) -> float:
+        """Return E[r(x)] per coordinate."""
+        return 0.5 * self.model.lam * float(self._squares(self.moments).sum())
+
+    def step(self, forces: DescentForces, lr: float) -> None:
+        """Take one step of size η on a batch."""
+        rates, noise = self._rates(forces)
+        r, move = self.model.rank, np.eye(rates.shape[2]) + np.zeros_like(self.moments)
+        move[:, :r] += lr * rates
+        moments = move @ self.moments @ np.swapaxes(move, 1, 2)
+        moments[:, :r, :r] += lr**2 / self.method.batch * noise
+        self.moments = self._normalised(moments) if self.method.spherical else moments
+
+    def velocity(self, moments: np.ndarray, forces: DescentForces, lr: float) -> np.ndarray:
+        """Return the change of the moments per unit of training time when samples are used one after the other."""
+        rates, noise = self._rates(forces)
+        r, change = self.model.rank, np.zeros_like(moments)
+        change[:, :r] = rates @ moments
+        change = change + np.swapaxes(change, 1, 2)
+        change[:, :r, :r] += lr / self.method.batch * noise
+        if self.method.spherical:  # the columns are rescaled such that their norms do not change
+            shrink = np.zeros(moments.shape[1])
+            shrink[:r] = 0.5 * self._squares(change) / self._squares(moments)
+            change -= shrink[:, None] * moments + moments * shrink
+        return change
+
+    def _rates(self, forces: DescentForces) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean change of x per unit of time, as coefficients of (x, τ, π), and b times the noise."""
+        gamma, r = self.model.coordinates.gamma, self.model.rank
+        on_weights = np.einsum("kl,lab->kab", gamma, forces.response[0]) - self.model.lam * np.eye(r)
+        rates = np.concatenate([on_weights, drift(gamma, forces.m, forces.theta)], axis=2)
+        return rates, np.einsum("kl,lab->kab", gamma, forces.q[0])
+
+    def _squares(self, moments: np.ndarray) -> np.ndarray:
+        """Return the squared norms (r,) of the columns per coordinate, ‖Q_a‖²/d."""
+        r = self.model.rank
+        return np.einsum("k,kaa->a", self.model.coordinates.weight, moments[:, :r, :r])
+
+    def _normalised(self, moments: np.ndarray) -> np.ndarray:
+        """Return the moments after the columns are rescaled to ‖Q_a‖² = d."""
+        scale = np.ones(moments.shape[1])
+        scale[: self.model.rank] /= np.sqrt(self._squares(moments))
+        return scale[:, None] * moments * scale
+
+
+def require_ridge(penalty: Any) -> None:
+    """Raise ValueError unless the penalty is a ridge."""
+    if not penalty.quadratic:
+        name = type(penalty).__name__
+        raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' is for the ridge penalty only")
+
+
+def require_norms(model: Model, start: StartLaw, method: DescentMethod) -> None:
+    """Raise ValueError if columns of weights that are zero are to be rescaled to a given norm."""
+    r = model.rank
+    if method.spherical and not (np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, :r, :r]) > 0).all():
+        raise check.fail("init", "a column of zeros", "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False")
+
+
+def follow_online(
+    model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_points: int,
+    rng: np.random.Generator,
+) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
+    """Return overlaps and losses after every batch, from one set of points of the fields. Eq. :eq:`online`."""
+    fields = [OnlineFields(component, n_points, rng) for component in model.components]
+    weights = OnlineWeights(model, start, method)
+    states, losses = list[Overlaps](), list[MeanLosses]()
+
+    def forces_at(overlaps: Overlaps) -> DescentForces:
+        if not all(np.isfinite(getattr(overlaps, name)).all() for name in ("q", "m", "theta")):
+            raise FloatingPointError("the overlaps are not finite numbers")
+        return sum_forces(model, fields, [part.forces(alpha, overlaps) for part in fields])
+
+    def record(forces: DescentForces) -> None:
+        states.append(weights.overlaps())
+        losses.append(MeanLosses(forces.loss + weights.penalty(), forces.test_error))
+
+    if method.one_sample:
+        record(forces_at(weights.overlaps()))
+        for lr, steps in groupby(method.lr(t) for t in range(n_iter)):
+            for moments in _integrate(weights, forces_at, lr, len(list(steps))):
+                weights.moments = moments
+                record(forces_at(weights.overlaps()))
+        return states, losses
+    for t in range(n_iter + 1):
+        forces = forces_at(weights.overlaps())
+        record(forces)
+        if t < n_iter:
+            weights.step(forces, method.lr(t))
+    return states, losses
+
+
+def _integrate(
+    weights: OnlineWeights, forces_at: Callable[[Overlaps], DescentForces], lr: float, n_iter: int
+) -> np.ndarray:
+    """Return the moments (n_iter, K, ·, ·) after training times η, 2 η, …, by the method of Dormand and Prince."""
+    from scipy.integrate import solve_ivp  # imported here because it takes long to load
+
+    shape = weights.moments.shape
+
+    def velocity(_: float, flat: np.ndarray) -> np.ndarray:
+        moments = flat.reshape(shape)
+        return weights.velocity(moments, forces_at(weights.overlaps(moments)), lr).ravel()
+
+    times = lr * np.arange(1, n_iter + 1)
+    solution = solve_ivp(velocity, (0, times[-1]), weights.moments.ravel(), t_eval=times, rtol=RTOL, atol=ATOL)
+    if not solution.success:
+        raise FloatingPointError(solution.message)
+    return solution.y.T.reshape(-1, *shape)
