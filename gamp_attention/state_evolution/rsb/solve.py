@@ -1,0 +1,265 @@
+"""Stationary points of the free energy with k steps of replica symmetry breaking, with errors by refinement.
+
+The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Parisi parameters y_j, and m and θ unless they
+vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
+
+1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
+2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
+   shortened until the residual decreases.
+3. Steps 2 on finer and finer grids give the errors: the change of a number from one resolution to the next
+   (`refine_levels`).
+4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gamp_attention.results import Status
+from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
+
+DAMPING = 0.5  # step of an iteration of the map
+DAMPED_STEPS = 12  # number of damped iterations before Newton steps
+NEWTON_STEPS = 40  # maximum number of Newton steps
+DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
+MAX_MOVE = 0.5  # largest change of an unknown in a step
+SHORTEST = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
+SLOW = 0.3  # ratio of successive residuals above which the Jacobian is computed again
+SAFETY = 1.5  # error in units of the change by the last refinement
+MEMORY = 0.05  # weight of the change by the refinement before the last
+FLOOR = 1e-10  # smallest relative error of a number, from rounding
+FIRST_TOL, TOL = 1e-3, 0.02  # residual on the coarsest grids; residual in units of the requested accuracy
+MAX_RESOLUTION = 6  # number of refinements
+
+
+class Problem(Protocol):
+    """An output channel with its weights."""
+
+    @property
+    def weights(self) -> BrokenWeights:
+        """Input channel."""
+
+    @property
+    def signs(self) -> np.ndarray:
+        """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
+
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
+        """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
+
+
+class BrokenPoint(NamedTuple):
+    """Overlaps, Parisi parameters and conjugates, with the residual of the equations in the unknowns."""
+
+    levels: Levels
+    parisi: np.ndarray
+    hats: LevelHats
+    residual: float
+
+
+class BrokenSolution(NamedTuple):
+    """Solution on the finest grids, its numbers and their errors.
+
+    Attributes
+    ----------
+    status : CONVERGED, INACCURATE, MAX_ITER or NONFINITE.
+    point : overlaps, Parisi parameters and conjugates.
+    energy, energy_error : F, the training loss per coordinate.
+    error : errors of the unknowns (see `Packing`), relative for logarithms.
+    relative_error : largest of these errors and of the relative error of F.
+    n_iter : number of evaluations of the output channel.
+    resolution : resolution of the finest grids.
+    path : points of the search.
+    message : explanation if the status is not CONVERGED.
+    """
+
+    status: Status
+    point: BrokenPoint
+    energy: float
+    energy_error: float
+    error: np.ndarray
+    relative_error: float
+    n_iter: int
+    resolution: int
+    path: list[Levels]
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Conversion between overlaps with Parisi parameters and the vector of unknowns.
+
+    The vector is log V, log q_0, log(q_j − q_{j−1}), m and θ in units of √q_k if they are free, and log y_j if free.
+
+    Attributes
+    ----------
+    signs : (L,) signs of m of the tokens.
+    k : number of steps.
+    m, theta : whether m and θ are free; otherwise they are zero.
+    parisi : fixed Parisi parameters, or None if they are free.
+    """
+
+    signs: np.ndarray
+    k: int
+    m: bool
+    theta: bool
+    parisi: np.ndarray | None = None
+
+    def pack(self, levels: Levels, parisi: np.ndarray) -> np.ndarray:
+        """Return the unknowns; NaN if an overlap is not positive."""
+        unit = np.sqrt(levels.q[-1, 0])
+        parts = [np.log([levels.V[0], levels.q[0, 0], *levels.gaps[:, 0]])]
+        parts += [levels.m[:1] * self.signs[0] / unit] if self.m else []
+        parts += [levels.theta[:1] / unit] if self.theta else []
+        return np.concatenate([*parts, np.log(parisi) if self.parisi is None else []])
+
+    def unpack(self, x: np.ndarray) -> tuple[Levels, np.ndarray]:
+        """Return overlaps and Parisi parameters of a vector."""
+        k, one = self.k, np.ones(len(self.signs))
+        q = np.cumsum(np.exp(x[1 : k + 2]))
+        rest, unit = list(x[k + 2 :]), np.sqrt(q[-1])
+        m = rest.pop(0) * unit if self.m else 0.0
+        theta = rest.pop(0) * unit if self.theta else 0.0
+        parisi = np.exp(np.array(rest)) if self.parisi is None else self.parisi
+        return Levels(q[:, None] * one, m * self.signs, theta * one, np.exp(x[0]) * one), parisi
+
+
+def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[np.ndarray, LevelHats]:
+    """Return the residual of all equations at the unknowns x, and the conjugates.
+
+    Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
+    q_{j−1}), of which all its terms are multiples.
+    """
+    levels, parisi = packing.unpack(x)
+    hats = problem.hats(levels, parisi, resolution)
+    new = problem.weights.step(hats, parisi)
+    change = packing.pack(new, parisi) - packing.pack(levels, parisi)
+    if packing.parisi is None and packing.k:
+        slopes = problem.weights.parisi_slopes(levels, hats, parisi)
+        unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
+        change[-packing.k :] = slopes / np.maximum(np.abs(unit), np.finfo(float).tiny)
+    if not np.isfinite(change).all():
+        raise FloatingPointError("the overlaps or the averages are not finite numbers")
+    return change, hats
+
+
+def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return the unknowns after damped iterations of the map at fixed Parisi parameters."""
+    n_free = 0 if packing.parisi is not None else packing.k
+    for _ in range(n_steps):
+        change, _ = evaluate(problem, packing, x, 0)
+        if n_free:
+            change[-n_free:] = 0.0
+        x = x + DAMPING * np.clip(change, -2 * MAX_MOVE, 2 * MAX_MOVE)
+    return x
+
+
+def jacobian(residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """Return forward differences of the residual."""
+    return np.stack([(residual(x + shift) - base) / DIFFERENCE for shift in DIFFERENCE * np.eye(len(x))], axis=1)
+
+
+def newton(
+    problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int, J: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float, int, np.ndarray | None]:
+    """Return the unknowns, the residuals there, their largest entry, the number of evaluations and the Jacobian.
+
+    The search ends below `tol`, after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian
+    decreases the residual.
+    """
+    count = 0
+
+    def residual(at: np.ndarray) -> np.ndarray:
+        nonlocal count
+        count += 1
+        return evaluate(problem, packing, at, resolution)[0]
+
+    here, fresh = residual(x), False
+    for _ in range(NEWTON_STEPS):
+        size = np.abs(here).max()
+        if size <= tol:
+            break
+        if J is None:
+            J, fresh = jacobian(residual, x, here), True
+        step = -np.linalg.solve(J, here)
+        step *= min(1.0, MAX_MOVE / np.abs(step).max())
+        t, there = 1.0, None
+        while t >= SHORTEST:
+            try:
+                there = residual(x + t * step)
+                if np.linalg.norm(there) < (1 - 0.1 * t) * np.linalg.norm(here):
+                    break
+            except (WeightsUnbounded, FloatingPointError):
+                pass
+            there, t = None, 0.5 * t
+        if there is None:
+            if fresh:
+                break
+            J = None
+            continue
+        move = t * step
+        slow = np.linalg.norm(there) > SLOW * np.linalg.norm(here)
+        J = J + np.outer(there - here - J @ move, move) / (move @ move)
+        x, here, fresh = x + move, there, False
+        if slow:
+            J = None
+    return x, here, float(np.abs(here).max()), count, J
+
+
+def refine_levels(
+    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION
+) -> BrokenSolution:
+    """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`."""
+    x, J, count, path = start, None, 0, [packing.unpack(start)[0]]
+    numbers: list[np.ndarray] = []
+    error = np.full(len(start) + 1, np.inf)
+    status, message = Status.INACCURATE, f"finer grids than the {max_resolution} refinements allow are needed"
+    for resolution in range(max_resolution + 1):
+        tol = FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol
+        x, here, size, n, J = newton(problem, packing, x, tol, resolution, J)
+        count += n
+        levels, parisi = packing.unpack(x)
+        path.append(levels)
+        if not size <= tol and not (resolution and size <= rtol):
+            status, message = Status.MAX_ITER, f"the equations have a residual of {size:.1g}; other starts may help"
+            hats = problem.hats(levels, parisi, resolution)
+            break
+        hats = problem.hats(levels, parisi, resolution)
+        energy = problem.weights.free_energy(levels, hats, parisi)
+        numbers.append(np.append(x, energy))
+        if resolution == 0:
+            continue
+        changes = [np.abs(a - b) for a, b in zip(numbers[-3:], numbers[-2:], strict=False)]
+        weights = [MEMORY ** (len(changes) - 1 - i) for i in range(len(changes))]
+        error = SAFETY * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
+        left = np.abs(np.linalg.solve(J, here)) if J is not None else np.abs(here)
+        error[:-1] += left + FLOOR
+        error[-1] = error[-1] / abs(energy) + float(left.max()) ** 2 + FLOOR
+        if error.max() <= rtol:
+            status, message = Status.CONVERGED, ""
+            break
+    point = BrokenPoint(levels, parisi, hats, size)
+    energy = problem.weights.free_energy(levels, hats, parisi)
+    return BrokenSolution(
+        status, point, energy, float(error[-1] * abs(energy)), error[:-1], float(error.max()), count, resolution, path,
+        message,
+    )  # fmt: skip
+
+
+def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]:
+    """Return a start with one more step from a solution with k ≥ 1 steps.
+
+    The function q(y) of the solution is a staircase; the new levels sample a smoother staircase with k + 1 steps.
+    """
+    k, top = len(parisi), levels.q[-1, 0]
+    fraction = np.append(levels.q[:, 0] / top, 1.0)
+    old = np.linspace(0, 1, k + 1)
+    new = np.interp(np.linspace(0, 1, k + 2), old, fraction[: k + 1])
+    new[0] = 0.8 * fraction[0]
+    new[-2] = 1 - 0.6 * (1 - new[-2])
+    ends = np.log(parisi[0]) - 0.35, np.log(parisi[-1]) + 0.6
+    inner = np.interp(np.linspace(0, 1, k + 1)[1:-1], np.linspace(0, 1, k) if k > 1 else [0.5], np.log(parisi))
+    return levels._replace(q=top * new[:, None] * np.ones(len(levels.V))), np.exp(
+        np.concatenate([[ends[0]], inner, [ends[1]]])
+    )
