@@ -4,24 +4,28 @@ The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Pa
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
-2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
+2. The free energy is maximised over the Parisi parameters by a quasi-Newton method; at each of its points the overlaps
+   are solved at fixed Parisi parameters. F is stationary in the overlaps, so that its gradient is ∂F/∂y_j (`ascend`).
+3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
    shortened until the residual decreases.
-3. Steps 2 on finer and finer grids give the errors: the change of a number from one resolution to the next
+4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
    (`refine_levels`).
-4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
+5. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.optimize import minimize
 
 from gamp_attention.results import Status
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
 
 DAMPING = 0.5  # step of an iteration of the map
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
+ASCENT_STEPS = 60  # maximum number of steps of the maximisation over the Parisi parameters
 NEWTON_STEPS = 40  # maximum number of Newton steps
 DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
 MAX_MOVE = 0.5  # largest change of an unknown in a step
@@ -153,6 +157,38 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
             change[-n_free:] = 0.0
         x = x + DAMPING * np.clip(change, -2 * MAX_MOVE, 2 * MAX_MOVE)
     return x
+
+
+def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float) -> np.ndarray:
+    """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are about `tol`.
+
+    F is measured in units of its terms at the start, see `evaluate`.
+    """
+    k = packing.k
+    parts: dict[str, Any] = {"x": x[:-k], "J": None, "best": x, "value": np.inf}
+    first, start = packing.unpack(x)
+    hats = problem.hats(first, start, 0)
+    unit = float(start @ np.sum(np.diff(hats.q, axis=0) * first.gaps, axis=1))
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        fixed = replace(packing, parisi=np.exp(logs))
+        try:
+            inner, _, size, _, J = newton(problem, fixed, parts["x"], tol, 0, parts["J"])
+            levels, parisi = fixed.unpack(inner)
+            hats = problem.hats(levels, parisi, 0)
+            slopes = problem.weights.parisi_slopes(levels, hats, parisi)
+            value = -problem.weights.free_energy(levels, hats, parisi) / unit
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            return np.inf, np.zeros(k)
+        if not size <= 10 * tol:
+            return np.inf, np.zeros(k)
+        parts["x"], parts["J"] = inner, J
+        if value < parts["value"]:
+            parts["best"], parts["value"] = np.concatenate([inner, logs]), value
+        return value, -parisi * slopes / unit
+
+    minimize(objective, x[-k:], jac=True, method="BFGS", options={"gtol": tol, "maxiter": ASCENT_STEPS})
+    return parts["best"]
 
 
 def jacobian(residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray) -> np.ndarray:
