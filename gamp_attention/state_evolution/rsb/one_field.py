@@ -11,11 +11,14 @@ Proximal map of one field. z(ω) minimises (z − ω)²/2V + ℓ(z). Its global 
 of z²/2V + ℓ(z) at which the slope of the hull is ω/V. Hence z(ω) does not decrease, and it jumps where the hull has a
 straight segment. `trace_hull` finds the hull of ℓ on a grid of z; Newton steps from its vertices give exact minima, and
 Newton steps on the difference of two minima of one objective give the exact fields of the jumps (`find_jumps`).
+Where ℓ has a convex kink at a point of the grid, such as z = 0, the hull has a corner, and z(ω) stays at the kink for an
+interval of fields (`find_corners`).
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,16 +31,32 @@ from gamp_attention.state_evolution.rsb.recursion import Averages, Innermost, av
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
 REACH = 8.0  # half-width of the grids of fields in standard deviations
-SPACING, FINER = 0.6, 0.8  # spacing of uniform grids at resolution 0, see `average_levels`; factor for each resolution
+SPACING, FINER = 0.5, 0.8  # spacing of uniform grids at resolution 0, see `average_levels`; factor for each resolution
 PANEL_NODES = (5, 1)  # nodes of a panel of the innermost field: at resolution 0, and added for each resolution
-TEACHER_NODES = (8, 4)  # the same for the four panels of |u|
-TEACHER_ENDS = (0.0, 0.5, 1.5, 3.5, 8.5)  # ends of these panels in standard deviations
-NOISE_NODES = (4, 2)  # the same for the Gauss-Hermite rule of the noise
+TEACHER_NODES = (7, 3)  # the same for the five panels of |u|
+TEACHER_ENDS = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
+NOISE_NODES = (5, 2)  # the same for the Gauss-Hermite rule of the noise
 MAX_NOISE = 2  # maximum number of noise variables of a label, because the rule is a product
-N_HULL = 2049  # number of grid points of z
+N_HULL = 2049  # number of grid points of z, an odd number
+STRETCH = 8.0  # density of these points at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
 N_DOUBLINGS = 20  # maximum number of doublings of the range of z
 JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
-SAME_MINIMUM = 1e-7  # relative distance of two minima that count as the same
+CORNER = 4.0  # change of the slope of the hull in units of its neighbours, above which a vertex is a kink
+SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
+
+
+class Hull(NamedTuple):
+    """Lower convex hull of z²/2V + ℓ(z) on a grid of z.
+
+    Attributes
+    ----------
+    points, values : (N,) its vertices.
+    narrow : (N - 1,) whether a segment joins neighbours on the grid; other segments are jumps of the minimum.
+    """
+
+    points: np.ndarray
+    values: np.ndarray
+    narrow: np.ndarray
 
 
 @kernel
@@ -152,23 +171,26 @@ def innermost_tables(
     """Return φ_k = −M_V on panels that end at its kinks, for each label and centre of its fields."""
     half = REACH * float(np.sqrt(variances.sum()))
     width = float(np.sqrt(min(variances[-1], V)))
-    z, hulls = hull_of_labels(model, labels, np.abs(centres).max() + half, V)
-    jumps = find_jumps(model, labels, hulls, z, V)
+    hulls = hulls_of_labels(model, labels, np.abs(centres).max() + half, V)
+    jumps = find_jumps(model, labels, hulls, V)
+    corners = [find_corners(hull, V) for hull in hulls]
     n = PANEL_NODES[0] + PANEL_NODES[1] * resolution
     xs, ws, starts = [], [], []
-    for hull, (at, below, above), centre in zip(hulls, jumps, centres, strict=True):
+    for hull, (at, below, above), (_, entry, leave), centre in zip(hulls, jumps, corners, centres, strict=True):
         inside = np.abs(at - centre) < half
         at, below, above = at[inside], below[inside], above[inside]
         pieces = np.concatenate([[centre - half], at, [centre + half]])
         ends, lows, highs = [pieces[:1]], [], []
         for a, b, low, high in zip(pieces[:-1], pieces[1:], [-np.inf, *above], [*below, np.inf], strict=True):
-            count = max(int(np.ceil((b - a) / width)), 1)
-            ends.append(np.linspace(a, b, count + 1)[1:])
-            lows.append(np.full(count * n, low))
-            highs.append(np.full(count * n, high))
+            kinks = np.concatenate([entry, leave])
+            for start, end in pairwise([a, *np.sort(kinks[(kinks > a) & (kinks < b)]), b]):
+                count = max(int(np.ceil((end - start) / width)), 1)
+                ends.append(np.linspace(start, end, count + 1)[1:])
+                lows.append(np.full(count * n, low))
+                highs.append(np.full(count * n, high))
         x, w = (v.ravel() for v in legendre_panels(np.concatenate(ends), n))
-        slopes = np.diff(hull[1]) / np.diff(hull[0])
-        start = hull[0][np.searchsorted(slopes, x / V)]
+        slopes = np.diff(hull.values) / np.diff(hull.points)
+        start = hull.points[np.searchsorted(slopes, x / V)]
         xs.append(x)
         ws.append(w)
         starts.append(np.clip(start, np.concatenate(lows), np.concatenate(highs)))  # on the correct side of a jump
@@ -177,7 +199,14 @@ def innermost_tables(
     out = local_minima(model, rows, np.concatenate(xs), np.concatenate(starts), V)
     cuts = np.cumsum(sizes)[:-1]
     parts = [np.split(v.ravel(), cuts) for v in (-out.moreau, out.g, out.response)]
-    return [Innermost(*fields) for fields in zip(xs, ws, *parts, strict=True)]
+    tables = [Innermost(*fields) for fields in zip(xs, ws, *parts, strict=True)]
+    for table, hull, (index, entry, leave) in zip(tables, hulls, corners, strict=True):
+        for i, a, b in zip(index, entry, leave, strict=True):
+            stays, at = (table.x > a) & (table.x < b), hull.points[i]
+            g = (at - table.x[stays]) / V
+            table.phi[stays] = 0.5 * at**2 / V - hull.values[i] - 0.5 * V * g**2
+            table.slope[stays], table.response[stays] = g, 1 / V
+    return tables
 
 
 def local_minima(model: Model, labels: np.ndarray, omega: np.ndarray, start: np.ndarray, V: float) -> Any:
@@ -186,51 +215,68 @@ def local_minima(model: Model, labels: np.ndarray, omega: np.ndarray, start: np.
     return denoise(model.loss, labels, omega.reshape(shape), np.full((1, 1, 1), V), start.reshape(shape), hold=True)
 
 
-def hull_of_labels(
-    model: Model, labels: np.ndarray, reach: float, V: float
-) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-    """Return the grid of z, and the vertices of the lower hull of z²/2V + ℓ(z) for each label.
+def hulls_of_labels(model: Model, labels: np.ndarray, reach: float, V: float) -> list[Hull]:
+    """Return the lower hull of z²/2V + ℓ(z) for each label.
 
     The range of z is doubled until the slopes of all hulls cover fields up to ±`reach`.
     """
     bound = 1.25 * reach
     for _ in range(N_DOUBLINGS):
-        z = np.linspace(-bound, bound, N_HULL)
+        z = bound * np.sinh(STRETCH * np.linspace(-1, 1, N_HULL)) / np.sinh(STRETCH)
+        z[N_HULL // 2] = 0.0
         rows = np.repeat(labels, N_HULL, axis=0)
         terms = RiskTerms(rows, np.zeros(len(rows)))
         loss = model.task.errors(np.tile(z, len(labels))[:, None, None], z, terms).reshape(len(labels), N_HULL)
         hulls, vertex = [], np.empty(N_HULL, dtype=np.int64)
         for values in 0.5 * z**2 / V + loss:
             chosen = vertex[: trace_hull(z, values, vertex)].copy()
-            hulls.append((z[chosen], values[chosen]))
-        steep = [np.diff(values) / np.diff(points) for points, values in hulls]
+            hulls.append(Hull(z[chosen], values[chosen], np.diff(chosen) == 1))
+        steep = [np.diff(values) / np.diff(points) for points, values, _ in hulls]
         if all(slopes[0] * V < -reach and slopes[-1] * V > reach for slopes in steep):
-            return z, hulls
+            return hulls
         bound *= 2
     raise FloatingPointError("the proximal map has no bounded minimum at some field")
 
 
+def find_corners(hull: Hull, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the vertices at which ℓ has a convex kink, and the fields between which the minimum stays there.
+
+    At a kink the change of the slope of the hull does not vanish with the spacing of the grid. One-sided slopes are
+    extrapolated from the two segments on a side.
+    """
+    narrow, width = hull.narrow, np.diff(hull.points)
+    slopes = np.diff(hull.values) / width
+    change = np.diff(slopes)  # at vertex i + 1
+    inner = np.arange(2, len(change) - 2)
+    sharp = change[2:-2] > CORNER * np.maximum(change[1:-3], change[3:-1])
+    straight = narrow[1:-4] & narrow[2:-3] & narrow[3:-2] & narrow[4:-1]
+    i = inner[sharp & straight]
+    entry = slopes[i] + (slopes[i] - slopes[i - 1]) * width[i] / (width[i] + width[i - 1])
+    leave = slopes[i + 1] - (slopes[i + 2] - slopes[i + 1]) * width[i + 1] / (width[i + 1] + width[i + 2])
+    return i + 1, V * entry, V * leave
+
+
 def find_jumps(
-    model: Model, labels: np.ndarray, hulls: list[tuple[np.ndarray, np.ndarray]], z: np.ndarray, V: float
+    model: Model, labels: np.ndarray, hulls: list[Hull], V: float
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return for each label the fields of the jumps in increasing order, and z below and above each of them."""
-    spacing = z[1] - z[0]
     owner, low, high = [], [], []
-    for number, (points, _) in enumerate(hulls):
-        wide = np.flatnonzero(np.diff(points) > 1.5 * spacing)
+    height: list[float] = []
+    for number, hull in enumerate(hulls):
+        wide = np.flatnonzero(~hull.narrow)
         owner += [number] * len(wide)
-        low += list(points[wide])
-        high += list(points[wide + 1])
+        low += list(hull.points[wide])
+        high += list(hull.points[wide + 1])
+        height += list(np.diff(hull.values)[wide])
     result = [(np.zeros(0),) * 3 for _ in hulls]
     if not owner:
         return result
     index, below, above = np.array(owner), np.array(low), np.array(high)
-    values = [np.interp(ends, *hulls[i]) for ends, i in zip(np.column_stack([below, above]), owner, strict=True)]
-    omega = V * np.diff(np.array(values), axis=1)[:, 0] / (above - below)
+    omega = V * np.array(height) / (above - below)
     for _ in range(JUMP_STEPS):
         left, right = (local_minima(model, labels[index], omega, ends, V) for ends in (below, above))
         below, above = left.z[:, 0, 0], right.z[:, 0, 0]
-        apart = above - below > SAME_MINIMUM * (spacing + np.abs(above))
+        apart = above - below > SAME_MINIMUM * np.sqrt(V)
         step = np.where(apart, V * (left.moreau - right.moreau) / np.where(apart, above - below, 1.0), 0.0)
         omega = omega - step
         if np.abs(step).max() <= 1e-14 * (1 + np.abs(omega).max()):

@@ -4,8 +4,8 @@ The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Pa
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
-2. The free energy is maximised over the Parisi parameters by a quasi-Newton method; at each of its points the overlaps
-   are solved at fixed Parisi parameters. F is stationary in the overlaps, so that its gradient is ∂F/∂y_j (`ascend`).
+2. F is maximised over the Parisi parameters by Newton steps. At each of its points the overlaps are solved at fixed
+   Parisi parameters (`ascend`).
 3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
    shortened until the residual decreases.
 4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
@@ -15,17 +15,20 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.optimize import minimize
 
 from gamp_attention.results import Status
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
 
 DAMPING = 0.5  # step of an iteration of the map
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
-ASCENT_STEPS = 60  # maximum number of steps of the maximisation over the Parisi parameters
+ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
+INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
+ROUGH = -1  # resolution of the maximisation
+ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
 NEWTON_STEPS = 40  # maximum number of Newton steps
 DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
 MAX_MOVE = 0.5  # largest change of an unknown in a step
@@ -152,43 +155,62 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     """Return the unknowns after damped iterations of the map at fixed Parisi parameters."""
     n_free = 0 if packing.parisi is not None else packing.k
     for _ in range(n_steps):
-        change, _ = evaluate(problem, packing, x, 0)
+        change, _ = evaluate(problem, packing, x, ROUGH)
         if n_free:
             change[-n_free:] = 0.0
         x = x + DAMPING * np.clip(change, -2 * MAX_MOVE, 2 * MAX_MOVE)
     return x
 
 
-def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float) -> np.ndarray:
-    """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are about `tol`.
+def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
+    """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
 
-    F is measured in units of its terms at the start, see `evaluate`.
+    Each step solves all linearised equations; then the overlaps are solved at the new Parisi parameters. The step is
+    shortened until F increases. If Newton's direction is not uphill, the step follows the gradient instead.
     """
     k = packing.k
-    parts: dict[str, Any] = {"x": x[:-k], "J": None, "best": x, "value": np.inf}
-    first, start = packing.unpack(x)
-    hats = problem.hats(first, start, 0)
-    unit = float(start @ np.sum(np.diff(hats.q, axis=0) * first.gaps, axis=1))
 
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        fixed = replace(packing, parisi=np.exp(logs))
-        try:
-            inner, _, size, _, J = newton(problem, fixed, parts["x"], tol, 0, parts["J"])
-            levels, parisi = fixed.unpack(inner)
-            hats = problem.hats(levels, parisi, 0)
-            slopes = problem.weights.parisi_slopes(levels, hats, parisi)
-            value = -problem.weights.free_energy(levels, hats, parisi) / unit
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
-            return np.inf, np.zeros(k)
-        if not size <= 10 * tol:
-            return np.inf, np.zeros(k)
-        parts["x"], parts["J"] = inner, J
-        if value < parts["value"]:
-            parts["best"], parts["value"] = np.concatenate([inner, logs]), value
-        return value, -parisi * slopes / unit
+    def residual(at: np.ndarray) -> np.ndarray:
+        return evaluate(problem, packing, at, resolution)[0]
 
-    minimize(objective, x[-k:], jac=True, method="BFGS", options={"gtol": tol, "maxiter": ASCENT_STEPS})
-    return parts["best"]
+    def solve_overlaps(at: np.ndarray, J: np.ndarray | None) -> tuple[np.ndarray, float]:
+        fixed = replace(packing, parisi=np.exp(at[-k:]))
+        inner, size = at[:-k], np.inf
+        for attempt in range(ATTEMPTS):
+            if attempt:  # damped iterations return to the branch from which Newton steps went astray
+                inner, J = iterate(problem, fixed, at[:-k], attempt * DAMPED_STEPS), None
+            inner, _, size, _, _ = newton(problem, fixed, inner, INNER_TOL * tol, resolution, J)
+            if size <= tol:
+                break
+        levels, parisi = fixed.unpack(inner)
+        if not size <= tol:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
+        value = problem.weights.free_energy(levels, problem.hats(levels, parisi, resolution), parisi)
+        return np.append(inner, at[-k:]), value
+
+    x, value = solve_overlaps(x, None)
+    for _ in range(ASCENT_STEPS):
+        here = residual(x)
+        if np.abs(here).max() <= tol:
+            break
+        J = jacobian(residual, x, here)
+        step = -np.linalg.solve(J, here)
+        if not here[-k:] @ step[-k:] > 0:  # not uphill: residuals of ∂F/∂y_j have the sign of the gradient
+            step = np.append(np.zeros(len(x) - k), here[-k:])
+        step *= min(1.0, MAX_MOVE / np.abs(step).max())
+        t = 1.0
+        while t >= SHORTEST:
+            try:
+                new, higher = solve_overlaps(x + t * step, J[:-k, :-k])
+                if higher > value:
+                    break
+            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+                pass
+            t *= 0.5
+        if t < SHORTEST:
+            break
+        x, value = new, higher
+    return x
 
 
 def jacobian(residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray) -> np.ndarray:
@@ -266,7 +288,7 @@ def refine_levels(
         numbers.append(np.append(x, energy))
         if resolution == 0:
             continue
-        changes = [np.abs(a - b) for a, b in zip(numbers[-3:], numbers[-2:], strict=False)]
+        changes = [np.abs(a - b) for a, b in pairwise(numbers[-3:])]
         weights = [MEMORY ** (len(changes) - 1 - i) for i in range(len(changes))]
         error = SAFETY * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
         left = np.abs(np.linalg.solve(J, here)) if J is not None else np.abs(here)
