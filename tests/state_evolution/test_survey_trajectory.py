@@ -12,25 +12,26 @@ from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
-CASES = {  # model, α, Parisi parameter
+CASES = {  # model, α, Parisi parameter, and jumps if they are part of the response
     "attention": (ATTENTION, 1.0, 300.0),
     "phase retrieval": (ga.glm_model(ga.PhaseRetrievalLoss()), 3.0, 3.0),
+    "phase retrieval with jumps": (ga.glm_model(ga.PhaseRetrievalLoss()), 3.0, 3.0, True),
     "elastic net": (ga.paper_model(omega=0.2, sigma=0.8, penalty=ga.ElasticNet(0.01, 0.005)), 1.0, 300.0),
 }
 
 
-def run_survey(data, state, parisi):
+def run_survey(data, state, parisi, jumps):
     """Return q, θ, V and U of the first token at every iteration."""
     rows = []
     for t in range(N_ITER + 1):
         now = overlaps(data, state.Q, state.V)
         rows.append([now.q[0, 0, 0], now.theta[0, 0, 0], state.V[0, 0, 0], state.U[0, 0, 0]])
         if t < N_ITER:
-            state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi)
+            state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi, jumps)
     return np.array(rows)
 
 
-def compute_deviations(model, alpha, parisi, init):
+def compute_deviations(model, alpha, parisi, jumps=False, *, init):
     """Return the mean deviations (T + 1, 4) of runs from the predictions for their instances, in standard errors."""
     gaps, errors, first = [], [], None
     for seed in range(SEEDS):
@@ -39,12 +40,12 @@ def compute_deviations(model, alpha, parisi, init):
         Q += 0.03 * data.Q_star * (init == "weak")  # cosine 0.3 with the teacher
         first = first or ga.initial_survey(data, "asymptotic", Q)[0]  # all runs start from the same V and U
         state = ga.SurveyState(Q, first.V, first.U, np.zeros_like(first.D[: data.n_samples]))
-        options = {"method": "survey", "parisi": parisi, "damping": STEP, "n_iter": N_ITER, "seed": seed}
+        options = {"method": "survey", "parisi": parisi, "jumps": jumps, "damping": STEP, "n_iter": N_ITER}
         start = overlaps(data, Q, first.V)
         start = start.without("m").without("theta") if init == "random" else start  # both are of order d^(−1/2)
-        path = ga.trajectory(data.instance_model(), data.alpha, start, **options, n_paths=512, n_replicas=2)
+        path = ga.trajectory(data.instance_model(), data.alpha, start, **options, seed=seed, n_paths=512, n_replicas=2)
         predicted = [values[:, 0, 0, 0] for values in (path.q, path.theta, path.V, path.U)]
-        gaps.append(run_survey(data, state, parisi) - np.transpose(predicted))
+        gaps.append(run_survey(data, state, parisi, jumps) - np.transpose(predicted))
         error = [values[:, 0, 0, 0] for values in (path.error.q, path.error.theta, path.error.V, path.U_error)]
         errors.append(np.transpose(error))
     both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
@@ -59,11 +60,12 @@ def compute_deviations(model, alpha, parisi, init):
         ("attention", "weak"),
         ("attention", "semantic"),
         ("phase retrieval", "weak"),
+        ("phase retrieval with jumps", "weak"),
         ("elastic net", "weak"),
     ],
 )
 def test_survey_propagation_follows_state_evolution(case, init):
-    deviations = compute_deviations(*CASES[case], init)
+    deviations = compute_deviations(*CASES[case], init=init)
     if init == "random":  # θ grows from its value by chance, so predictions without it hold for the first iterations
         deviations = deviations[:6, [0, 2, 3]]
     assert deviations.max() <= 4
@@ -124,6 +126,8 @@ def test_other_methods_have_no_inner_fields():
         ({"method": "survey", "parisi": 1.0, "lr": 0.1}, "lr: needs"),
         ({"method": "gamp", "parisi": 1.0}, "parisi: needs method 'survey'"),
         ({"method": "gd", "parisi": 1.0}, "parisi: needs method 'survey'"),
+        ({"method": "gamp", "jumps": True}, "jumps: needs method 'survey'"),
+        ({"method": "survey", "parisi": 1.0, "jumps": 1}, "jumps: needs True or False"),
     ],
 )
 def test_settings_of_other_methods_raise_errors(options, pattern):

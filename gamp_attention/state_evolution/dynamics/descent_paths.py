@@ -154,7 +154,7 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
 
 USED_BY = {
     "lr": DESCENTS, "momentum": ("momentum", "nesterov"), "batch": ("sgd",), "damping": ("gamp", "survey"),
-    "parisi": ("survey",),
+    "parisi": ("survey",), "jumps": ("survey",),
 }  # fmt: skip
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch

@@ -13,10 +13,11 @@ Here D(t, s) are the coefficients of the Onsager memory of the iteration, R(t, s
 F(t, s) = α E[∂ḡ^t/∂ω̃^s] the responses. If ḡ is a continuous function of ω^t, then F(t, s) = −(V̂ − yΔ) δ_{st}, which
 cancels in b = force + (A − yΔ) x^t, and R = D. But the local minima at the nodes of the inner field are continued from
 one iteration to the next, and they jump: then ḡ^t has a response to earlier fields, and a response beyond its a.e.
-derivative, neither of which the iteration takes into account. Therefore, unless the loss is convex, F follows from
-Stein's identity (Stein, 1981), as the coefficients of a linear regression of ḡ^t on the sampled teacher's fields and
-ω̃^0, …, ω̃^t. The noise of these coefficients adds a fraction of about α L (t + r (T + 1))/n to the variance of ζ for
-n paths.
+derivative, neither of which the iteration takes into account. With `jumps`, minima are global and R̄ contains their
+jumps at the current fields, so that only errors of the quadrature over the inner field are left. Therefore, unless the
+loss is convex, F follows from Stein's identity (Stein, 1981), as the coefficients of a linear regression of ḡ^t on the
+sampled teacher's fields and ω̃^0, …, ω̃^t. The noise of these coefficients adds a fraction of about
+α L (t + r (T + 1))/n to the variance of ζ for n paths.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]
 
 def follow_survey(
     model: Model, alpha: float, start: StartLaw, damping: Any, parisi: float, n_iter: int, n_paths: int,
-    rng: np.random.Generator, U: np.ndarray | None = None,
+    rng: np.random.Generator, U: np.ndarray | None = None, jumps: bool = False,
 ) -> SurveyRun:  # fmt: skip
     """Return overlaps, U and losses at every iteration, and conjugates of ḡ at all but the last.
 
@@ -57,6 +58,7 @@ def follow_survey(
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
     U : (S, r, r) initial covariances of the inner fields; if None, the U of `initial_survey`.
+    jumps : whether the iteration is the one of `survey_step(jumps=True)`.
     """
     step, law = Damping(damping), model.coordinates
     paths = [SurveyPaths(component, n_paths, n_iter, rng) for component in model.components]
@@ -70,7 +72,7 @@ def follow_survey(
     for t in range(n_iter):
         now, q, memory = states[-1], weights.covariances(), weights.memory() - onsager
         moments = sum_over_components(
-            model.components, [path.advance_survey(now, q, memory, all_U[-1], parisi) for path in paths]
+            model.components, [path.advance_survey(now, q, memory, all_U[-1], parisi, jumps) for path in paths]
         )
         spread, q_hats = np.zeros_like(now.q), [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
@@ -144,12 +146,13 @@ class SurveyPaths(MessagePaths):
         return now
 
     def advance_survey(
-        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray, U: np.ndarray, parisi: float
-    ) -> Moments:
+        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray, U: np.ndarray, parisi: float,
+        jumps: bool,
+    ) -> Moments:  # fmt: skip
         """Return the moments of ḡ at the next time, given overlaps, q^{s,t}, R − D and U of all sources."""
         now, terms = self.draw_centres(overlaps, covariances, memory), self._paths.terms
         averages, self._z = average_fields(
-            self._model.loss, terms.params, self._fields, now.V, U[self.sources], parisi, self._z
+            self._model.loss, terms.params, self._fields, now.V, U[self.sources], parisi, self._z, jumps
         )
         g, n = averages.g, self._n
         self._g.append(g)

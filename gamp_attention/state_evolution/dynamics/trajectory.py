@@ -117,6 +117,7 @@ def trajectory(
     method: str = "gamp",
     damping: Steps | None = None,
     parisi: float | None = None,
+    jumps: bool | None = None,
     lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
@@ -147,6 +148,8 @@ def trajectory(
         last entry is repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for
         "survey" 0.4.
     parisi : for "survey" only, and required there: Parisi parameter y > 0, which multiplies losses of single samples.
+    jumps : for "survey" only: whether the iteration is the one of `survey_step(jumps=True)`, with global minima and the
+        response of jumps. By default False.
     lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes. For penalties other than the
         ridge the steps are proximal, Q ← prox(Q − lr ∇f(Q)), without momentum. By default 0.15.
     momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
@@ -193,16 +196,19 @@ def trajectory(
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
     check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
     check.choice("method", method, ("gamp", "survey", *DESCENTS))
-    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi)
+    require_unused(method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi, jumps=jumps)
     rng = generator(seed)
     if method in ("gamp", "survey"):
         damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
         Damping(damping)  # raises an error if a step is out of its range
     if method == "survey":
         y = check.real("parisi", parisi, low=0, strict=True)
-        start = _survey_start(model, init)
+        start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
         with _finite(model):
-            surveys = [follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng) for _ in range(n_replicas)]
+            surveys = [
+                follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng, jumps=jumps)
+                for _ in range(n_replicas)
+            ]
         return _trajectory_of_surveys(surveys)
     if method == "gamp":
         with _finite(model):
