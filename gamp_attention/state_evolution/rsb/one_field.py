@@ -11,8 +11,8 @@ Proximal map of one field. z(ω) minimises (z − ω)²/2V + ℓ(z). Its global 
 of z²/2V + ℓ(z) at which the slope of the hull is ω/V. Hence z(ω) does not decrease, and it jumps where the hull has a
 straight segment. `trace_hull` finds the hull of ℓ on a grid of z; Newton steps from its vertices give exact minima, and
 Newton steps on the difference of two minima of one objective give the exact fields of the jumps (`find_jumps`).
-Where ℓ has a convex kink at a point of the grid, such as z = 0, the hull has a corner, and z(ω) stays at the kink for an
-interval of fields (`find_corners`).
+Where ℓ has a convex kink at a point of the grid, such as z = 0, the hull has a corner, and z(ω) stays at the kink for
+an interval of fields (`find_corners`).
 """
 
 from dataclasses import dataclass
@@ -36,9 +36,8 @@ PANEL_NODES = (5, 1)  # nodes of a panel of the innermost field: at resolution 0
 TEACHER_NODES = (7, 3)  # the same for the five panels of |u|
 TEACHER_ENDS = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
 NOISE_NODES = (5, 2)  # the same for the Gauss-Hermite rule of the noise
-MAX_NOISE = 2  # maximum number of noise variables of a label, because the rule is a product
 N_HULL = 2049  # number of grid points of z, an odd number
-STRETCH = 8.0  # density of these points at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
+STRETCH = 8.0  # their density at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
 N_DOUBLINGS = 20  # maximum number of doublings of the range of z
 JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
 CORNER = 4.0  # change of the slope of the hull in units of its neighbours, above which a vertex is a kink

@@ -5,8 +5,8 @@ With overlaps q_0 < … < q_k, Δ_j = q_j − q_{j−1}, and Parisi parameters y
     φ_k(ω) = −M_V(ω),   φ_{j−1}(ω) = (1/y_j) log E_u exp(y_j φ_j(ω + √Δ_j u)),   j = k, …, 1.
 
 The transition p_j(ω'|ω) = N(ω' − ω; Δ_j) exp(y_j (φ_j(ω') − φ_{j−1}(ω))) is a probability density in ω'. Averages of
-functions of the field at level j are over P_j(ω') = ∫ P_{j−1}(ω) p_j(ω'|ω) dω, where P_0 is Gaussian. Derivatives follow
-by the chain rule, ⟨·⟩_j denotes the average over p_j:
+functions of the field at level j are over P_j(ω') = ∫ P_{j−1}(ω) p_j(ω'|ω) dω, where P_0 is Gaussian. Derivatives
+follow by the chain rule; ⟨·⟩_j denotes the average over p_j:
 
     φ_{j−1}' = ⟨φ_j'⟩_j,   φ_{j−1}'' = ⟨φ_j''⟩_j + y_j (⟨φ_j'²⟩_j − ⟨φ_j'⟩_j²).
 
@@ -18,7 +18,6 @@ their integrals are trapezoidal sums on uniform grids, whose errors decrease exp
 (Trefethen and Weideman, 2014). Each sum is a logarithm of a sum of exponentials, with the maximum subtracted.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +104,7 @@ def uniform_grid(centre: float, sd: float, spacing: float, reach: float) -> tupl
 
 
 def average_levels(
-    innermost: Innermost, centre: float, variances: Sequence[float], parisi: Sequence[float], spacing: float,
+    innermost: Innermost, centre: float, variances: np.ndarray, parisi: np.ndarray, spacing: float,
     reach: float,
 ) -> Averages:  # fmt: skip
     """Return the averages of the recursion for one label.
@@ -121,7 +120,7 @@ def average_levels(
     reach : half-width of the grids in standard deviations.
     """
     k = len(parisi)
-    sds = np.sqrt(np.asarray(variances, dtype=float))
+    sds = np.sqrt(variances)
     phi, slope, bend = innermost.phi, innermost.slope, np.zeros(0)
     x, weight = innermost.x, innermost.weight
     rows: list[tuple[np.ndarray, ...]] = [(phi, slope, innermost.response**2)]

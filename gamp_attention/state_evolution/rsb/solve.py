@@ -27,7 +27,7 @@ DAMPING = 0.5  # step of an iteration of the map
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
 ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
 INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
-ROUGH = -1  # resolution of the maximisation
+ROUGH = -1  # resolution of damped iterations
 ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
 NEWTON_STEPS = 40  # maximum number of Newton steps
 DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
@@ -38,7 +38,13 @@ SAFETY = 1.5  # error in units of the change by the last refinement
 MEMORY = 0.05  # weight of the change by the refinement before the last
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
 FIRST_TOL, TOL = 1e-3, 0.02  # residual on the coarsest grids; residual in units of the requested accuracy
+ROUNDING = 1e-11  # smallest residual that Newton steps can reach
+MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
 MAX_RESOLUTION = 6  # number of refinements
+SEARCH = ((1e-4, -1), (1e-6, 0))  # residuals and resolutions of the maximisation over the Parisi parameters
+STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the first starts
+COLLAPSED = 1e-6  # the same, below which a cluster has collapsed
+COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
 
 
 class Problem(Protocol):
@@ -56,13 +62,29 @@ class Problem(Protocol):
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
 
 
+class Indicators(NamedTuple):
+    """Numbers that follow from the conjugates, or their errors.
+
+    Attributes
+    ----------
+    V_hat, V_derivative : V̂ of the first token with and without the jumps of the proximal map.
+    complexity : (k,) y_j² ∂F/∂y_j, which is zero at the ground state.
+    replicons : (k + 1,) replicon eigenvalues, of which the last omits jumps.
+    """
+
+    V_hat: float
+    V_derivative: float
+    complexity: np.ndarray
+    replicons: np.ndarray
+
+
 class BrokenPoint(NamedTuple):
-    """Overlaps, Parisi parameters and conjugates, with the residual of the equations in the unknowns."""
+    """Overlaps, Parisi parameters, conjugates, and indicators."""
 
     levels: Levels
     parisi: np.ndarray
     hats: LevelHats
-    residual: float
+    indicators: Indicators
 
 
 class BrokenSolution(NamedTuple):
@@ -70,11 +92,13 @@ class BrokenSolution(NamedTuple):
 
     Attributes
     ----------
-    status : CONVERGED, INACCURATE, MAX_ITER or NONFINITE.
-    point : overlaps, Parisi parameters and conjugates.
-    energy, energy_error : F, the training loss per coordinate.
+    status : CONVERGED, INACCURATE, MAX_ITER or LOST.
+    point : overlaps, Parisi parameters, conjugates and indicators.
+    energy, energy_error : F, the training loss per coordinate, and its error.
     error : errors of the unknowns (see `Packing`), relative for logarithms.
-    relative_error : largest of these errors and of the relative error of F.
+    indicator_errors : errors of the indicators.
+    relative_error : largest of the errors of the unknowns and of the relative error of F.
+    residual : largest residual of the equations.
     n_iter : number of evaluations of the output channel.
     resolution : resolution of the finest grids.
     path : points of the search.
@@ -86,7 +110,9 @@ class BrokenSolution(NamedTuple):
     energy: float
     energy_error: float
     error: np.ndarray
+    indicator_errors: Indicators
     relative_error: float
+    residual: float
     n_iter: int
     resolution: int
     path: list[Levels]
@@ -265,44 +291,102 @@ def newton(
     return x, here, float(np.abs(here).max()), count, J
 
 
+def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[BrokenPoint, np.ndarray]:
+    """Return the point at the unknowns x, and its numbers as one vector: x, F and the entries of `Indicators`."""
+    levels, parisi = packing.unpack(x)
+    hats = problem.hats(levels, parisi, resolution)
+    indicators = Indicators(
+        V_hat=hats.V[0],
+        V_derivative=hats.V_derivative[0],
+        complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
+        replicons=problem.weights.replicons(hats, parisi),
+    )
+    energy = problem.weights.free_energy(levels, hats, parisi)
+    return BrokenPoint(levels, parisi, hats, indicators), np.concatenate([x, np.append(energy, np.hstack(indicators))])
+
+
 def refine_levels(
     problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION
 ) -> BrokenSolution:
-    """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`."""
-    x, J, count, path = start, None, 0, [packing.unpack(start)[0]]
+    """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
+
+    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`.
+    """
+    n, x, J, count, path = len(start), start, None, 0, [packing.unpack(start)[0]]
     numbers: list[np.ndarray] = []
-    error = np.full(len(start) + 1, np.inf)
-    status, message = Status.INACCURATE, f"finer grids than the {max_resolution} refinements allow are needed"
+    error, relative = np.full(0, np.inf), np.inf
+    status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
-        tol = FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol
-        x, here, size, n, J = newton(problem, packing, x, tol, resolution, J)
-        count += n
-        levels, parisi = packing.unpack(x)
-        path.append(levels)
-        if not size <= tol and not (resolution and size <= rtol):
-            status, message = Status.MAX_ITER, f"the equations have a residual of {size:.1g}; other starts may help"
-            hats = problem.hats(levels, parisi, resolution)
+        tol = max(FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol, ROUNDING)
+        x, here, size, evaluations, J = newton(problem, packing, x, tol, resolution, J)
+        count += evaluations
+        point, values = numbers_at(problem, packing, x, resolution)
+        path.append(point.levels)
+        if not size <= (tol if resolution == 0 else rtol):
+            status, message = Status.MAX_ITER, f"the equations have a residual of {size:.1g}; try another start"
+            error, relative = np.full(len(values), np.nan), np.inf
             break
-        hats = problem.hats(levels, parisi, resolution)
-        energy = problem.weights.free_energy(levels, hats, parisi)
-        numbers.append(np.append(x, energy))
+        numbers.append(values)
         if resolution == 0:
+            error = np.full(len(values), np.inf)
             continue
-        changes = [np.abs(a - b) for a, b in pairwise(numbers[-3:])]
+        changes = [np.abs(b - a) for a, b in pairwise(numbers[-3:])]
         weights = [MEMORY ** (len(changes) - 1 - i) for i in range(len(changes))]
         error = SAFETY * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
-        left = np.abs(np.linalg.solve(J, here)) if J is not None else np.abs(here)
-        error[:-1] += left + FLOOR
-        error[-1] = error[-1] / abs(energy) + float(left.max()) ** 2 + FLOOR
-        if error.max() <= rtol:
+        left = np.abs(here if J is None else np.linalg.solve(J, here))
+        error[:n] = np.maximum(error[:n] + left + FLOOR, MIN_ERROR * error[:n].max())
+        error[n] += np.abs(values[n]) * (left.max() ** 2 + FLOOR)
+        relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
+        if relative <= rtol:
             status, message = Status.CONVERGED, ""
             break
-    point = BrokenPoint(levels, parisi, hats, size)
-    energy = problem.weights.free_energy(levels, hats, parisi)
+    indicators = Indicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
     return BrokenSolution(
-        status, point, energy, float(error[-1] * abs(energy)), error[:-1], float(error.max()), count, resolution, path,
-        message,
+        status, point, float(values[n]), float(error[n]), error[:n], indicators, relative, size, count, resolution,
+        path, message,
     )  # fmt: skip
+
+
+def solve_steps(
+    problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float
+) -> BrokenSolution:
+    """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
+
+    The status is LOST if clusters collapse from all starts: two successive levels of q become equal.
+    """
+    solution = None
+    for levels, parisi in starts:
+        x = packing.pack(levels, parisi)
+        try:
+            x = iterate(problem, packing, x, DAMPED_STEPS)
+            if packing.k and packing.parisi is None:
+                for tol, resolution in SEARCH:
+                    x = ascend(problem, packing, x, tol, resolution)
+            solution = refine_levels(problem, packing, x, rtol)
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
+            failure = str(error)
+            continue
+        gaps = solution.point.levels.gaps[:, 0] / solution.point.levels.q[-1, 0]
+        if packing.k and not gaps.min() > COLLAPSED:
+            solution = solution._replace(status=Status.LOST, message=COLLAPSE)
+        elif solution.status is not Status.MAX_ITER:
+            return solution
+    if solution is None:
+        raise FloatingPointError(failure)
+    return solution
+
+
+def first_starts(symmetric: Levels) -> list[tuple[Levels, np.ndarray]]:
+    """Return starts with one step from replica-symmetric overlaps (q of shape (1, L)), strong breaking first.
+
+    The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry.
+    """
+    starts = []
+    for strength in STRENGTHS:
+        q = np.concatenate([(1 - strength) * symmetric.q, symmetric.q])
+        parisi = 1.6 * symmetric.V[:1] / symmetric.q[0, :1]
+        starts.append((symmetric._replace(q=q, V=(1 - strength) * symmetric.V), parisi))
+    return starts
 
 
 def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]:
