@@ -23,7 +23,7 @@ LAYERS = (
     "__main__",
 )
 INNER_LAYERS = {  # layers within a subpackage, from the lowest
-    "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
+    "state_evolution": ("equations", "rules", "dynamics", "rsb", "fixed_points", "continuation"),
     "experiments": ("sweeps", "comparison phase_diagram inference", "figures"),
 }
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}

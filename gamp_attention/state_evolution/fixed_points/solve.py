@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
@@ -24,6 +25,7 @@ from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.fixed_points.broken import require_problem, require_steps, solve_broken
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
     SMALL_FAMILY,
@@ -94,6 +96,8 @@ def solve_state_evolution(
     max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
+    rsb: int | str = 0,
+    parisi: ArrayLike | None = None,
     raise_on_failure: bool = False,
 ) -> StateEvolutionResult:
     """Solve state evolution, equations (7) to (9), to a requested accuracy.
@@ -125,11 +129,20 @@ def solve_state_evolution(
         5e-3. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
+    rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
+        to 3. For k > 0 the model must have one column, a ridge penalty, and labels of one token or an attention layer
+        with two equivalent tokens; `rule`, `response`, `max_work`, `stability` and `seed` are not used.
+    parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
+        energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
     -------
     StateEvolutionResult
+        With `rsb`, a `BrokenStateEvolutionResult` with the overlaps of all levels and the Parisi parameters. Its status
+        is LOST if no solution with distinct levels was found, for example because replica symmetry is not broken.
+
+        Without:
         The status is INACCURATE if the budget did not allow `rtol`, and MAX_ITER if it did not allow any solution. It
         is LOST if a named branch does not exist, that is, if θ of "semantic" or m of "positional" is zero within its
         error. Then `overlaps` are approximately the overlaps of the solution found instead, without errors and losses,
@@ -141,7 +154,9 @@ def solve_state_evolution(
     ------
     TypeError : if an argument has the wrong type.
     ValueError : if `alpha` is not positive; if `init`, `rule` or `response` is an unknown name; if the given overlaps
-        are not feasible; if `rtol`, `max_iter` or `max_work` is out of range; or if `rule` does not apply to the model.
+        are not feasible; if `rtol`, `max_iter` or `max_work` is out of range; if `rule` does not apply
+        to the model; if `rsb` or `parisi` is out of range; or if replica symmetry breaking is not implemented for the
+        model.
     ConvergenceError : if the result did not converge and `raise_on_failure` is True.
 
     Examples
@@ -165,6 +180,11 @@ def solve_state_evolution(
     max_iter = check.integer("max_iter", max_iter, low=1)
     check.flag("stability", stability)
     check.flag("raise_on_failure", raise_on_failure)
+    steps, given = require_steps(rsb, parisi)
+    if steps:
+        start = _start_of_breaking(model, alpha, init, max_iter)
+        broken = solve_broken(model, alpha, start, steps, given, rtol)
+        return finish(broken, raise_on_failure, "solve_state_evolution")
     F, branch = OverlapMap(model, alpha, first, response), init if isinstance(init, str) else None
     if branch is not None:
         try:
@@ -183,6 +203,18 @@ def solve_state_evolution(
     if branch is not None and is_lost(result, branch):
         result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
+
+
+def _start_of_breaking(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Overlaps:
+    """Return given overlaps, or the replica-symmetric overlaps of a named branch on the coarsest rule.
+
+    If the branch is lost there, the overlaps before it was lost, because breaking may keep it.
+    """
+    require_problem(model, alpha)
+    if not isinstance(init, str):
+        return require_overlaps(model, init)
+    root = first_root(model, alpha, init, max_iter)
+    return last_with(root.path, FAMILY_OF[init]) if init in FAMILY_OF and is_off(init, root.overlaps) else root.overlaps
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:

@@ -1,0 +1,283 @@
+"""Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
+
+`solve_broken` chooses the output channel of the model (`rsb.one_field`, `rsb.two_tokens`), solves k = 1, 2, … in turn,
+each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers for three successive k
+are extrapolated to k → ∞ (`extrapolate`).
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.display import Rows, format_with_error
+from gamp_attention._core.quadrature import gauss_hermite
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps, Status, stacked
+from gamp_attention.state_evolution.fixed_points.observables import by_series
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
+from gamp_attention.state_evolution.rsb.one_field import OneField
+from gamp_attention.state_evolution.rsb.solve import (
+    BrokenSolution,
+    Packing,
+    Problem,
+    first_starts,
+    iterate,
+    solve_steps,
+    split_start,
+)
+from gamp_attention.state_evolution.rsb.weights import Levels
+
+MAX_STEPS = 3  # largest number k of steps
+FULL = "full"  # name of the limit k → ∞
+SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
+FEW_STEPS = 30  # damped iterations of the replica-symmetric equations from overlaps of a coarse rule
+NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
+TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
+N_NOISE = 12  # nodes of the same for the noise of labels
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BrokenStateEvolutionResult(StateEvolutionResult):
+    """Fixed point of state evolution with k steps of replica symmetry breaking.
+
+    The fields of `StateEvolutionResult` describe the minima of the ground state, or of the clusters at the requested
+    Parisi parameters: `overlaps.q` is q_k, `overlaps.V` is the response of a minimum, and `replicon` belongs to the
+    innermost level. Errors are estimated from successive refinements of the grids, times 1.5.
+
+    Attributes
+    ----------
+    levels, levels_error : (k + 1, L, r, r) overlaps q_0, …, q_k. q_0 is the overlap of minima of different outermost
+        clusters, and q_k the overlap of a minimum with itself.
+    parisi, parisi_error : (k,) Parisi parameters y_1 < … < y_k, inverse losses of a sample; errors are zero if they
+        were given.
+    complexity, complexity_error : (k,) y_j² ∂F/∂y_j. For k = 1 it is the complexity, the logarithm of the number of
+        clusters of minima per coordinate. It is zero at the ground state.
+    replicons, replicons_error : (k + 1,) replicon eigenvalue of each level; a level is stable against a further step
+        if it is below 1. The last omits the jumps of the proximal map.
+    """
+
+    levels: np.ndarray
+    levels_error: np.ndarray
+    parisi: np.ndarray
+    parisi_error: np.ndarray
+    complexity: np.ndarray
+    complexity_error: np.ndarray
+    replicons: np.ndarray
+    replicons_error: np.ndarray
+
+    def _rows(self) -> Rows:
+        rows = super()._rows()
+        q, y = (
+            ", ".join(format_with_error(float(v), float(e), 4) for v, e in zip(values, errors, strict=True))
+            for values, errors in (
+                (self.levels[:, 0, 0, 0], self.levels_error[:, 0, 0, 0]),
+                (self.parisi, self.parisi_error),
+            )
+        )
+        return [*rows[:-1], ["  q_0, …, q_k", q], ["  Parisi parameters", y], rows[-1]]
+
+
+def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
+    """Return the number of steps, or FULL, and given Parisi parameters (k,), or None if they are to be found."""
+    if isinstance(rsb, str):
+        steps: int | str = check.choice("rsb", rsb, (FULL,))
+    else:
+        steps = check.integer("rsb", rsb, low=0, high=MAX_STEPS)
+    if parisi is None:
+        return steps, None
+    if steps in (0, FULL):
+        raise check.fail("parisi", parisi, f"None for rsb = {rsb!r}, or rsb from 1 to {MAX_STEPS}")
+    values = np.atleast_1d(np.asarray(parisi, dtype=float))
+    if values.shape != (steps,) or not (np.isfinite(values).all() and values[0] > 0 and (np.diff(values) > 0).all()):
+        raise check.fail("parisi", parisi, f"{steps} positive increasing number(s)")
+    return steps, values
+
+
+def require_problem(model: Model, alpha: float) -> Problem:
+    """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
+    needs = "0 for this model: replica symmetry breaking needs"
+    if not model.penalty.quadratic:
+        raise check.fail("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty")
+    if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:
+        raise check.fail("rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture")
+    if model.n_tokens == 1 and not model.attention:
+        return OneField(model, alpha)
+    raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token")
+
+
+def solve_broken(
+    model: Model, alpha: float, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
+) -> BrokenStateEvolutionResult:
+    """Return the solution with k steps from replica-symmetric overlaps or from overlaps near them."""
+    problem = require_problem(model, alpha)
+    k = MAX_STEPS if steps == FULL else int(steps)
+    m, theta = bool(np.any(start.m)), bool(np.any(start.theta))
+    given = Levels(start.q[None, :, 0, 0], start.m[:, 0], start.theta[:, 0, 0], start.V[:, 0, 0])
+    starts, solutions = first_starts(_symmetric(problem, given, m, theta)), []
+    for step in range(1, k + 1):
+        packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
+        if packing.parisi is not None:
+            starts = [(levels, packing.parisi) for levels, _ in starts]
+        solution = solve_steps(problem, packing, starts, rtol)
+        solutions.append(_result(model, solution, packing, rtol))
+        if not solution.status.converged and solution.status is not Status.INACCURATE:
+            break
+        starts = [split_start(solution.point.levels, solution.point.parisi)]
+    return extrapolate(solutions) if steps == FULL else solutions[-1]
+
+
+def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
+    """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
+    packing = Packing(problem.signs, 0, m, theta)
+    try:
+        x = iterate(problem, packing, packing.pack(given, np.zeros(0)), FEW_STEPS)
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return given
+    return packing.unpack(x)[0]
+
+
+def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: float) -> BrokenStateEvolutionResult:
+    """Return the public result of a solution."""
+    levels, parisi, _, indicators = solution.point
+    overlaps = _overlaps(levels)
+    k, solved = packing.k, solution.status in (Status.CONVERGED, Status.INACCURATE)
+    error, errors = solution.error, solution.indicator_errors
+    q_error, parisi_error = np.full(levels.q.shape, np.nan), np.full(k, np.nan)
+    unknown = np.nan * levels.V
+    overlaps_error = _overlaps(Levels(q_error, unknown, unknown, unknown))
+    test = test_error = np.nan
+    if solved:
+        # errors of logarithms of q_0 and of the gaps; q_j is their sum
+        parts = error[1 : k + 2, None] * np.concatenate([levels.q[:1], levels.gaps])
+        q_error = np.cumsum(parts, axis=0)
+        rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
+        m_error = rest.pop(0) * unit if packing.m else np.zeros_like(levels.m)
+        theta_error = rest.pop(0) * unit if packing.theta else np.zeros_like(levels.m)
+        overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
+        parisi_error = np.array(rest) * parisi if packing.parisi is None else np.zeros(k)
+        test, test_error = _test_error(model, overlaps, overlaps_error, rtol)
+    block = np.ones((len(packing.signs), 1, 1))
+    jump, size = indicators.V_hat - indicators.V_derivative, max(abs(indicators.V_hat), abs(indicators.V_derivative))
+    return BrokenStateEvolutionResult(
+        status=solution.status,
+        n_iter=solution.n_iter,
+        residual=solution.residual,
+        history=StateEvolutionHistory(**stacked([_overlaps(step) for step in solution.path])),
+        overlaps=overlaps,
+        overlaps_error=overlaps_error,
+        relative_error=solution.relative_error,
+        train_loss=solution.energy if solved else np.nan,
+        train_loss_error=solution.energy_error if solved else np.nan,
+        test_error=test,
+        test_error_error=test_error,
+        jump_mass=jump * block,
+        jump_mass_error=(errors.V_hat + errors.V_derivative) * block,
+        V_hat=indicators.V_hat * block,
+        V_hat_error=errors.V_hat * block,
+        replicon=float(indicators.replicons[-1]),
+        replicon_error=float(errors.replicons[-1]),
+        stability=None,
+        consistent=bool(solved and indicators.replicons.max() < 1 and abs(jump) <= NEGLIGIBLE_JUMP * size),
+        validity=_validity(solution, jump / size) if solved else "unknown: no solution with distinct levels was found",
+        response="stein",
+        rule="grid",
+        message=solution.message,
+        levels=levels.q[:, :, None, None],
+        levels_error=q_error[:, :, None, None],
+        parisi=parisi,
+        parisi_error=parisi_error,
+        complexity=indicators.complexity,
+        complexity_error=errors.complexity,
+        replicons=indicators.replicons,
+        replicons_error=errors.replicons,
+    )
+
+
+def _overlaps(levels: Levels) -> Overlaps:
+    """Return the overlaps of a minimum."""
+    return Overlaps(
+        q=levels.q[-1][:, None, None], m=levels.m[:, None], theta=levels.theta[:, None, None],
+        V=levels.V[:, None, None],
+    )  # fmt: skip
+
+
+def _validity(solution: BrokenSolution, jumps: float) -> str:
+    """Return in words whether further steps would change the solution."""
+    k, replicons = len(solution.point.parisi), solution.point.indicators.replicons
+    steps = "one step" if k == 1 else f"{k} steps"
+    unstable = [f"{value:.3g} at level {level}" for level, value in enumerate(replicons) if not value < 1]
+    reasons = [f"replicon eigenvalues are not below 1 ({', '.join(unstable)})"] if unstable else []
+    if abs(jumps) > NEGLIGIBLE_JUMP:
+        reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
+    if not reasons:
+        return f"broken: {steps} of replica symmetry breaking are consistent; minima form clusters"
+    return f"broken: {steps} of replica symmetry breaking are an approximation, because {' and '.join(reasons)}"
+
+
+def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
+    """Return the test error of a minimum and its error, from the grids and from the errors of the overlaps."""
+
+    def at(values: Overlaps) -> tuple[float, float]:
+        if model.attention:
+            return by_series(model, values, rtol)
+        coarse, fine = (_test_error_of_labels(model, values, n) for n in TEST_NODES)
+        return fine, abs(fine - coarse)
+
+    value, grid_error = at(overlaps)
+    shifts = []
+    for name in ("q", "m", "theta"):
+        shift = getattr(error, name)
+        if np.any(getattr(overlaps, name)):
+            shifts.append(at(replace(overlaps, **{name: getattr(overlaps, name) + shift}))[0] - value)
+    return value, grid_error + float(np.linalg.norm(shifts))
+
+
+def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int) -> float:
+    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field."""
+    n_noise = model.task.n_noise
+    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(N_NOISE)] * n_noise
+    u, v, *noise = (axis.ravel() for axis in np.meshgrid(*[x for x, _ in rules], indexing="ij"))
+    weights = np.prod([axis.ravel() for axis in np.meshgrid(*[w for _, w in rules], indexing="ij")], axis=0)
+    rho, q, theta = (float(values[0, 0, 0]) for values in (model.coordinates.rho, overlaps.q, overlaps.theta))
+    fields = (np.sqrt(rho) * u)[:, None, None]
+    z = overlaps.m[0, 0] + theta / rho * fields + np.sqrt(max(q - theta**2 / rho, 0.0)) * v[:, None, None]
+    terms = model.task.terms(fields, np.stack(noise, axis=1) if noise else np.zeros((len(u), 0)))
+    return float(weights @ model.task.errors(z, fields, terms))
+
+
+def extrapolate(results: list[BrokenStateEvolutionResult]) -> BrokenStateEvolutionResult:
+    """Return numbers for k → ∞ from the solutions with k = 1, 2, 3.
+
+    A number that approaches its limit as (k + SHIFT)^−p has the limit x_k + (x_k − x_{k−1})/(ratio − 1), ratio = ((k +
+    SHIFT)/(k − 1 + SHIFT))^p. For the energy p = 4, the exponent of the Sherrington-Kirkpatrick model, and SHIFT is
+    fitted to its energies for k = 1, 2, 3; for overlaps p = 2. The error is the difference between the limits from the
+    last two and from the two solutions before, plus the change from the last solution for overlaps. Levels and Parisi
+    parameters are of the last solution.
+    """
+    last = results[-1]
+    if len(results) < MAX_STEPS or not all(r.status in (Status.CONVERGED, Status.INACCURATE) for r in results):
+        words = f"the limit needs the solutions with 1 to {MAX_STEPS} steps, but with {len(results)}: {last.message}"
+        return replace(last, message=words)
+
+    def limit(values: list[Any], errors: Any, power: float, cautious: bool) -> tuple[Any, Any]:
+        limits = []
+        for k, (a, b) in enumerate(pairwise(values), start=2):
+            ratio = ((k + SHIFT) / (k - 1 + SHIFT)) ** power
+            limits.append(b + (b - a) / (ratio - 1))
+        change = np.abs(limits[-1] - limits[-2])
+        return limits[-1], errors + np.maximum(change, np.abs(limits[-1] - values[-1]) if cautious else 0.0)
+
+    changed: dict[str, Any] = {}
+    for name, power in (("train_loss", ENERGY_POWER), ("test_error", POWER), ("V_hat", POWER)):
+        values, errors = [getattr(r, name) for r in results], getattr(last, f"{name}_error")
+        changed[name], changed[f"{name}_error"] = limit(values, errors, power, name != "train_loss")
+    overlaps = [r.overlaps.arrays() for r in results]
+    own_errors = last.overlaps_error.arrays()
+    limits = {name: limit([o[name] for o in overlaps], own_errors[name], POWER, True) for name in own_errors}
+    changed["overlaps"] = Overlaps(**{name: value for name, (value, _) in limits.items()})
+    changed["overlaps_error"] = Overlaps(**{name: error for name, (_, error) in limits.items()})
+    words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
+    return replace(last, **changed, validity=f"broken: {words}; levels and Parisi parameters are of {MAX_STEPS} steps")

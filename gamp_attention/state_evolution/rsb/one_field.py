@@ -1,0 +1,287 @@
+"""Output channel with replica symmetry breaking for models of one field per sample (L = r = t = 1).
+
+The label of a sample depends on the teacher's field u ~ N(0, ρ) and on noise. Given u, the outermost field is Gaussian,
+
+    ω_0 ~ N(m + θu/ρ, q_0 − θ²/ρ),
+
+and the recursion averages the Moreau envelope of the label's loss over the fields of all levels. `OneField` averages
+its results over a product rule for u and the noise; equal labels are averaged only once if θ = 0.
+
+Proximal map of one field. z(ω) minimises (z − ω)²/2V + ℓ(z). Its global minimum is the vertex of the lower convex hull
+of z²/2V + ℓ(z) at which the slope of the hull is ω/V. Hence z(ω) does not decrease, and it jumps where the hull has a
+straight segment. `trace_hull` finds the hull of ℓ on a grid of z; Newton steps from its vertices give exact minima, and
+Newton steps on the difference of two minima of one objective give the exact fields of the jumps (`find_jumps`).
+Where ℓ has a convex kink at a point of the grid, such as z = 0, the hull has a corner, and z(ω) stays at the kink for
+an interval of fields (`find_corners`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import kernel
+from gamp_attention._core.quadrature import gauss_hermite, legendre_panels, tensor_grid
+from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.attention import RiskTerms
+from gamp_attention.models.model import Model
+from gamp_attention.state_evolution.rsb.recursion import Averages, Innermost, average_levels
+from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
+
+REACH = 8.0  # half-width of the grids of fields in standard deviations
+SPACING, FINER = 0.5, 0.8  # spacing of uniform grids at resolution 0, see `average_levels`; factor for each resolution
+PANEL_NODES = (5, 1)  # nodes of a panel of the innermost field: at resolution 0, and added for each resolution
+TEACHER_NODES = (7, 3)  # the same for the five panels of |u|
+TEACHER_ENDS = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
+NOISE_NODES = (5, 2)  # the same for the Gauss-Hermite rule of the noise
+N_HULL = 2049  # number of grid points of z, an odd number
+STRETCH = 8.0  # their density at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
+N_DOUBLINGS = 20  # maximum number of doublings of the range of z
+JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
+CORNER = 4.0  # change of the slope of the hull in units of its neighbours, above which a vertex is a kink
+SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
+
+
+class Hull(NamedTuple):
+    """Lower convex hull of z²/2V + ℓ(z) on a grid of z.
+
+    Attributes
+    ----------
+    points, values : (N,) its vertices.
+    narrow : (N - 1,) whether a segment joins neighbours on the grid; other segments are jumps of the minimum.
+    """
+
+    points: np.ndarray
+    values: np.ndarray
+    narrow: np.ndarray
+
+
+@kernel
+def trace_hull(z, values, vertex):
+    """Fill `vertex` with the indices of the lower convex hull of points (z, values), and return their number."""
+    count = 0
+    for i in range(z.shape[0]):
+        while count > 1:
+            a, b = vertex[count - 2], vertex[count - 1]
+            if (values[b] - values[a]) * (z[i] - z[a]) < (values[i] - values[a]) * (z[b] - z[a]):
+                break
+            count -= 1
+        vertex[count] = i
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class OneField:
+    """Problem of k-step replica symmetry breaking for a model with one field.
+
+    Attributes
+    ----------
+    model : a model of labels with L = r = t = 1.
+    alpha : sample complexity.
+    """
+
+    model: Model
+    alpha: float
+
+    @cached_property
+    def weights(self) -> BrokenWeights:
+        """Input channel."""
+        return BrokenWeights(self.model.coordinates, self.model.lam)
+
+    @property
+    def signs(self) -> np.ndarray:
+        """Signs of m of the tokens."""
+        return np.ones(1)
+
+    def labels(self, folded: bool, unaware: bool, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return labels (n, P), teacher fields (n,) and probabilities (n,).
+
+        If `folded`, samples and their mirror images give the same averages, so that u > 0. If `unaware`, the averages
+        do not depend on u, and equal labels are merged; their teacher fields are zero.
+        """
+        n = TEACHER_NODES[0] + TEACHER_NODES[1] * resolution
+        size = float(np.sqrt(self.model.coordinates.rho[0, 0, 0]))
+        u, weight = (v.ravel() for v in legendre_panels(np.array(TEACHER_ENDS), n))
+        weight = weight * np.exp(-0.5 * u**2)
+        if not folded:
+            u, weight = np.concatenate([-u[::-1], u]), np.concatenate([weight[::-1], weight])
+        n_noise = self.model.task.n_noise
+        x, w = gauss_hermite(NOISE_NODES[0] + NOISE_NODES[1] * resolution)
+        noise = tensor_grid(x, n_noise)
+        noise_weight = np.prod(tensor_grid(w, n_noise), axis=1)
+        fields, each = np.repeat(size * u, len(noise)), np.tile(noise, (len(u), 1))
+        probability = np.outer(weight / weight.sum(), noise_weight).ravel()
+        labels = self.model.task.terms(fields[:, None, None], each).params
+        if not unaware:
+            return labels, fields, probability
+        distinct, index = np.unique(labels, axis=0, return_inverse=True)
+        return distinct, np.zeros(len(distinct)), np.bincount(index.ravel(), probability)
+
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
+        """Return the averages of the output channel, multiplied by α."""
+        rho = float(self.model.coordinates.rho[0, 0, 0])
+        theta, m = float(levels.theta[0]), float(levels.m[0])
+        outer = max(float(levels.q[0, 0]) - theta**2 / rho, 0.0)
+        labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
+        variances = np.array([outer, *levels.gaps[:, 0]])
+        centres = m + theta / rho * u
+        tables = innermost_tables(self.model, labels, centres, variances, float(levels.V[0]), resolution)
+        spacing = SPACING * FINER**resolution
+        averages = [
+            average_levels(table, centre, variances, parisi, spacing, REACH)
+            for table, centre in zip(tables, centres, strict=True)
+        ]
+        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
+
+
+def assemble(
+    averages: list[Averages], u: np.ndarray, probability: np.ndarray, levels: Levels, parisi: np.ndarray, alpha: float,
+    rho: float,
+) -> LevelHats:  # fmt: skip
+    """Return the conjugates from the averages for each teacher field u.
+
+    V̂ = −αE φ_0'' + Σ_j y_j (q̂_j − q̂_{j−1}) is the mean response of the innermost level including its jumps, and Stein's
+    identity α E[φ_0' u] = θ̂ρ − θ α E[−φ_0''] gives θ̂.
+    """
+    share = alpha * probability
+    phi, slopes, squares = (
+        np.einsum("n,nj->j", share, [getattr(a, name) for a in averages]) for name in ("phi", "slopes", "curvatures")
+    )
+    first, bend = np.array([a.first for a in averages]), float(share @ [a.bend for a in averages])
+    theta = float(levels.theta[0])
+    theta_hat = (float(share @ (first * u)) + bend * theta) / rho if theta else 0.0
+    return LevelHats(
+        q=slopes[:, None],
+        m=np.array([share @ first]) if levels.m[0] else np.zeros(1),
+        theta=np.array([theta_hat]),
+        V=np.array([bend + float(parisi @ np.diff(slopes))]),
+        V_derivative=np.array([share @ [a.response for a in averages]]),
+        phi=phi,
+        squares=squares[:, None, None],
+    )
+
+
+def innermost_tables(
+    model: Model, labels: np.ndarray, centres: np.ndarray, variances: np.ndarray, V: float, resolution: int
+) -> list[Innermost]:
+    """Return φ_k = −M_V on panels that end at its kinks, for each label and centre of its fields."""
+    half = REACH * float(np.sqrt(variances.sum()))
+    width = float(np.sqrt(min(variances[-1], V)))
+    hulls = hulls_of_labels(model, labels, np.abs(centres).max() + half, V)
+    jumps = find_jumps(model, labels, hulls, V)
+    corners = [find_corners(hull, V) for hull in hulls]
+    n = PANEL_NODES[0] + PANEL_NODES[1] * resolution
+    xs, ws, starts = [], [], []
+    for hull, (at, below, above), (_, entry, leave), centre in zip(hulls, jumps, corners, centres, strict=True):
+        inside = np.abs(at - centre) < half
+        at, below, above = at[inside], below[inside], above[inside]
+        pieces = np.concatenate([[centre - half], at, [centre + half]])
+        ends, lows, highs = [pieces[:1]], [], []
+        for a, b, low, high in zip(pieces[:-1], pieces[1:], [-np.inf, *above], [*below, np.inf], strict=True):
+            kinks = np.concatenate([entry, leave])
+            for start, end in pairwise([a, *np.sort(kinks[(kinks > a) & (kinks < b)]), b]):
+                count = max(int(np.ceil((end - start) / width)), 1)
+                ends.append(np.linspace(start, end, count + 1)[1:])
+                lows.append(np.full(count * n, low))
+                highs.append(np.full(count * n, high))
+        x, w = (v.ravel() for v in legendre_panels(np.concatenate(ends), n))
+        slopes = np.diff(hull.values) / np.diff(hull.points)
+        start = hull.points[np.searchsorted(slopes, x / V)]
+        xs.append(x)
+        ws.append(w)
+        starts.append(np.clip(start, np.concatenate(lows), np.concatenate(highs)))  # on the correct side of a jump
+    sizes = [len(x) for x in xs]
+    rows = np.repeat(labels, sizes, axis=0)
+    out = local_minima(model, rows, np.concatenate(xs), np.concatenate(starts), V)
+    cuts = np.cumsum(sizes)[:-1]
+    parts = [np.split(v.ravel(), cuts) for v in (-out.moreau, out.g, out.response)]
+    tables = [Innermost(*fields) for fields in zip(xs, ws, *parts, strict=True)]
+    for table, hull, (index, entry, leave) in zip(tables, hulls, corners, strict=True):
+        for i, a, b in zip(index, entry, leave, strict=True):
+            stays, at = (table.x > a) & (table.x < b), hull.points[i]
+            g = (at - table.x[stays]) / V
+            table.phi[stays] = 0.5 * at**2 / V - hull.values[i] - 0.5 * V * g**2
+            table.slope[stays], table.response[stays] = g, 1 / V
+    return tables
+
+
+def local_minima(model: Model, labels: np.ndarray, omega: np.ndarray, start: np.ndarray, V: float) -> Any:
+    """Return the result of the denoiser at the local minima next to given starts (n,)."""
+    shape = (len(omega), 1, 1)
+    return denoise(model.loss, labels, omega.reshape(shape), np.full((1, 1, 1), V), start.reshape(shape), hold=True)
+
+
+def hulls_of_labels(model: Model, labels: np.ndarray, reach: float, V: float) -> list[Hull]:
+    """Return the lower hull of z²/2V + ℓ(z) for each label.
+
+    The range of z is doubled until the slopes of all hulls cover fields up to ±`reach`.
+    """
+    bound = 1.25 * reach
+    for _ in range(N_DOUBLINGS):
+        z = bound * np.sinh(STRETCH * np.linspace(-1, 1, N_HULL)) / np.sinh(STRETCH)
+        z[N_HULL // 2] = 0.0
+        rows = np.repeat(labels, N_HULL, axis=0)
+        terms = RiskTerms(rows, np.zeros(len(rows)))
+        loss = model.task.errors(np.tile(z, len(labels))[:, None, None], z, terms).reshape(len(labels), N_HULL)
+        hulls, vertex = [], np.empty(N_HULL, dtype=np.int64)
+        for values in 0.5 * z**2 / V + loss:
+            chosen = vertex[: trace_hull(z, values, vertex)].copy()
+            hulls.append(Hull(z[chosen], values[chosen], np.diff(chosen) == 1))
+        steep = [np.diff(values) / np.diff(points) for points, values, _ in hulls]
+        if all(slopes[0] * V < -reach and slopes[-1] * V > reach for slopes in steep):
+            return hulls
+        bound *= 2
+    raise FloatingPointError("the proximal map has no bounded minimum at some field")
+
+
+def find_corners(hull: Hull, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the vertices at which ℓ has a convex kink, and the fields between which the minimum stays there.
+
+    At a kink the change of the slope of the hull does not vanish with the spacing of the grid. One-sided slopes are
+    extrapolated from the two segments on a side.
+    """
+    narrow, width = hull.narrow, np.diff(hull.points)
+    slopes = np.diff(hull.values) / width
+    change = np.diff(slopes)  # at vertex i + 1
+    inner = np.arange(2, len(change) - 2)
+    sharp = change[2:-2] > CORNER * np.maximum(change[1:-3], change[3:-1])
+    straight = narrow[1:-4] & narrow[2:-3] & narrow[3:-2] & narrow[4:-1]
+    i = inner[sharp & straight]
+    entry = slopes[i] + (slopes[i] - slopes[i - 1]) * width[i] / (width[i] + width[i - 1])
+    leave = slopes[i + 1] - (slopes[i + 2] - slopes[i + 1]) * width[i + 1] / (width[i + 1] + width[i + 2])
+    return i + 1, V * entry, V * leave
+
+
+def find_jumps(
+    model: Model, labels: np.ndarray, hulls: list[Hull], V: float
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return for each label the fields of the jumps in increasing order, and z below and above each of them."""
+    owner, low, high = [], [], []
+    height: list[float] = []
+    for number, hull in enumerate(hulls):
+        wide = np.flatnonzero(~hull.narrow)
+        owner += [number] * len(wide)
+        low += list(hull.points[wide])
+        high += list(hull.points[wide + 1])
+        height += list(np.diff(hull.values)[wide])
+    result = [(np.zeros(0),) * 3 for _ in hulls]
+    if not owner:
+        return result
+    index, below, above = np.array(owner), np.array(low), np.array(high)
+    omega = V * np.array(height) / (above - below)
+    for _ in range(JUMP_STEPS):
+        left, right = (local_minima(model, labels[index], omega, ends, V) for ends in (below, above))
+        below, above = left.z[:, 0, 0], right.z[:, 0, 0]
+        apart = above - below > SAME_MINIMUM * np.sqrt(V)
+        step = np.where(apart, V * (left.moreau - right.moreau) / np.where(apart, above - below, 1.0), 0.0)
+        omega = omega - step
+        if np.abs(step).max() <= 1e-14 * (1 + np.abs(omega).max()):
+            break
+    for number in np.unique(index[apart]):
+        chosen = np.flatnonzero(apart & (index == number))
+        chosen = chosen[np.argsort(omega[chosen])]
+        result[number] = (omega[chosen], below[chosen], above[chosen])
+    return result
