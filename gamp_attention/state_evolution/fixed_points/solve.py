@@ -55,7 +55,9 @@ from gamp_attention.state_evolution.fixed_points.stability import (
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
+NESTED_WORK = 3e6  # default budget of the nested rule: proximal problems an average
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
+DETERMINISTIC_WORK = {"split": SPLIT_WORK, "nested": NESTED_WORK}
 COARSE_WORK = 6e5  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
@@ -117,15 +119,17 @@ def solve_state_evolution(
         and the larger of the two forms for V̂. By default 1e-4, or 2e-3 for a random rule. The jump mass, in units of
         V̂, and the replicon, whose threshold is 1, converge more slowly: √rtol and 10 √rtol are requested for them, but
         at most 0.1.
-    rule : "split", a product rule that is cut where the proximal map jumps (for L (r + t) ≤ 6); "lines", random lines
-        that are cut there; "sobol", random points; "auto" uses "split" for L (r + t) ≤ 4 and "sobol" otherwise.
+    rule : "split", a product rule that is cut where the proximal map jumps (for attention with L (r + t) ≤ 6);
+        "nested", nested adaptive averages, cut there and at kinks of the labels (for labels with L = r = 1 and at most
+        two numbers of the teacher, fields and noise); "lines", random lines that are cut at the jumps; "sobol", random
+        points. "auto" uses "split" for attention with L (r + t) ≤ 4, "nested" if it applies, and "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
     max_iter : maximum number of damped steps of the search. If it is below twice the number of overlaps, there are no
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, and 1e7 for random rules, or 6e5 for labels whose loss is not convex if `rtol` is at least
+        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules, or 6e5 for labels whose loss is not convex if `rtol` is at least
         5e-3. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
@@ -174,7 +178,7 @@ def solve_state_evolution(
     rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     searches = not model.attention and model.task.jumps  # each proximal problem of labels needs a search
     random_work = COARSE_WORK if searches and rtol >= COARSE else RANDOM_WORK
-    max_work = max_work or (SPLIT_WORK if first.deterministic else random_work)
+    max_work = max_work or (DETERMINISTIC_WORK[first.name] if first.deterministic else random_work)
     first = first_rule(rule, model, (seed,), max_work, rtol)
     check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
