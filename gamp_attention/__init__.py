@@ -32,8 +32,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
     ),
     "bayes": (
-        "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "bayes_fixed_points", "bayes_thresholds",
-        "run_bayes_amp", "solve_bayes_state_evolution",
+        "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds",
+        "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
         "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
