@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
 # the public names of each subpackage
 _NAMES: dict[str, tuple[str, ...]] = {
     "baselines": (
-        "DescentResult", "LinearBaseline", "LinearFit", "ReferenceErrors", "ReferenceVerdict",
+        "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",
         "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
     ),
     "bayes": (

@@ -155,6 +155,7 @@ def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForc
 USED_BY = {
     "lr": (*DESCENTS, ONLINE), "momentum": ("momentum", "nesterov"), "batch": ("sgd", ONLINE),
     "damping": ("gamp", "survey"), "parisi": ("survey",), "one_sample": (ONLINE,), "spherical": (ONLINE,),
+    "d": (ONLINE,), "alpha": (ONLINE,),
 }  # fmt: skip
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch
