@@ -9,8 +9,9 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPath
 `weight_paths` has the weights, and `trajectory` the loop over steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -133,7 +134,14 @@ class DescentPaths:
         return theta, response
 
 
-def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForces]) -> DescentForces:
+class ComponentPart(Protocol):
+    """Samples of the fields of one component of a mixture."""
+
+    probability: float
+    sources: np.ndarray
+
+
+def sum_forces(model: Model, paths: Sequence[ComponentPart], forces: list[DescentForces]) -> DescentForces:
     """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
     if len(forces) == 1:
         return forces[0]
