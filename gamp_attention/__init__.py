@@ -65,8 +65,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory",
-        "branches", "continue_branch", "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "SpectralOverlap", "Stability", "StateEvolutionResult",
+        "Trajectory", "branches", "continue_branch", "solve_state_evolution", "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)

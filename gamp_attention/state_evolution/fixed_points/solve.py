@@ -182,8 +182,9 @@ def solve_state_evolution(
     check.flag("raise_on_failure", raise_on_failure)
     steps, given = require_steps(rsb, parisi)
     if steps:
-        start = _start_of_breaking(model, alpha, init, max_iter)
-        broken = solve_broken(model, alpha, start, steps, given, rtol)
+        problem = require_problem(model, alpha)
+        start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
+        broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")
     F, branch = OverlapMap(model, alpha, first, response), init if isinstance(init, str) else None
     if branch is not None:
@@ -203,18 +204,6 @@ def solve_state_evolution(
     if branch is not None and is_lost(result, branch):
         result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
-
-
-def _start_of_breaking(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Overlaps:
-    """Return given overlaps, or the replica-symmetric overlaps of a named branch on the coarsest rule.
-
-    If the branch is lost there, the overlaps before it was lost, because breaking may keep it.
-    """
-    require_problem(model, alpha)
-    if not isinstance(init, str):
-        return require_overlaps(model, init)
-    root = first_root(model, alpha, init, max_iter)
-    return last_with(root.path, FAMILY_OF[init]) if init in FAMILY_OF and is_off(init, root.overlaps) else root.overlaps
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
