@@ -1,45 +1,25 @@
 """Replica symmetry breaking against published values, its limits, and stationarity of the free energy."""
 
-from itertools import pairwise
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.state_evolution.rsb.one_field import OneField
-from gamp_attention.state_evolution.rsb.recursion import Innermost, average_levels
 from gamp_attention.state_evolution.rsb.solve import (
     Packing,
-    first_starts,
     iterate,
     newton,
     refine_levels,
     solve_steps,
-    split_start,
 )
-from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
+from gamp_attention.state_evolution.rsb.weights import Levels
+from validation._tools.glasses import amplitude_model, magnet_energy, solve_perceptron
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
 # Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance .001, without ridge
 PUBLISHED = {"energy": 0.2927849, "q0": 0.4725506, "q1": 1.355108, "V": 0.4234896, "parisi": 1.76699}
-
-
-def panels(ends, width, n):
-    pieces = [np.linspace(a, b, int(np.ceil((b - a) / width)) + 1)[1:] for a, b in pairwise(ends)]
-    return (values.ravel() for values in legendre_panels(np.concatenate([[ends[0]], *pieces]), n))
-
-
-def magnet_energy(q, parisi, spacing=0.5):
-    """Return minus the energy per spin of the Sherrington-Kirkpatrick model: the recursion with |ω| innermost."""
-    q = np.append(q, 1.0)
-    x, weight = panels([-9.0, 0.0, 9.0], spacing * np.sqrt(q[-1] - q[-2]), 8)
-    innermost = Innermost(x, weight, np.abs(x), np.sign(x), np.zeros(len(x)))
-    averages = average_levels(innermost, 0.0, np.append(q[0], np.diff(q)), np.asarray(parisi), spacing, 9.0)
-    return averages.phi[0] - 0.25 * float(np.sum(parisi * np.diff(q**2)))
 
 
 @pytest.mark.parametrize(("k", "published"), [(1, 0.7652), (2, 0.7636)])
@@ -54,42 +34,6 @@ def test_ground_state_energy_of_the_magnet(k, published):
     assert abs(magnet_energy(*parameters(best.x), spacing=0.3) - best.fun) < 1e-7
 
 
-class Perceptron:
-    """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
-
-    weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
-    signs = ONE
-
-    def __init__(self, alpha):
-        self.alpha = alpha
-
-    def hats(self, levels, parisi, resolution):
-        V, sd = levels.V[0], np.sqrt(levels.q[-1, 0])
-        variances = np.array([levels.q[0, 0], *levels.gaps[:, 0]])
-        ends = [-9 * sd, *([-np.sqrt(2 * V)] if 81 * sd**2 > 2 * V else []), 0.0, 9 * sd]
-        x, weight = panels(ends, np.sqrt(min(variances[-1], V)), 6 + resolution)
-        inside = (x < 0) & (x > -np.sqrt(2 * V))  # the proximal map moves these fields to zero
-        phi = -np.where(x >= 0, 0.0, np.where(inside, x**2 / (2 * V), 1.0))
-        innermost = Innermost(x, weight, phi, np.where(inside, -x / V, 0.0), np.where(inside, 1 / V, 0.0))
-        averages = average_levels(innermost, 0.0, variances, parisi, 0.5 * 0.8**resolution, 8.0)
-        q_hat = self.alpha * averages.slopes[:, None]
-        V_hat = self.alpha * averages.bend + float(parisi @ np.diff(q_hat[:, 0]))
-        squares = self.alpha * averages.curvatures[:, None, None]
-        derivative = np.array([self.alpha * averages.response])
-        return LevelHats(q_hat, ZERO, ZERO, np.array([V_hat]), derivative, self.alpha * averages.phi, squares)
-
-
-def solve_perceptron(alpha, k):
-    problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
-    x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
-    solution = refine_levels(problem, packing, x, 1e-6)
-    starts = first_starts(solution.point.levels)
-    for step in range(1, k + 1):
-        solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
-        starts = [split_start(solution.point.levels, solution.point.parisi)]
-    return solution
-
-
 def test_errors_of_the_perceptron():
     """Least number of errors per weight at α = 3: RS .097516 and full .117601; 1RSB reaches 1 at α = 6.71570."""
     symmetric, broken = solve_perceptron(3.0, 0), solve_perceptron(3.0, 2)
@@ -98,46 +42,6 @@ def test_errors_of_the_perceptron():
     assert 0.117601 - 1e-4 < broken.energy < 0.117601
     assert abs(solve_perceptron(6.71570, 1).energy - 1) < 1e-5
     assert abs(solve_perceptron(7.647695, 0).energy - 1) < 1e-5
-
-
-@ga.register_loss
-class AmplitudeLoss(NamedTuple):
-    """ℓ(z) = (|z| − p)²."""
-
-    even = True
-
-    def value(self, p, z):
-        """Return the loss."""
-        return (abs(z[0, 0]) - p[0]) ** 2
-
-    def derivatives(self, p, z, grad, hess):
-        """Return the loss, and fill its derivatives."""
-        excess = abs(z[0, 0]) - p[0]
-        grad[0], hess[0, 0] = 2 * excess * (1.0 if z[0, 0] >= 0 else -1.0), 2.0
-        return excess**2
-
-    def floor(self, p):
-        """Return a lower bound of the loss."""
-        return 0.0
-
-
-class Amplitudes:
-    """Labels |u| with noise."""
-
-    even = False
-
-    def __init__(self, noise):
-        self.noise = noise
-
-    def n_noise(self, n_tokens, rank):
-        return 1 if self.noise else 0
-
-    def __call__(self, u, noise):
-        return np.abs(u[:, 0]) + self.noise * noise if self.noise else np.abs(u[:, 0])
-
-
-def amplitude_model(noise=0.0, lam=1e-7):
-    return ga.glm_model(AmplitudeLoss(), Amplitudes(noise), lam=lam)
 
 
 def test_phase_retrieval_agrees_with_published_values():
@@ -235,4 +139,4 @@ def test_bad_steps_are_named(arguments, name):
 
 def test_models_without_implementation_are_refused():
     with pytest.raises(ValueError, match="rsb"):
-        ga.solve_state_evolution(ga.paper_model(n_tokens=3), 1.5, rsb=1)
+        ga.solve_state_evolution(ga.paper_model(), 1.5, rsb=1)

@@ -165,6 +165,8 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
     q_{j−1}), of which all its terms are multiples.
     """
+    if not np.isfinite(x).all():
+        raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
     hats = problem.hats(levels, parisi, resolution)
     new = problem.weights.step(hats, parisi)
