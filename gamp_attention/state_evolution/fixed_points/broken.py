@@ -1,6 +1,6 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`solve_broken` chooses the output channel of the model (`rsb.one_field`, `rsb.two_tokens`), solves k = 1, 2, … in turn,
+`require_problem` returns the output channel of the model (`rsb.one_field`). `solve_broken` solves k = 1, 2, … in turn,
 each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers for three successive k
 are extrapolated to k → ∞ (`extrapolate`).
 """
@@ -36,6 +36,7 @@ MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
 FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equations; residual of Newton steps after them
+FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
 N_NOISE = 12  # nodes of the same for the noise of labels
@@ -122,12 +123,22 @@ def solve_broken(
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        solution = solve_steps(problem, packing, starts, rtol)
+        solution = _without_faded(solve_steps(problem, packing, starts, rtol), packing)
         solutions.append(_result(model, solution, packing, rtol))
         if not solution.status.converged and solution.status is not Status.INACCURATE:
             break
         starts = [split_start(solution.point.levels, solution.point.parisi)]
     return extrapolate(solutions) if steps == FULL else solutions[-1]
+
+
+def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
+    """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
+    levels = solution.point.levels
+    for name, free in (("theta", packing.theta), ("m", packing.m)):
+        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0]):
+            words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
+            return solution._replace(status=Status.LOST, message=words)
+    return solution
 
 
 def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
