@@ -65,9 +65,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "PopulationLoss", "PopulationMap", "PopulationMinimum", "SpectralOverlap",
-        "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch", "population_loss",
-        "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
+        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
+        "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)
