@@ -24,6 +24,7 @@ from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
+from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method
@@ -261,15 +262,28 @@ class TorchRisk:
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
-        self._ridge = data.penalty.lam if data.penalty.quadratic else 0.0
+        self._ridge = curvature_of(data.penalty) if data.penalty.quadratic else 0.0
+        if not isinstance(self._ridge, float):
+            self._ridge = tensor(self._ridge)
         self._root = math.sqrt(data.dim)
+        self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
+        if self._sphere is not None:
+            Q = self.retracted(Q)
         tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
         z = (tokens @ Q + self._positions @ Q) / self._root
         fit = self._loss.torch(params, z).sum() * (len(self._tokens) / len(tokens))
+        if not isinstance(self._ridge, float):
+            return fit + self._constant + 0.5 * (self._ridge * Q**2).sum()
         return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
+
+    def retracted(self, Q: "torch.Tensor") -> "torch.Tensor":
+        """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
+        import torch
+
+        return Q if self._sphere is None else torch.where(self._sphere, self._root * Q / Q.norm(dim=0), Q)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -372,6 +386,8 @@ def minimize_risk(
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed, risk)
+    if has_spheres(data.penalty):
+        start = data.penalty.retracted(start)
     require_device(device)
     require_modules("minimize_risk", "torch")
     import torch
@@ -387,7 +403,9 @@ def minimize_risk(
             if iterations:
                 record.step(steps.lr(t - 1))
             iterations.append(t)
-            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
+            record.add(
+                overlaps(data, function.retracted(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim
+            )
 
     def evaluate() -> tuple[float, float]:
         if data.penalty.quadratic:
@@ -401,7 +419,7 @@ def minimize_risk(
             step = _step_function(function, Q, data.penalty, method, steps, seed)
             some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
-    end = Q.detach().cpu().numpy().copy()
+    end = function.retracted(Q.detach()).cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
     at = risk_at(data, end, risk)
@@ -434,7 +452,7 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
     Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
     the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
     """
-    at, ridge = risk_at(data, Q, risk), data.penalty.lam if data.penalty.quadratic else 0.0
+    at, ridge = risk_at(data, Q, risk), curvature_of(data.penalty) if data.penalty.quadratic else 0.0
 
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()
