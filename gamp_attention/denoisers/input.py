@@ -114,7 +114,7 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
     def evaluate(lams: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         total = A + np.diag(lams)
         if np.linalg.eigvalsh(total).min() <= 0:
-            return np.inf, lams, total
+            return np.inf, np.full(len(free), np.inf), np.full((len(free), len(free)), np.inf)
         C = np.linalg.inv(total)
         moments = C @ second @ C
         value = 0.5 * float(np.einsum("k,kab,kab->", weights, C, second)) + 0.5 * float(lams[free].sum())
