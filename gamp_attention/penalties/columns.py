@@ -132,6 +132,11 @@ def has_spheres(penalty: Any) -> bool:
     return isinstance(penalty, ColumnRidge) and bool(penalty.sphere.any())
 
 
+def has_one_strength(penalty: Any) -> bool:
+    """Return whether a penalty is λ‖Q‖²/2 with one λ for all columns."""
+    return bool(penalty.quadratic) and not isinstance(penalty, ColumnRidge)
+
+
 def refuse_spheres(penalty: Any, needs: str) -> None:
     """Raise ValueError, for the argument `needs` describes, if a penalty has spherical columns."""
     if has_spheres(penalty):

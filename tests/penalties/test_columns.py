@@ -220,3 +220,12 @@ def test_functions_without_spheres_refuse_them():
     ):
         with pytest.raises(ValueError, match=r"^lam: needs"):
             call()
+
+
+@pytest.mark.parametrize("lam", [[0.1], ["sphere"]])
+def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)
+    with pytest.raises(ValueError, match="online"):
+        ga.trajectory(model, 2.0, method="online", n_iter=2)
+    with pytest.raises(ValueError, match="rsb: needs 0 for this model"):
+        ga.solve_state_evolution(model, 2.0, rsb=1)

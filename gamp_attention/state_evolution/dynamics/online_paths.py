@@ -26,6 +26,7 @@ from gamp_attention._core.choices import ONLINE
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
+from gamp_attention.penalties.columns import has_one_strength
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths
@@ -161,10 +162,10 @@ class OnlineWeights:
 
 
 def require_ridge(penalty: Any) -> None:
-    """Raise ValueError unless the penalty is a ridge."""
-    if not penalty.quadratic:
+    """Raise ValueError unless the penalty is a ridge with one λ."""
+    if not has_one_strength(penalty):
         name = type(penalty).__name__
-        raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' is for the ridge penalty only")
+        raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' needs a ridge with one λ")
 
 
 def require_norms(model: Model, start: StartLaw, method: DescentMethod) -> None:
