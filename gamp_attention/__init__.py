@@ -28,12 +28,12 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
 # the public names of each subpackage
 _NAMES: dict[str, tuple[str, ...]] = {
     "baselines": (
-        "DescentResult", "LinearBaseline", "LinearFit", "ReferenceErrors", "ReferenceVerdict",
+        "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",
         "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
     ),
     "bayes": (
-        "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "bayes_fixed_points", "bayes_thresholds",
-        "run_bayes_amp", "solve_bayes_state_evolution",
+        "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds",
+        "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
         "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
@@ -65,8 +65,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory",
-        "branches", "continue_branch", "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
+        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
+        "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)

@@ -276,6 +276,10 @@ RESULTS = {
     "BayesThresholds": lambda: ga.BayesThresholds(
         0.5, 0.1, np.nan, np.nan, (1.0, 1.1), (0.1, 0.1), {"full_recovery": "none"}
     ),
+    "RecoveryStage": lambda: ga.RecoveryStage((1,), 0.18, 0.01),
+    "StagedThresholds": lambda: ga.StagedThresholds(
+        0.18, 0.01, np.nan, np.nan, None, None, {"hard": "not computed"}, (ga.RecoveryStage((0, 1), 0.18, 0.01),)
+    ),
     "Boundary": lambda: ga.Boundary.found(1.25, 1e-4, 1e-3),
     "Branch": make_branch,
     "BranchPath": make_path,

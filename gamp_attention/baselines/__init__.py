@@ -2,9 +2,10 @@
 
 from gamp_attention.baselines.descent import DescentResult, minimize_risk
 from gamp_attention.baselines.linear import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
+from gamp_attention.baselines.online import OnlineResult
 from gamp_attention.baselines.reference import ReferenceErrors, ReferenceVerdict, reference_errors
 
 __all__ = [
-    "DescentResult", "LinearBaseline", "LinearFit", "ReferenceErrors", "ReferenceVerdict", "fit_linear_baseline",
-    "linear_baseline", "minimize_risk", "reference_errors",
+    "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",
+    "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
 ]  # fmt: skip

@@ -1,13 +1,12 @@
 """Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
 `minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
-L-BFGS (`quasi_newton`). `stable_step` derives a step size from the curvature of the risk.
+L-BFGS (`quasi_newton`), or takes steps on new samples of a model (`run_online`). `stable_step` derives a step size from
+the curvature of the risk.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import DESCENTS
+from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
+from gamp_attention.baselines.online import run_online
+from gamp_attention.baselines.result import DescentResult
+from gamp_attention.baselines.torch_risk import TorchRisk, few_threads
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
+from gamp_attention.models.model import Model
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
-from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method
+from gamp_attention.results import Recorder, Status, finish
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
 
 if TYPE_CHECKING:
     import torch
@@ -34,20 +37,6 @@ if TYPE_CHECKING:
 
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
-
-
-@contextmanager
-def few_threads(n_numbers: int) -> Iterator[None]:
-    """Use one torch thread if the tokens have few numbers: synchronization would take longer than the work."""
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        if n_numbers < 10_000_000:
-            torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _value_and_norm(function: Risk, Q: "torch.Tensor") -> tuple[float, float]:
@@ -207,73 +196,13 @@ def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
     return n_iter
 
 
-METHODS = (*DESCENTS, "adam", "lbfgs")
+METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
 # the learning rates of gd and Adam are from the paper
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
 
 
 RECORD_FIRST = 40  # number of initial steps of which each is recorded
 RECORD_LATER = 100  # approximate number of recorded steps, evenly spaced over the whole descent
-
-
-@dataclass(frozen=True, eq=False)
-class DescentResult(Ended):
-    """Outcome of `minimize_risk`.
-
-    Attributes
-    ----------
-    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
-    iterations : iteration numbers of the entries of `history`, whose V is NaN.
-    Q : (d, r) the last weights; the initial weights if the last weights are not finite.
-    overlaps : overlaps of Q, with V from the Hessians of the samples; V is NaN if these do not determine it.
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
-    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN if descent did not converge.
-    """
-
-    status: Status
-    n_iter: int
-    residual: float
-    history: History
-    iterations: np.ndarray
-    Q: np.ndarray
-    overlaps: Overlaps
-    train_loss: float
-    gradient_norm: float
-    is_minimum: bool
-    lowest_eigenvalue: float
-
-
-class TorchRisk:
-    """Risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; it includes a ridge, no other penalty.
-
-    The layer is S[(x+p)Q/√d](x+p). Its expanded squared distance to y depends on Q only through the
-    fields, see eq. (41) and `gamp_attention.losses.attention.RiskTerms`.
-    """
-
-    def __init__(self, data: Dataset, risk: str, device: str) -> None:
-        import torch
-
-        terms = data.terms(risk)
-
-        def tensor(values: np.ndarray) -> "torch.Tensor":
-            return torch.as_tensor(values, dtype=torch.float64, device=device)
-
-        self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
-        self._params, self._loss = tensor(terms.params), data.loss
-        self._constant = float(terms.constant.sum())
-        self._ridge = data.penalty.lam if data.penalty.quadratic else 0.0
-        self._root = math.sqrt(data.dim)
-
-    def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
-        """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
-        tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
-        z = (tokens @ Q + self._positions @ Q) / self._root
-        fit = self._loss.torch(params, z).sum() * (len(self._tokens) / len(tokens))
-        return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self._tokens)
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
@@ -303,14 +232,18 @@ def require_device(device: Any) -> None:
 
 @ignore_float_errors
 def minimize_risk(
-    data: Dataset,
+    data: Dataset | Model,
     init: str | ArrayLike | None = None,
     risk: str = "exact",
     method: str = "gd",
     *,
+    d: int | None = None,
+    alpha: float | None = None,
     lr: float | Sequence[float] | np.ndarray | None = None,
     momentum: float | None = None,
     batch: float | None = None,
+    one_sample: bool | None = None,
+    spherical: bool | None = None,
     max_iter: int = 5000,
     tol: float = 1e-8,
     device: str = "cpu",
@@ -323,28 +256,32 @@ def minimize_risk(
 
     Parameters
     ----------
-    data : the samples.
+    data : the samples; for "online" the model from which teacher and samples are drawn.
     init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
-        data with a teacher, and "spectral" for your arrays, which have no teacher.
+        data with a teacher, and "spectral" for your arrays, which have no teacher. "online" accepts the first three
+        names and weights.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball, Polyak 1964), "nesterov" (Nesterov 1983), "sgd" (a new random minibatch at
         each step), which `trajectory` predicts; "adam" (Kingma and Ba 2015); or "lbfgs" (Liu and Nocedal 1989, with a
         strong Wolfe line search, followed by Barzilai-Borwein steps). Penalties other than the ridge allow "gd" and
-        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty.
+        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty. "online"
+        takes exactly `max_iter` steps, each on round(batch·alpha·d) new samples of a model with a ridge penalty.
+    d, alpha : for "online" only, and required there: dimension, and number of samples of the risk divided by d.
     lr : step size; except for adam and lbfgs also a sequence of step sizes, whose last entry is repeated. By default
         0.15, for adam 0.01 and for lbfgs 1.
     momentum : μ in [0, 1), for "momentum" and "nesterov" only; by default 0.9.
-    batch : fraction of the data in (0, 1] in a minibatch, for "sgd" only; by default 0.1. The gradient norm is then
-        evaluated at recorded steps only.
+    batch : for "sgd" the fraction of the data in (0, 1] in a minibatch; the gradient norm is then evaluated at recorded
+        steps only. For "online" the number of new samples in each iteration, in units of alpha·d. By default 0.1.
+    one_sample, spherical : for "online" only, as for `trajectory`.
     max_iter : maximum number of steps.
-    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged.
+    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged; not used by "online".
     device : name of a torch device, for example "cpu" or "cuda".
     seed : an integer or a numpy Generator, for the random part of initial weights and for minibatches.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
     -------
-    DescentResult
+    DescentResult; for "online" its subclass OnlineResult.
 
     Raises
     ------
@@ -362,7 +299,23 @@ def minimize_risk(
     >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
     (True, True)
     """
-    require_dataset(data)
+    if method == ONLINE:
+        settings = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
+        max_iter = check.integer("max_iter", max_iter, low=1)
+        require_device(device)
+        require_modules("minimize_risk", "torch")
+        return run_online(data, d, alpha, init, risk, settings, max_iter, device, seed)
+    require_unused(method, one_sample=one_sample, spherical=spherical, d=d, alpha=alpha)
+    check.flag("raise_on_failure", raise_on_failure)
+    result = _minimize(require_dataset(data), init, risk, method, lr, momentum, batch, max_iter, tol, device, seed)
+    return finish(result, raise_on_failure, f"minimize_risk ({method})")
+
+
+def _minimize(
+    data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
+    device: str, seed: Any,
+) -> DescentResult:  # fmt: skip
+    """Minimise the risk of given samples; the arguments are those of `minimize_risk`."""
     data.terms(risk)
     require_method("method", method, data.penalty)
     rate: Any = LEARNING_RATES[method] if lr is None else lr
@@ -370,7 +323,6 @@ def minimize_risk(
         rate = check.real("lr", rate, low=0, strict=True)
     steps = descent_method(method, rate, momentum, batch)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
-    check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed, risk)
     require_device(device)
     require_modules("minimize_risk", "torch")
@@ -407,7 +359,7 @@ def minimize_risk(
     at = risk_at(data, end, risk)
     norm = gradient_norm(data, at.gradient)
     curvature = lowest_curvature(data, at, end) if status.converged else None
-    result = DescentResult(
+    return DescentResult(
         status=status,
         n_iter=n_iter,
         residual=norm,
@@ -420,7 +372,6 @@ def minimize_risk(
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
     )
-    return finish(result, raise_on_failure, f"minimize_risk ({method})")
 
 
 STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L

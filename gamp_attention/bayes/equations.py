@@ -180,7 +180,7 @@ class Equations:
         omega, _, y = self.samples(V, np.zeros_like(V))
         posterior = self.channel.posterior(y, omega, V)
         moments = [posterior.cov] * 2 if posterior.halves is None else list(posterior.halves.second)
-        G, other = (_linear_response(moment.reshape(-1, L, t, L, t), np.linalg.inv(V)) for moment in moments)
+        G, other = (linear_response(moment.reshape(-1, L, t, L, t), np.linalg.inv(V)) for moment in moments)
         out = np.einsum("nlamb,nlcmd->lacmbd", G, other, optimize=True) / len(G)
         back = np.zeros((L, t, t, L, t, t))
         for kind in self.kinds:
@@ -211,8 +211,8 @@ class Equations:
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
 
 
-def _linear_response(moments: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return G (n, L, t, L, t) of equation :eq:`bayes-weak` for second moments of the fields and inverses (L, t, t)."""
+def linear_response(moments: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return G (n, L, t, L, t) of `Equations.linear_growth` for second moments of the fields and inverses (L, t, t)."""
     G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
     for l in range(len(inverse)):
         G[:, l, :, l] -= inverse[l]

@@ -1,7 +1,6 @@
 """Results of Bayes-optimal state evolution, and the test error of the posterior mean on fresh samples."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -91,7 +90,8 @@ class BayesThresholds(Result):
         return [*rows, ["  hard", " to ".join(ends)]]
 
 
-class RecoveryStage(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RecoveryStage(Result):
     """Columns of the teacher that Bayes-optimal message passing finds from the same α on.
 
     Attributes

@@ -17,7 +17,7 @@ determines V, and V determines α and the growth of δq, so that no iteration in
 import numpy as np
 
 from gamp_attention._core.numerics import half_width
-from gamp_attention.bayes.equations import Equations
+from gamp_attention.bayes.equations import Equations, linear_response
 from gamp_attention.bayes.results import RecoveryStage
 from gamp_attention.models.channels.teacher import TeacherChannel
 
@@ -119,10 +119,7 @@ def _growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndar
     responses = []
     for second in halves.second:
         moments = second.reshape(-1, L, t, L, t)[:, :, unknown][:, :, :, :, unknown]
-        G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
-        for l in range(L):
-            G[:, l, :, l] -= inverse[l]
-        responses.append(G)
+        responses.append(linear_response(moments, inverse))
     out = np.einsum("nlamb,nlcmd->lacmbd", *responses, optimize=True) / len(omega)
     back = np.zeros((L, k, k, L, k, k))
     for kind in equations.kinds:

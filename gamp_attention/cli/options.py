@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from gamp_attention._core.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS
+from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS
 from gamp_attention._version import __version__
 from gamp_attention.cli.parser import Parser
 
@@ -130,7 +130,7 @@ def _add_trajectory(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--init", choices=STARTS, default="semantic")
     command.add_argument(
         "--method",
-        choices=("gamp", "survey", *DESCENTS),
+        choices=("gamp", "survey", *DESCENTS, ONLINE),
         default="gamp",
         help="algorithm whose iterations are predicted (default gamp)",
     )

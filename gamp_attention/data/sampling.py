@@ -234,6 +234,19 @@ def sample(
     return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
 
 
+def new_samples(data: Dataset, n: int, rng: np.random.Generator) -> Dataset:
+    """Draw n samples of the same teacher and positions as a dataset that was drawn from a model."""
+    model, Q_star, positions, spectra = data.model, data.Q_star, data.positions, data.spectra
+    assert model is not None
+    assert Q_star is not None
+    groups = model.classes.draw
+    tokens, sources = draw_tokens(rng, n, data.dim, positions, data.source_means, spectra, groups)
+    if isinstance(model, GLMModel):
+        return label_dataset(model, tokens, positions, Q_star, spectra, rng)
+    noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens)) if model.score_noise else None
+    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
+
+
 def _precision(dtype: Any) -> np.dtype:
     if isinstance(dtype, (str, type, np.dtype)) and dtype in (np.float64, np.float32, "float64", "float32"):
         return np.dtype(dtype)

@@ -1,13 +1,22 @@
 """State evolution: the distribution of message passing and gradient descent in the limit d → ∞."""
 
 from gamp_attention.state_evolution.continuation.branches import Branches, BranchPath, branches, continue_branch
+from gamp_attention.state_evolution.dynamics.population import (
+    PopulationLoss,
+    PopulationMap,
+    PopulationMinimum,
+    population_loss,
+    population_map,
+)
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.spectral import SpectralOverlap, spectral_overlap
 from gamp_attention.state_evolution.fixed_points.stability import Stability
 
 __all__ = [
-    "BranchPath", "Branches", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
-    "continue_branch", "solve_state_evolution", "spectral_overlap", "trajectory",
+    "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
+    "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
+    "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ MAX_PREVIOUS = 8  # maximum number of solutions from which the search with the n
 MAX_EVALUATIONS = 40  # maximum number of evaluations of h from one start
 SAME = 1e-5  # relative distance below which two solutions are equal
 STEP_ERROR = 1e-10  # size of a step at which a solution has converged
+STUCK_COST, STUCK_DECREASE, STUCK_STEP = 1e-6, 1e-2, 0.1  # squared distance, relative decrease and step at a minimum
 MAX_STEP = 3.0  # largest change of a variable in one step
 
 
@@ -187,8 +188,11 @@ def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
         if new < cost or (damp < 1e-6 and size < 1e-6):
             _copy(trial, v)
             _copy(trial_out, out)
+            stuck = cost > STUCK_COST and cost - new < STUCK_DECREASE * cost and size < STUCK_STEP
             damp = 0.0 if cost < 1e-4 else 0.1 * damp
             cost = new
+            if stuck:
+                return False
             if size < STEP_ERROR or cost == 0.0:
                 break
         else:

@@ -11,7 +11,7 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPath
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -134,7 +134,14 @@ class DescentPaths:
         return theta, response
 
 
-def sum_forces(model: Model, paths: Sequence[Any], forces: list[DescentForces]) -> DescentForces:
+class ComponentPart(Protocol):
+    """Samples of the fields of one component of a mixture."""
+
+    probability: float
+    sources: np.ndarray
+
+
+def sum_forces(model: Model, paths: Sequence[ComponentPart], forces: list[DescentForces]) -> DescentForces:
     """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
     if len(forces) == 1:
         return forces[0]
@@ -156,7 +163,7 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[DescentForces]) 
 USED_BY = {
     "lr": (*DESCENTS, ONLINE), "momentum": ("momentum", "nesterov"), "batch": ("sgd", ONLINE),
     "damping": ("gamp", "survey"), "parisi": ("survey",), "jumps": ("survey",), "one_sample": (ONLINE,),
-    "spherical": (ONLINE,),
+    "spherical": (ONLINE,), "d": (ONLINE,), "alpha": (ONLINE,),
 }  # fmt: skip
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch

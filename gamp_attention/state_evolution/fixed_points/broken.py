@@ -1,6 +1,6 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`solve_broken` chooses the output channel of the model (`rsb.one_field`, `rsb.two_tokens`), solves k = 1, 2, … in turn,
+`require_problem` returns the output channel of the model (`rsb.one_field`). `solve_broken` solves k = 1, 2, … in turn,
 each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers for three successive k
 are extrapolated to k → ∞ (`extrapolate`).
 """
@@ -20,11 +20,13 @@ from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
+    ROUGH,
     BrokenSolution,
     Packing,
     Problem,
     first_starts,
     iterate,
+    newton,
     solve_steps,
     split_start,
 )
@@ -33,7 +35,8 @@ from gamp_attention.state_evolution.rsb.weights import Levels
 MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
-FEW_STEPS = 30  # damped iterations of the replica-symmetric equations from overlaps of a coarse rule
+FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equations; residual of Newton steps after them
+FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
 N_NOISE = 12  # nodes of the same for the noise of labels
@@ -109,10 +112,9 @@ def require_problem(model: Model, alpha: float) -> Problem:
 
 
 def solve_broken(
-    model: Model, alpha: float, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
+    model: Model, problem: Problem, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
 ) -> BrokenStateEvolutionResult:
-    """Return the solution with k steps from replica-symmetric overlaps or from overlaps near them."""
-    problem = require_problem(model, alpha)
+    """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
     k = MAX_STEPS if steps == FULL else int(steps)
     m, theta = bool(np.any(start.m)), bool(np.any(start.theta))
     given = Levels(start.q[None, :, 0, 0], start.m[:, 0], start.theta[:, 0, 0], start.V[:, 0, 0])
@@ -121,7 +123,7 @@ def solve_broken(
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        solution = solve_steps(problem, packing, starts, rtol)
+        solution = _without_faded(solve_steps(problem, packing, starts, rtol), packing)
         solutions.append(_result(model, solution, packing, rtol))
         if not solution.status.converged and solution.status is not Status.INACCURATE:
             break
@@ -129,11 +131,23 @@ def solve_broken(
     return extrapolate(solutions) if steps == FULL else solutions[-1]
 
 
+def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
+    """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
+    levels = solution.point.levels
+    for name, free in (("theta", packing.theta), ("m", packing.m)):
+        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0]):
+            words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
+            return solution._replace(status=Status.LOST, message=words)
+    return solution
+
+
 def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
     packing = Packing(problem.signs, 0, m, theta)
+    given = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
     try:
         x = iterate(problem, packing, packing.pack(given, np.zeros(0)), FEW_STEPS)
+        x = newton(problem, packing, x, NEAR, ROUGH)[0]
     except (ArithmeticError, np.linalg.LinAlgError):
         return given
     return packing.unpack(x)[0]

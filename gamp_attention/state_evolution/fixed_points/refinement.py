@@ -216,7 +216,7 @@ class StateEvolutionResult(Ended):
     stability : eigenvalues of the overlap map by sector; None if not requested.
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
-    response, rule : form of V̂ that was used, and quadrature rule ("split", "lines" or "sobol").
+    response, rule : form of V̂ that was used, and quadrature rule ("split", "nested", "lines" or "sobol").
     """
 
     status: Status

@@ -1,1 +1,1 @@
-"""Replica symmetry breaking at zero temperature: k steps for one field, and for two tokens with one column."""
+"""Replica symmetry breaking at zero temperature: k steps for models with one field per sample."""

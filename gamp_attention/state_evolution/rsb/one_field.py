@@ -36,6 +36,7 @@ PANEL_NODES = (5, 1)  # nodes of a panel of the innermost field: at resolution 0
 TEACHER_NODES = (7, 3)  # the same for the five panels of |u|
 TEACHER_ENDS = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
 NOISE_NODES = (5, 2)  # the same for the Gauss-Hermite rule of the noise
+SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's field, in units of q_k
 N_HULL = 2049  # number of grid points of z, an odd number
 STRETCH = 8.0  # their density at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
 N_DOUBLINGS = 20  # maximum number of doublings of the range of z
@@ -110,8 +111,8 @@ class OneField:
             u, weight = np.concatenate([-u[::-1], u]), np.concatenate([weight[::-1], weight])
         n_noise = self.model.task.n_noise
         x, w = gauss_hermite(NOISE_NODES[0] + NOISE_NODES[1] * resolution)
-        noise = tensor_grid(x, n_noise)
-        noise_weight = np.prod(tensor_grid(w, n_noise), axis=1)
+        noise = tensor_grid(x, n_noise) if n_noise else np.zeros((1, 0))
+        noise_weight = np.prod(tensor_grid(w, n_noise), axis=1) if n_noise else np.ones(1)
         fields, each = np.repeat(size * u, len(noise)), np.tile(noise, (len(u), 1))
         probability = np.outer(weight / weight.sum(), noise_weight).ravel()
         labels = self.model.task.terms(fields[:, None, None], each).params
@@ -124,7 +125,7 @@ class OneField:
         """Return the averages of the output channel, multiplied by α."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
-        outer = max(float(levels.q[0, 0]) - theta**2 / rho, 0.0)
+        outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
         variances = np.array([outer, *levels.gaps[:, 0]])
         centres = m + theta / rho * u

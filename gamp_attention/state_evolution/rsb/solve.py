@@ -24,6 +24,7 @@ from gamp_attention.results import Status
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
 
 DAMPING = 0.5  # step of an iteration of the map
+RETREAT = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
 ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
 INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
@@ -164,6 +165,8 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
     q_{j−1}), of which all its terms are multiples.
     """
+    if not np.isfinite(x).all():
+        raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
     hats = problem.hats(levels, parisi, resolution)
     new = problem.weights.step(hats, parisi)
@@ -178,10 +181,18 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
 
 
 def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the unknowns after damped iterations of the map at fixed Parisi parameters."""
+    """Return the unknowns after damped iterations of the map at fixed Parisi parameters.
+
+    If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
+    large in units of √V is positive.
+    """
     n_free = 0 if packing.parisi is not None else packing.k
     for _ in range(n_steps):
-        change, _ = evaluate(problem, packing, x, ROUGH)
+        try:
+            change, _ = evaluate(problem, packing, x, ROUGH)
+        except WeightsUnbounded:
+            x = x + np.concatenate([RETREAT, np.zeros(len(x) - 2)])
+            continue
         if n_free:
             change[-n_free:] = 0.0
         x = x + DAMPING * np.clip(change, -2 * MAX_MOVE, 2 * MAX_MOVE)
@@ -359,6 +370,12 @@ def solve_steps(
         x = packing.pack(levels, parisi)
         try:
             x = iterate(problem, packing, x, DAMPED_STEPS)
+            for attempt in range(0 if packing.parisi is None else ATTEMPTS):
+                near, _, size, _, _ = newton(problem, packing, x, SEARCH[0][0], ROUGH)
+                if size <= SEARCH[0][0]:
+                    x = near
+                    break
+                x = iterate(problem, packing, x, (2 + attempt) * DAMPED_STEPS)
             if packing.k and packing.parisi is None:
                 for tol, resolution in SEARCH:
                     x = ascend(problem, packing, x, tol, resolution)
@@ -372,8 +389,29 @@ def solve_steps(
         elif solution.status is not Status.MAX_ITER:
             return solution
     if solution is None:
-        raise FloatingPointError(failure)
+        return _failed(packing, levels, parisi, failure)
     return solution
+
+
+def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, message: str) -> BrokenSolution:
+    """Return a solution of status NONFINITE, with the overlaps of the last start and without other numbers."""
+    k, L = packing.k, len(packing.signs)
+    unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
+    nothing = np.full(L, np.nan)
+    hats = LevelHats(
+        np.full((k + 1, L), np.nan),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        np.full(k + 1, np.nan),
+        np.full((k + 1, L, L), np.nan),
+    )
+    point = BrokenPoint(levels, parisi, hats, unknown)
+    error = np.full(len(packing.pack(levels, parisi)), np.nan)
+    return BrokenSolution(
+        Status.NONFINITE, point, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, 0, [levels], message
+    )  # fmt: skip
 
 
 def first_starts(symmetric: Levels) -> list[tuple[Levels, np.ndarray]]:

@@ -1,0 +1,149 @@
+"""Single-pass gradient descent: runs at finite d against theory, closed forms, and the limit of small steps."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+RUNS, STEPS = 8, 8
+
+
+def sequence():
+    """Return a model that locates one of two tokens and reads its value, with noise in the targets."""
+
+    def location(z):
+        weights = np.exp(z[:, 0] - z[:, 0].max())
+        return (weights * z[:, 1]).sum() / weights.sum()
+
+    return ga.sequence_model(
+        lambda u, noise: location(u) + 0.3 * noise[0], location, n_tokens=2, rank=2, n_noise=1, lam=0.1
+    )
+
+
+MODELS = {
+    "attention": (ga.paper_model, "positional", {"lr": 2.0, "batch": 0.3}),
+    "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": [0.5, 0.2], "batch": 0.1}),
+    "sequence": (sequence, "semantic", {"lr": 0.3, "batch": 0.2, "spherical": True}),
+    "single samples": (
+        lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": 0.2, "batch": 0.04, "one_sample": True}
+    ),
+}  # fmt: skip
+
+
+def columns(path):
+    """Return q, m, θ and the training loss at every time, (T + 1, ·)."""
+    families = [path.q, path.m, path.theta, path.train_loss]
+    return np.concatenate([values.reshape(STEPS + 1, -1) for values in families], axis=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_runs_follow_theory(name):
+    build, init, how = MODELS[name]
+    model = build()
+    path = ga.trajectory(model, 2.0, init, method="online", n_iter=STEPS, n_paths=2048, n_replicas=4, **how)
+    risk = "asymptotic" if model.attention else "exact"
+    runs = [
+        ga.minimize_risk(model, init, risk, "online", d=500, alpha=2.0, max_iter=STEPS, seed=seed, **how)
+        for seed in range(RUNS)
+    ]
+    values = np.array([columns(run.history) for run in runs])
+    noise = [path.error.q, path.error.m, path.error.theta, path.train_loss_error]
+    stated = np.concatenate([error.reshape(STEPS + 1, -1) for error in noise], axis=1)
+    error = np.sqrt(values.var(axis=0, ddof=1) / RUNS + stated**2)
+    assert (np.abs(values.mean(axis=0) - columns(path)) <= 4 * error + 1e-9).all()
+
+
+@pytest.mark.parametrize("batch", [0.05, 3.0])
+def test_linear_regression_has_a_closed_form(batch):
+    """With y = u + s ξ, f = y − z: q and θ obey a linear recursion with the noise (η²/b) α E[f²]."""
+    alpha, lr, lam, s, T = 1.5, 0.2, 0.1, 0.5, 12
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=s), lam=lam)
+    path = ga.trajectory(model, alpha, "random", method="online", lr=lr, batch=batch, n_iter=T, n_replicas=2)
+    q, theta, a = 0.01, 0.0, 1 - lr * (lam + alpha)
+    for t in range(T + 1):
+        error = 1 + s**2 - 2 * theta + q
+        assert np.allclose([path.q[t, 0, 0, 0], path.theta[t, 0, 0, 0]], [q, theta], rtol=0, atol=1e-10)
+        assert np.isclose(path.test_error[t], error / 2, rtol=0, atol=1e-10)
+        assert np.isclose(path.train_loss[t], alpha * error / 2 + lam * q / 2, rtol=0, atol=1e-10)
+        q = a**2 * q + 2 * a * lr * alpha * theta + (lr * alpha) ** 2 + lr**2 / batch * alpha * error
+        theta = a * theta + lr * alpha
+
+
+def test_single_samples_are_the_limit_of_small_batches():
+    """Batches of half the size, with half the step, halve the distance to the differential equations."""
+    model, how = ga.paper_model(), {"method": "online", "n_paths": 1024, "n_replicas": 2, "seed": 3}
+    limit = ga.trajectory(model, 1.5, "positional", one_sample=True, lr=4.0, batch=0.4, n_iter=6, **how)
+
+    def distance(parts):
+        path = ga.trajectory(model, 1.5, "positional", lr=4.0 / parts, batch=0.4 / parts, n_iter=6 * parts, **how)
+        return np.abs(path.q[::parts] - limit.q).max()
+
+    far, near, nearest = distance(4), distance(8), distance(16)
+    assert near == pytest.approx(far / 2, rel=0.2)
+    assert nearest == pytest.approx(near / 2, rel=0.2)
+
+
+def test_columns_keep_their_norm():
+    how = {"method": "online", "spherical": True, "lr": 0.5}
+    for one_sample in (False, True):
+        path = ga.trajectory(sequence(), 2.0, "semantic", n_iter=4, n_paths=512, n_replicas=2,
+                             one_sample=one_sample, **how)  # fmt: skip
+        assert np.allclose(np.einsum("tlaa->tla", path.q), 1, rtol=0, atol=1e-5)
+    run = ga.minimize_risk(sequence(), "random", d=50, alpha=2.0, max_iter=3, **how)
+    assert np.allclose(np.linalg.norm(run.Q, axis=0), np.sqrt(50))
+
+
+def test_mixtures_and_classes_of_coordinates():
+    """Components that are equal give the trajectory of the model without classes."""
+    means = [[0.5, 0.5], [0.5, 0.5]]
+    mixture = ga.mixture_model([[0.25, 0.25], [0.25, 0.25]], means)
+    path = ga.trajectory(mixture, 1.5, "semantic", method="online", lr=1.0, n_iter=3, n_paths=2048, n_replicas=4)
+    run = [
+        ga.minimize_risk(mixture, "semantic", "asymptotic", "online", d=400, alpha=1.5, lr=1.0, max_iter=3, seed=s)
+        for s in range(6)
+    ]
+    ends = np.array([r.overlaps.theta.ravel() for r in run])
+    error = np.sqrt(ends.var(axis=0, ddof=1) / 6 + path.error.theta[-1].ravel() ** 2)
+    assert (np.abs(ends.mean(axis=0) - path.theta[-1].ravel()) <= 4 * error).all()
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
+    def run(seed):
+        return ga.minimize_risk(ga.paper_model(), method="online", d=60, alpha=1.5, max_iter=3, seed=seed)
+
+    first, again, other = run(1), run(1), run(2)
+    assert np.array_equal(first.Q, again.Q)
+    assert not np.allclose(first.Q, other.Q)
+    assert first.status is ga.Status.MAX_ITER
+    assert first.n_samples == 3 * round(0.1 * 1.5 * 60)
+    assert len(first.history.train_loss) == 4
+
+
+BAD = {
+    "momentum": ({"momentum": 0.5}, ValueError, "momentum"),
+    "no batch": ({"batch": 0}, ValueError, "batch"),
+    "elastic net": ({"model": ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.1))}, ValueError, "ridge"),
+    "flag": ({"one_sample": 1}, TypeError, "one_sample"),
+    "other method": ({"method": "sgd", "spherical": True}, ValueError, "spherical"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings_are_named(case):
+    options, error, name = BAD[case]
+    options = {"model": ga.paper_model(), "method": "online", **options}
+    model = options.pop("model")
+    with pytest.raises(error, match=name):
+        ga.trajectory(model, 1.0, **options)
+
+
+def test_runs_need_a_model_and_its_size():
+    data = ga.sample(ga.paper_model(), d=20, alpha=1.0)
+    with pytest.raises(TypeError, match="data: needs a model"):
+        ga.minimize_risk(data, method="online", d=20, alpha=1.0)
+    with pytest.raises(TypeError, match="alpha"):
+        ga.minimize_risk(ga.paper_model(), method="online", d=20)
+    with pytest.raises(ValueError, match="d: needs method"):
+        ga.minimize_risk(data, d=20)
+    with pytest.raises(ValueError, match="init"):
+        ga.minimize_risk(ga.paper_model(), "spectral", method="online", d=20, alpha=1.0)

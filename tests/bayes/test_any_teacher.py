@@ -1,0 +1,131 @@
+"""Bayes-optimal estimation of teachers that are functions of the fields: against closed forms and exact integrals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.models.channels.choice import channel_of
+
+
+def build_model(teacher, n_tokens=1, rank=1, n_noise=0):
+    """Return a sequence model of a teacher, with a student that has no effect on these functions."""
+    shape = np.shape(teacher(np.ones((n_tokens, rank)), np.ones(n_noise)))
+    return ga.sequence_model(teacher, lambda z: z[0, 0] * np.ones(shape), n_tokens=n_tokens, rank=rank, n_noise=n_noise)
+
+
+def modulus(u, noise):
+    return abs(u[0, 0])
+
+
+def linear(u, noise):
+    return u[0, 0] + 0.3 * noise[0]
+
+
+def two_layers(u, noise):
+    scores = np.exp(np.outer(u[:, 0], u[:, 0]))
+    second = (np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
+    scores = np.exp(np.outer(second, second))
+    return scores / scores.sum(axis=1)[:, None]
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.8])
+def test_modulus_has_the_fixed_points_of_phase_retrieval(alpha):
+    point = ga.solve_bayes_state_evolution(build_model(modulus), alpha, n_points=512)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss()), alpha)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= point.q_error[0, 0] + 3e-3
+    assert point.stable
+    assert point.converged
+
+
+def test_linear_targets_with_noise_have_their_closed_form():
+    point = ga.solve_bayes_state_evolution(build_model(linear, n_noise=1), 1.5, n_points=512)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), 1.5)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= point.q_error[0, 0] + 1e-3
+    assert abs(point.test_error - exact.test_error) <= point.test_error_error + 2e-3
+    assert abs(point.free_entropy - exact.free_entropy) <= point.free_entropy_error + 0.02
+
+
+def test_message_passing_agrees_with_the_linear_channel():
+    data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), d=100, alpha=1.5, seed=0)
+    exact = ga.run_bayes_amp(data)
+    found = ga.run_bayes_amp(data, model=build_model(linear, n_noise=1), tol=1e-3)
+    assert found.converged
+    assert np.linalg.norm(found.Q - exact.Q) < 0.05 * np.linalg.norm(exact.Q)
+
+
+def test_posterior_of_two_layers_agrees_with_its_own_integral():
+    """The log-odds of the rows give the scores up to a sign, and these the second layer for each first layer."""
+    rng, n, V = np.random.default_rng(0), 40, np.array([0.5, 0.3])
+    omega = np.sqrt(1 - V) * rng.standard_normal((n, 2, 2))
+    u = omega + np.sqrt(V) * rng.standard_normal((n, 2, 2))
+    channel = replace(channel_of(build_model(two_layers, 2, 2)), n_nodes=1024)
+    y = channel.observe(u, np.zeros((n, 0)))
+    found = (channel.posterior(y, omega, np.tile(np.diag(V), (2, 1, 1))).mean - omega) / V
+    line = np.linspace(-5.5, 5.5, 111)
+    grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    exact = np.empty((n, 2, 2))
+    for i, T in enumerate(y.reshape(n, 2, 2)):
+        l1, l2 = np.log(T[0, 0] / T[0, 1]), np.log(T[1, 1] / T[1, 0])
+        s = np.array([l1, -l2]) / np.sqrt(l1 + l2)
+        z1 = omega[i, :, 0] + np.sqrt(V[0]) * grid
+        B = np.exp(z1[:, :, None] * z1[:, None, :])
+        B = np.eye(2) + B / B.sum(axis=2, keepdims=True)
+        z2 = np.linalg.solve(B, np.broadcast_to(s, (len(B), 2))[:, :, None])[:, :, 0]
+        both = np.concatenate([z2, -z2])
+        logs = -0.5 * np.sum(grid**2, axis=1) - np.log(np.abs(np.linalg.det(B)))
+        logs = np.tile(logs, 2) - 0.5 * np.sum((both - omega[i, :, 1]) ** 2, axis=1) / V[1]
+        weight = np.exp(logs - logs.max())
+        weight /= weight.sum()
+        exact[i] = np.stack([weight @ np.tile(z1, (2, 1)), weight @ both], axis=1)
+    exact = (exact - omega) / V
+    error = ((found - exact) ** 2).mean(axis=(0, 1)) / (exact**2).mean(axis=(0, 1))
+    assert (error < 0.02).all()
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2])
+def test_weak_recovery_of_fields_known_up_to_a_sign(n_tokens):
+    model = build_model(lambda u, noise: np.outer(u[:, 0], u[:, 0]), n_tokens)
+    thresholds = ga.bayes_thresholds(model, n_points=8192 if n_tokens == 1 else 1024)
+    exact = 1 / (n_tokens * (n_tokens + 1))
+    assert abs(thresholds.weak_recovery - exact) <= thresholds.weak_recovery_error
+    assert thresholds.weak_recovery_error < 0.1 * exact
+    assert thresholds.stages[0].columns == (0,)
+
+
+def test_columns_known_up_to_a_common_sign_are_found_together():
+    """For u known up to a sign, M ↦ E[(u uᵀ − 1) M (u uᵀ − 1)] = M + tr(M) 1 has the eigenvalue t + 1 = 3."""
+    model = build_model(lambda u, noise: np.array([u[0, 0] * u[0, 1], abs(u[0, 1])]), rank=2)
+    (stage,) = ga.bayes_thresholds(model, n_points=2048).stages
+    assert stage.columns == (0, 1)
+    assert abs(stage.alpha - 1 / 3) <= stage.alpha_error
+
+
+@pytest.mark.slow
+def test_column_with_a_sign_is_found_before_a_column_without():
+    model = build_model(lambda u, noise: u[0, 0] ** 2 * u[0, 1], rank=2)
+    first, second = ga.bayes_thresholds(model, n_points=256, n_replicas=3).stages
+    assert (first.columns, first.alpha) == ((1,), 0.0)
+    assert second.columns == (0,)
+    assert 0.5 < second.alpha < 3  # 1/2 if the first column were known
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (build_model(lambda u, noise: np.maximum(u[0, 0], 0.0)), "same number of fields"),
+        (build_model(lambda u, noise: u.sum(), n_tokens=4, rank=2), "at most 6"),
+        (build_model(lambda u, noise: float(np.linalg.eigvalsh(u @ u.T)[0])), "cannot be traced"),
+    ],
+    ids=["rank", "size", "trace"],
+)
+def test_refusals_name_the_reason(model, message):
+    with pytest.raises(ValueError, match=message):
+        ga.bayes_thresholds(model)
+
+
+def test_noise_of_a_function_cannot_be_learnt():
+    model = build_model(linear, n_noise=1)
+    with pytest.raises(ValueError, match="one standard deviation"):
+        ga.run_bayes_amp(ga.sample(model, d=50, alpha=2.0, seed=0), learn="noise")

@@ -1,0 +1,154 @@
+"""State evolution of models with one field of the student: the nested deterministic rule."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import expit
+from scipy.stats import norm
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
+
+
+def one_field(teacher, student, loss=None, **settings):
+    return ga.sequence_model(teacher, student, loss, n_tokens=1, rank=1, **settings)
+
+
+def amplitude(lam):
+    return one_field(lambda u, noise: np.abs(u[0, 0]), lambda z: np.abs(z[0, 0]), lam=lam)
+
+
+def huber(target, prediction):
+    distance = np.abs(target - prediction)
+    return np.where(distance < 0.5, 0.5 * distance**2, 0.5 * distance - 0.125)
+
+
+def linear(u, noise):
+    return u[0, 0] + 0.3 * noise[0]
+
+
+def identity(z):
+    return z[0, 0]
+
+
+MODELS = {
+    "amplitude": (amplitude(0.05), 3.0),
+    "amplitude, less data": (amplitude(0.3), 1.5),
+    "intensity": (ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1), 3.0),
+    "sign": (ga.glm_model(ga.SquaredLoss(), ga.LogisticLabels(0.0), lam=0.2), 2.0),
+    "logistic": (ga.glm_model(ga.LogisticLoss(), lam=0.1), 3.0),
+    "huber": (one_field(linear, identity, huber, n_noise=1, lam=0.1, convex=True), 2.0),
+    "relu": (one_field(lambda u, noise: np.maximum(u[0, 0] - 0.3, 0), lambda z: np.tanh(z[0, 0]), lam=0.2), 2.0),
+}
+
+
+def numbers(se):
+    """Return q, θ, V, ε_t and ε_g of a solution, and their errors."""
+    value, error = se.overlaps, se.overlaps_error
+    return (
+        np.array([value.q.item(), value.theta.item(), value.V.item(), se.train_loss, se.test_error]),
+        np.array([error.q.item(), error.theta.item(), error.V.item(), se.train_loss_error, se.test_error_error]),
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stated_errors_hold(name):
+    """Solutions of three accuracies agree within their errors, for jumps of the map and for kinks of both functions."""
+    model, alpha = MODELS[name]
+    solutions = [ga.solve_state_evolution(model, alpha, rtol=rtol, stability=False) for rtol in (1e-2, 1e-3, 1e-4)]
+    assert all(se.converged and se.rule == "nested" for se in solutions)
+    best, small = numbers(solutions[-1])
+    assert (small <= 1.001e-4 * np.abs(best)).all()
+    for se in solutions[:-1]:
+        value, error = numbers(se)
+        assert (np.abs(value - best) <= error + small).all()
+
+
+def test_ridge_regression_has_its_closed_form():
+    alpha, lam, noise = 2.0, 0.1, 0.3
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=lam)
+    value, error = numbers(ga.solve_state_evolution(model, alpha, rtol=1e-6, stability=False))
+    V = brentq(lambda V: V * (lam + alpha / (1 + V)) - 1, 1e-6, 1e6)
+    hat = alpha / (1 + V)
+    theta, gain = hat * V, V**2 * alpha / (1 + V) ** 2
+    q = (theta**2 + gain * (1 + noise**2 - 2 * theta)) / (1 - gain)
+    test = 0.5 * (1 + noise**2 - 2 * theta + q)
+    train = alpha * test / (1 + V) ** 2 + 0.5 * lam * q
+    assert (np.abs(value - [q, theta, V, train, test]) <= error).all()
+
+
+def test_kinks_of_a_huber_loss_are_averaged_exactly():
+    """The residual y − ω is Gaussian, so that all averages of the loss are known functions of its variance."""
+    model, alpha = MODELS["huber"]
+    V, q, theta = 1.0, 0.5, 0.5
+    for _ in range(500):
+        size, limit = np.sqrt(1.09 - 2 * theta + q), 0.5 * (1 + V)
+        inside = 2 * norm.cdf(limit / size) - 1
+        second = inside - 2 * limit / size * norm.pdf(limit / size)
+        gg = size**2 * second / (1 + V) ** 2 + 0.25 * (1 - inside)
+        hat = alpha * inside / (1 + V)
+        V, theta = 1 / (0.1 + hat), hat / (0.1 + hat)
+        q = V**2 * (hat**2 + alpha * gg)
+    value, error = numbers(ga.solve_state_evolution(model, alpha, rtol=1e-5, stability=False))
+    test = quad(lambda x: norm.pdf(x) * float(huber(0.0, size * x)), 0, 12, points=[0.5 / size], epsabs=1e-12)[0]
+    assert (np.abs(value - [q, theta, V, value[3], 2 * test]) <= error).all()
+
+
+def test_logistic_regression_agrees_with_a_second_quadrature():
+    model, alpha = MODELS["logistic"]
+    value, error = numbers(ga.solve_state_evolution(model, alpha, rtol=1e-4, stability=False))
+    x, weight = np.polynomial.hermite_e.hermegauss(48)
+    u, e = np.meshgrid(x, x, indexing="ij")
+    density = np.outer(weight, weight) / weight.sum() ** 2
+    q, theta, V = value[:3]
+    for _ in range(60):
+        omega, hats = theta * u + np.sqrt(q - theta**2) * e, np.zeros(3)
+        test = 0.0
+        for label in (-1, 1):
+            probability, z = density * expit(label * u), omega.copy()
+            for _ in range(30):
+                wrong = expit(-label * z)
+                z -= (z - omega - V * label * wrong) / (1 + V * wrong * (1 - wrong))
+            g, curvature = label * wrong, wrong * (1 - wrong)
+            response = curvature / (1 + V * curvature)
+            hats += alpha * np.array([(probability * v).sum() for v in (g * g, g * u, response)])
+            test += (probability * np.logaddexp(0, -label * omega)).sum()
+        V, teacher = 1 / (0.1 + hats[2]), hats[1] + hats[2] * theta
+        theta = V * teacher
+        q = V**2 * (teacher**2 + hats[0])
+    assert (np.abs(value - [q, theta, V, value[3], test]) <= error).all()
+
+
+def test_published_energies_of_amplitude_phase_retrieval():
+    """Energies of (|z| − y)² + ½ λ q with λ = 0.001 at α = 3, computed with the code of arXiv 1905.05313."""
+    model, zero = amplitude(0.0005), np.zeros((1, 1, 1))
+    recovered = ga.solve_state_evolution(model, 3.0, rtol=1e-2, stability=False)
+    assert abs(2 * recovered.train_loss - 0.000499875) < 1e-9
+    start = ga.Overlaps(zero + 0.5, zero[..., 0], zero, zero + 1.0)
+    uninformed = ga.solve_state_evolution(model, 3.0, start, rtol=1e-4, stability=False)
+    assert uninformed.converged
+    assert uninformed.overlaps.theta.item() == 0.0
+    assert abs(2 * uninformed.train_loss - 0.206805) < 1e-6
+
+
+def test_nested_and_random_averages_agree():
+    model, alpha = MODELS["relu"]
+    nested, sobol = (
+        ga.solve_state_evolution(model, alpha, rtol=2e-2, rule=rule, stability=False) for rule in ("nested", "sobol")
+    )
+    (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
+    assert (np.abs(a - b) <= a_error + b_error).all()
+
+
+def test_other_models_are_refused():
+    with pytest.raises(ValueError, match="nested"):
+        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="nested")
+
+
+def test_breakpoints_are_jumps_and_kinks():
+    functions = [np.abs, lambda x: np.sign(x - 0.3), np.tanh, lambda x: np.maximum(x + 2, 0) + np.maximum(x - 1, 0)]
+    points = find_breakpoints(lambda number, x: np.array([functions[k](v) for k, v in zip(number, x, strict=True)]), 4)
+    expected = [[0.0], [0.3], [], [-2.0, 1.0]]
+    for found, exact in zip(points, expected, strict=True):
+        np.testing.assert_allclose(found, exact, atol=1e-8)

@@ -1,0 +1,142 @@
+"""Replica symmetry breaking against published values, its limits, and stationarity of the free energy."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.rsb.one_field import OneField
+from gamp_attention.state_evolution.rsb.solve import (
+    Packing,
+    iterate,
+    newton,
+    refine_levels,
+    solve_steps,
+)
+from gamp_attention.state_evolution.rsb.weights import Levels
+from validation._tools.glasses import amplitude_model, magnet_energy, solve_perceptron
+
+ONE, ZERO = np.ones(1), np.zeros(1)
+ALPHA, NOISE = 3.0, 0.001
+# Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance .001, without ridge
+PUBLISHED = {"energy": 0.2927849, "q0": 0.4725506, "q1": 1.355108, "V": 0.4234896, "parisi": 1.76699}
+
+
+@pytest.mark.parametrize(("k", "published"), [(1, 0.7652), (2, 0.7636)])
+def test_ground_state_energy_of_the_magnet(k, published):
+    def parameters(x):
+        sizes = np.exp(np.append(x[:k], 0.0))
+        return np.cumsum(sizes)[:-1] / sizes.sum(), np.cumsum(np.exp(x[k:]))
+
+    start = np.append(np.zeros(k), np.log(np.diff(2.5 ** np.arange(k), prepend=0.0)))
+    best = minimize(lambda x: magnet_energy(*parameters(x)), start, method="BFGS", options={"gtol": 1e-6})
+    assert abs(best.fun - published) < 1e-4
+    assert abs(magnet_energy(*parameters(best.x), spacing=0.3) - best.fun) < 1e-7
+
+
+def test_errors_of_the_perceptron():
+    """Least number of errors per weight at α = 3: RS .097516 and full .117601; 1RSB reaches 1 at α = 6.71570."""
+    symmetric, broken = solve_perceptron(3.0, 0), solve_perceptron(3.0, 2)
+    assert abs(symmetric.energy - 0.097516) < 1e-6
+    assert broken.status.converged
+    assert 0.117601 - 1e-4 < broken.energy < 0.117601
+    assert abs(solve_perceptron(6.71570, 1).energy - 1) < 1e-5
+    assert abs(solve_perceptron(7.647695, 0).energy - 1) < 1e-5
+
+
+def test_phase_retrieval_agrees_with_published_values():
+    se = ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rsb=1, rtol=1e-4)
+    assert se.converged
+    assert se.relative_error < 1e-4
+    values = {
+        "energy": (se.train_loss, se.train_loss_error),
+        "q0": (se.levels[0, 0, 0, 0], se.levels_error[0, 0, 0, 0]),
+        "q1": (se.overlaps.q[0, 0, 0], se.overlaps_error.q[0, 0, 0]),
+        "V": (se.overlaps.V[0, 0, 0], se.overlaps_error.V[0, 0, 0]),
+        "parisi": (se.parisi[0], se.parisi_error[0]),
+    }
+    for name, (value, error) in values.items():
+        assert abs(value - PUBLISHED[name]) < error + 1e-5 * PUBLISHED[name], name
+    assert abs(se.complexity[0]) < 1e-4
+    assert se.overlaps.theta[0, 0, 0] == 0
+    assert "one step" in se.validity
+
+
+@pytest.mark.parametrize("parisi", [1e-3, 1e3])
+def test_limits_are_replica_symmetric(parisi):
+    model = amplitude_model()
+    problem, packing = OneField(model, ALPHA), Packing(ONE, 0, False, False)
+    symmetric = refine_levels(problem, packing, iterate(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
+    start = ga.Overlaps(*(value * np.ones((1, 1, 1)) for value in (1.0, 0.0, 0.0, 0.5)))
+    start = ga.Overlaps(start.q, np.zeros((1, 1)), start.theta, start.V)
+    se = ga.solve_state_evolution(model, ALPHA, start, rsb=1, parisi=parisi, rtol=1e-3)
+    assert abs(se.train_loss / symmetric.energy - 1) < 2e-3
+    total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
+    assert abs(total / symmetric.point.levels.V[0] - 1) < 2e-2
+
+
+def test_free_energy_is_stationary_in_every_parameter():
+    """∂F/∂(V, q_0, q_1, q_2, y_1, y_2) by central differences is zero at a solution.
+
+    The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
+    """
+    problem, packing = OneField(amplitude_model(), ALPHA), Packing(ONE, 2, False, False)
+    levels = Levels(np.array([[0.36], [1.28], [1.35]]), ZERO, ZERO, 0.34 * ONE)
+    solution = solve_steps(problem, packing, [(levels, np.array([1.5, 3.9]))], 1e-4)
+    assert solution.status.converged
+    point = solution.point
+    x = packing.pack(point.levels, point.parisi)
+
+    def free_energy(at):
+        moved, parisi = packing.unpack(at)
+        hats = point.hats._replace(phi=problem.hats(moved, parisi, 2).phi)
+        return problem.weights.free_energy(moved, hats, parisi)
+
+    step = 1e-3
+    for shift in step * np.eye(len(x)):
+        slope = (free_energy(x + shift) - free_energy(x - shift)) / (2 * step)
+        assert abs(slope) < 3e-5 * solution.energy
+
+
+def test_overlap_with_the_teacher_is_found_with_breaking():
+    """The equations at θ ≠ 0 are stationary too: ∂F/∂θ vanishes where the conjugates are the averages."""
+    problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), Packing(ONE, 1, False, True, np.array([2.0]))
+    levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
+    x = iterate(problem, packing, packing.pack(levels, packing.parisi), 20)
+    x, _, residual, _, _ = newton(problem, packing, x, 1e-8, 1)
+    assert residual < 1e-6
+    levels, parisi = packing.unpack(x)
+    hats = problem.hats(levels, parisi, 1)
+
+    def free_energy(at):
+        moved, _ = packing.unpack(at)
+        return problem.weights.free_energy(moved, hats._replace(phi=problem.hats(moved, parisi, 1).phi), parisi)
+
+    for shift in 1e-3 * np.eye(len(x)):
+        assert abs(free_energy(x + shift) - free_energy(x - shift)) < 1e-7
+
+
+def test_a_convex_loss_has_no_broken_solution():
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    se = ga.solve_state_evolution(model, 2.0, "semantic", rsb=1, rtol=1e-3)
+    assert se.status is ga.Status.LOST
+    assert "collapse" in se.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"rsb": 4}, "rsb"),
+        ({"rsb": "all"}, "rsb"),
+        ({"rsb": 0, "parisi": 1.0}, "parisi"),
+        ({"rsb": 2, "parisi": [3, 1]}, "parisi"),
+    ],
+)
+def test_bad_steps_are_named(arguments, name):
+    with pytest.raises(ValueError, match=name):
+        ga.solve_state_evolution(amplitude_model(), ALPHA, "random", **arguments)
+
+
+def test_models_without_implementation_are_refused():
+    with pytest.raises(ValueError, match="rsb"):
+        ga.solve_state_evolution(ga.paper_model(), 1.5, rsb=1)

@@ -1,0 +1,111 @@
+"""Models with known broken replica symmetry: a magnet, a perceptron and phase retrieval, for tests and validation."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention._core.quadrature import legendre_panels
+from gamp_attention.state_evolution.rsb.recursion import Innermost, average_levels
+from gamp_attention.state_evolution.rsb.solve import (
+    Packing,
+    first_starts,
+    iterate,
+    refine_levels,
+    solve_steps,
+    split_start,
+)
+from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats
+
+ONE, ZERO = np.ones(1), np.zeros(1)
+
+
+def panels(ends, width, n):
+    pieces = [np.linspace(a, b, int(np.ceil((b - a) / width)) + 1)[1:] for a, b in pairwise(ends)]
+    return (values.ravel() for values in legendre_panels(np.concatenate([[ends[0]], *pieces]), n))
+
+
+def magnet_energy(q, parisi, spacing=0.5):
+    """Return minus the energy per spin of the Sherrington-Kirkpatrick model: the recursion with |ω| innermost."""
+    q = np.append(q, 1.0)
+    x, weight = panels([-9.0, 0.0, 9.0], spacing * np.sqrt(q[-1] - q[-2]), 8)
+    innermost = Innermost(x, weight, np.abs(x), np.sign(x), np.zeros(len(x)))
+    averages = average_levels(innermost, 0.0, np.append(q[0], np.diff(q)), np.asarray(parisi), spacing, 9.0)
+    return averages.phi[0] - 0.25 * float(np.sum(parisi * np.diff(q**2)))
+
+
+class Perceptron:
+    """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
+
+    weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
+    signs = ONE
+
+    def __init__(self, alpha):
+        self.alpha = alpha
+
+    def hats(self, levels, parisi, resolution):
+        V, sd = levels.V[0], np.sqrt(levels.q[-1, 0])
+        variances = np.array([levels.q[0, 0], *levels.gaps[:, 0]])
+        ends = [-9 * sd, *([-np.sqrt(2 * V)] if 81 * sd**2 > 2 * V else []), 0.0, 9 * sd]
+        x, weight = panels(ends, np.sqrt(min(variances[-1], V)), 6 + resolution)
+        inside = (x < 0) & (x > -np.sqrt(2 * V))  # the proximal map moves these fields to zero
+        phi = -np.where(x >= 0, 0.0, np.where(inside, x**2 / (2 * V), 1.0))
+        innermost = Innermost(x, weight, phi, np.where(inside, -x / V, 0.0), np.where(inside, 1 / V, 0.0))
+        averages = average_levels(innermost, 0.0, variances, parisi, 0.5 * 0.8**resolution, 8.0)
+        q_hat = self.alpha * averages.slopes[:, None]
+        V_hat = self.alpha * averages.bend + float(parisi @ np.diff(q_hat[:, 0]))
+        squares = self.alpha * averages.curvatures[:, None, None]
+        derivative = np.array([self.alpha * averages.response])
+        return LevelHats(q_hat, ZERO, ZERO, np.array([V_hat]), derivative, self.alpha * averages.phi, squares)
+
+
+def solve_perceptron(alpha, k):
+    problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
+    x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
+    solution = refine_levels(problem, packing, x, 1e-6)
+    starts = first_starts(solution.point.levels)
+    for step in range(1, k + 1):
+        solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
+        starts = [split_start(solution.point.levels, solution.point.parisi)]
+    return solution
+
+
+@ga.register_loss
+class AmplitudeLoss(NamedTuple):
+    """ℓ(z) = (|z| − p)²."""
+
+    even = True
+
+    def value(self, p, z):
+        """Return the loss."""
+        return (abs(z[0, 0]) - p[0]) ** 2
+
+    def derivatives(self, p, z, grad, hess):
+        """Return the loss, and fill its derivatives."""
+        excess = abs(z[0, 0]) - p[0]
+        grad[0], hess[0, 0] = 2 * excess * (1.0 if z[0, 0] >= 0 else -1.0), 2.0
+        return excess**2
+
+    def floor(self, p):
+        """Return a lower bound of the loss."""
+        return 0.0
+
+
+class Amplitudes:
+    """Labels |u| with noise."""
+
+    even = False
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def n_noise(self, n_tokens, rank):
+        return 1 if self.noise else 0
+
+    def __call__(self, u, noise):
+        return np.abs(u[:, 0]) + self.noise * noise if self.noise else np.abs(u[:, 0])
+
+
+def amplitude_model(noise=0.0, lam=1e-7):
+    return ga.glm_model(AmplitudeLoss(), Amplitudes(noise), lam=lam)

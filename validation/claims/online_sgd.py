@@ -1,0 +1,143 @@
+"""Single-pass gradient descent: runs at finite d against theory, and the population loss of attention.
+
+Method: (1) Runs of `minimize_risk(method="online")` at growing d, from new samples at every step, for an attention
+layer, logistic regression in steps on single samples, and single-location regression on the sphere. Overlaps with
+teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(method="online")`.
+(2) The attention layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the
+population loss at zero overlap in the directions of positions and teacher; the ω at which they are equal, where the
+direction changes in which descent leaves random weights (published: .64); and the minima at ω = .67 (published: two).
+
+Criterion: means over the runs at the largest d agree with the theory at every step within four standard errors. The
+curvatures are equal at an ω that is .64 after rounding, up to its error of four standard errors. At ω = .67 there are
+two minima, along the teacher and along the positions, the latter with the higher loss.
+(Page on the theory of gradient descent of the manual.)
+"""
+
+import numpy as np
+from scipy.special import softmax
+
+import gamp_attention as ga
+from validation._tools.drawing import figure
+from validation._tools.report import Verdict, counts_table, options
+
+STEPS, RUNS, QUICK_RUNS = 20, 12, 6
+DIMS, QUICK_DIMS = (500, 1000, 2000), (200,)
+SIGMAS = 4.0
+PUBLISHED = 0.64
+A = softmax(np.array([[1.0, -1.0], [-1.0, 1.0]]), axis=1)
+OMEGAS = np.linspace(0.5, 0.8, 7)
+
+
+def location(z):
+    """Return the value, column 1, of the token that column 0 selects softly."""
+    weights = np.exp(z[:, 0] - z[:, 0].max())
+    return (weights * z[:, 1]).sum() / weights.sum()
+
+
+def build_sequence():
+    """Return single-location regression with noise in the targets."""
+    noisy = {"n_tokens": 2, "rank": 2, "n_noise": 1, "lam": 0.1}
+    return ga.sequence_model(lambda u, noise: location(u) + 0.3 * noise[0], location, **noisy)
+
+
+# name: model, start, α, settings
+CASES = {
+    "attention, positional": (ga.paper_model, "positional", 1.5, {"lr": 2.0, "batch": 0.2}),
+    "attention, semantic": (ga.paper_model, "semantic", 1.5, {"lr": 2.0, "batch": 0.2}),
+    "logistic, single samples": (
+        lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", 2.0,
+        {"lr": 0.1, "batch": 0.02, "one_sample": True},
+    ),
+    "single location, sphere": (build_sequence, "semantic", 2.0, {"lr": 0.2, "batch": 0.1, "spherical": True}),
+}  # fmt: skip
+
+
+def rows_of(path):
+    """Return q, m, θ and the training loss at every step, (T + 1, ·)."""
+    values = [path.q, path.m, path.theta, path.train_loss]
+    return np.concatenate([value.reshape(STEPS + 1, -1) for value in values], axis=1)
+
+
+def compare(name, d, runs):
+    """Return predictions and means of runs (T + 1, ·), and the deviations in standard errors."""
+    build, init, alpha, how = CASES[name]
+    model = build()
+    path = ga.trajectory(model, alpha, init, method="online", n_iter=STEPS, **how)
+    stated = ga.Trajectory(**vars(path) | path.error.arrays() | {"train_loss": path.train_loss_error})
+    risk = "asymptotic" if model.attention else "exact"
+    histories = [
+        ga.minimize_risk(model, init, risk, "online", d=d, alpha=alpha, max_iter=STEPS, seed=seed, **how).history
+        for seed in range(runs)
+    ]
+    values = np.array([rows_of(history) for history in histories])
+    error = np.sqrt(values.var(axis=0, ddof=1) / runs + rows_of(stated) ** 2)
+    gap = np.abs(values.mean(axis=0) - rows_of(path))
+    return rows_of(path), values.mean(axis=0), gap / np.maximum(error, 1e-9)
+
+
+def crossing():
+    """Return the ω of equal curvatures with its standard error, and both curvatures with errors at OMEGAS."""
+    maps = [ga.population_map(ga.paper_model(omega, 1.0, A=A), n_grid=5, n_points=2**14) for omega in OMEGAS]
+    curves = np.array([np.diag(at.curvature) for at in maps])
+    errors = np.array([np.diag(at.curvature_error) for at in maps])
+    difference, slope = curves[:, 0] - curves[:, 1], np.polyfit(OMEGAS, curves[:, 0] - curves[:, 1], 1)[0]
+    at = np.interp(0.0, -difference, OMEGAS)  # the difference decreases with ω
+    return float(at), float(np.hypot(*errors.mean(axis=0)) / abs(slope)), curves, errors
+
+
+def main():
+    args = options(__doc__)
+    verdict = Verdict("online_sgd", args)
+    dims, runs = (QUICK_DIMS, QUICK_RUNS) if args.quick else (DIMS, RUNS)
+    table, numbers, curves = {}, {}, {}
+    for name in CASES:
+        for d in dims:
+            predicted, mean, ratio = compare(name, d, runs)
+            table[f"{name}, d = {d}"] = {
+                "largest deviation": f"{ratio.max():.1f}", "root mean square": f"{np.sqrt(np.mean(ratio**2)):.2f}"
+            }  # fmt: skip
+            numbers[f"{name}, {d}"] = {"predicted": predicted.tolist(), "mean": mean.tolist(), "ratio": ratio.tolist()}
+        curves[name] = predicted, mean
+        verdict.check(
+            ratio.max() <= SIGMAS, f"{name}, d = {d}: at most {ratio.max():.1f} standard errors from the theory"
+        )
+    omega, error, curvatures, curvature_errors = crossing()
+    inside = abs(omega - PUBLISHED) <= 0.005 + SIGMAS * error
+    verdict.check(inside, f"curvatures are equal at ω = {omega:.4f} ± {error:.4f}, published {PUBLISHED}")
+    landscape = ga.population_map(ga.paper_model(0.67, 1.0, A=A), n_grid=25)
+    minima = landscape.minima
+    both = len(minima) == 2 and abs(minima[0].semantic) > 0.98 and abs(minima[1].positional) > 0.98
+    said = "; ".join(f"({at.positional:.2f}, {at.semantic:.2f}) with loss {at.loss:.4f}" for at in minima)
+    verdict.check(both, f"minima at ω = .67, positional and semantic cosine: {said}")
+    verdict.write_table(counts_table(table, "{}", "run"))
+    numbers |= {
+        "omega": [omega, error], "curvatures": curvatures.tolist(), "curvature_errors": curvature_errors.tolist(),
+        "minima": [list(at) for at in minima],
+    }  # fmt: skip
+    draw(curves, landscape, curvatures, curvature_errors, omega, dims[-1], verdict.path(".png"))
+    verdict.end(numbers)
+
+
+def draw(curves, landscape, curvatures, errors, omega, d, path):
+    with figure(path, 1, 3, (9.8, 3.8)) as axes:
+        left, middle, right = axes.ravel()
+        for number, (name, (predicted, mean)) in enumerate(curves.items()):
+            scale = predicted[0, -1]
+            left.plot(predicted[:, -1] / scale, color=f"C{number}", label=name)
+            left.plot(mean[:, -1] / scale, "o", ms=3, color=f"C{number}")
+        left.set(xlabel="iteration", ylabel="training loss / first loss", title=f"theory (lines), runs, d = {d}")
+        left.legend(frameon=False, fontsize=9.2)
+        levels = middle.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16)
+        for at in landscape.minima:
+            middle.plot([at.positional, -at.positional], [at.semantic, -at.semantic], "o", color="white", mec="black")
+        middle.set(xlabel="positional cosine", ylabel="semantic cosine", title="population loss, ω = .67")
+        middle.figure.colorbar(levels, ax=middle)
+        for k, label in enumerate(("positional", "semantic")):
+            right.errorbar(OMEGAS, curvatures[:, k], errors[:, k], marker="o", ms=3, color=f"C{k}", label=label)
+        right.axvline(PUBLISHED, color="0.5", ls=":", label="published")
+        right.set(xlabel="ω", ylabel="second derivative", title=f"at zero overlap, equal at {omega:.3f}")
+        right.legend(frameon=False, fontsize=9.2)
+
+
+if __name__ == "__main__":
+    main()
