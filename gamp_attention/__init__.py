@@ -62,7 +62,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "mixture_model", "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher",
         "subset_positions",
     ),
-    "penalties": ("ElasticNet", "Ridge", "register_penalty"),
+    "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
         "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",

@@ -27,6 +27,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
+from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
@@ -324,6 +325,8 @@ def _minimize(
     steps = descent_method(method, rate, momentum, batch)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     start = initial_weights(data, init, seed, risk)
+    if has_spheres(data.penalty):
+        start = data.penalty.retracted(start)
     require_device(device)
     require_modules("minimize_risk", "torch")
     import torch
@@ -339,7 +342,9 @@ def _minimize(
             if iterations:
                 record.step(steps.lr(t - 1))
             iterations.append(t)
-            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
+            record.add(
+                overlaps(data, function.retracted(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim
+            )
 
     def evaluate() -> tuple[float, float]:
         if data.penalty.quadratic:
@@ -353,7 +358,7 @@ def _minimize(
             step = _step_function(function, Q, data.penalty, method, steps, seed)
             some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
-    end = Q.detach().cpu().numpy().copy()
+    end = function.retracted(Q.detach()).cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
     at = risk_at(data, end, risk)
@@ -385,7 +390,7 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
     Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
     the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
     """
-    at, ridge = risk_at(data, Q, risk), data.penalty.lam if data.penalty.quadratic else 0.0
+    at, ridge = risk_at(data, Q, risk), curvature_of(data.penalty) if data.penalty.quadratic else 0.0
 
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.penalties.columns import curvature_of, has_spheres
 
 if TYPE_CHECKING:
     import torch
@@ -45,19 +46,28 @@ class TorchRisk:
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self.constant = float(terms.constant.sum())
-        self._ridge = data.penalty.lam if data.penalty.quadratic else 0.0
+        ridge = curvature_of(data.penalty) if data.penalty.quadratic else 0.0
+        self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
         self._root = math.sqrt(data.dim)
+        self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
-        scale = 1.0 if rows is None else len(self._tokens) / len(rows)
-        return self.fit(Q, rows) * scale + self.constant + 0.5 * self._ridge * (Q**2).sum()
+        Q, scale = self.retracted(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
+        ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
+        return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
 
     def fit(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return the sum of the losses of all samples, or of some rows of the data, without constants."""
         tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
         z = (tokens @ Q + self._positions @ Q) / self._root
         return self._loss.torch(params, z).sum()
+
+    def retracted(self, Q: "torch.Tensor") -> "torch.Tensor":
+        """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
+        import torch
+
+        return Q if self._sphere is None else torch.where(self._sphere, self._root * Q / Q.norm(dim=0), Q)
 
     def __len__(self) -> int:
         """Return the number of samples."""

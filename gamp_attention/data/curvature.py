@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention._core.eigenpairs import lowest_eigenpair
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, hessian_product
+from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.matrix import on_kinks
 
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
@@ -32,7 +33,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
 
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. If
     the risk is invariant under common rotations of the columns, the directions of the rotations count as zero
-    curvature.
+    curvature. The norm of spherical columns is not varied.
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     movable, strength = np.flatnonzero(free), data.penalty.strength
@@ -46,6 +47,8 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     def product(x: np.ndarray) -> np.ndarray:
         """Return ∇²R x, with the eigenvalues of flat directions raised above zero."""
         P = expanded(x)
+        if has_spheres(data.penalty):
+            return _product_on_spheres(data, at, Q, P, curvature, flat).ravel()
         along = np.tensordot(flat, P, 2)
         return (hessian_product(data, at, P, curvature) + strength * np.tensordot(along, flat, 1)).ravel()[movable]
 
@@ -57,12 +60,29 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
 
 
+def _product_on_spheres(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, P: np.ndarray, curvature: np.ndarray, flat: np.ndarray
+) -> np.ndarray:
+    """Return the Hessian of the Lagrange function times P (d, r), restricted to directions that keep the norms.
+
+    Radial directions get the positive curvature |λ_a| plus the unit of the penalty, so that they are not selected.
+    """
+    penalty: ColumnRidge = data.penalty
+    tangent = penalty.tangential(Q, P)
+    strength = penalty.strength
+    image = hessian_product(data, at, tangent, curvature) + strength * np.tensordot(
+        np.tensordot(flat, tangent, 2), flat, 1
+    )
+    return penalty.tangential(Q, image) + (np.abs(curvature) + strength) * (P - tangent)
+
+
 def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     """Return orthonormal directions (k, d, r) of common rotations of the columns of each part of Q that preserve R."""
     size = data.rank // data.student.parts
     moves = []
-    if data.student.rotations and data.penalty.quadratic:
-        for a, b in combinations(range(size), 2):
+    if data.student.rotations:
+        classes = column_classes(data.penalty, data.rank, data.student.parts)
+        for a, b in sorted(pair for columns in classes for pair in combinations(columns, 2)):
             generator = np.zeros((size, size))
             generator[a, b], generator[b, a] = 1.0, -1.0
             moves.append((Q @ np.kron(np.eye(data.student.parts), generator)).ravel())

@@ -42,7 +42,7 @@ from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
-from gamp_attention.models.model import Model, check_student
+from gamp_attention.models.model import Model, check_columns, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
 from gamp_attention.penalties.standard import require_penalty, with_lam
 
@@ -197,6 +197,7 @@ class Dataset(DisplayMixin):
             tokens=tokens, positions=positions, source_means=means, groups=groups, spectra=spectra,
             student=check_student(student, L, rank), penalty=penalty, rank=rank,
         )  # fmt: skip
+        check_columns(penalty, self.student, rank)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: cannot be set, because datasets are immutable; use `replace` or a new dataset")
@@ -248,6 +249,7 @@ class Dataset(DisplayMixin):
             changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank)}
             if self.labels is not None:
                 check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
+        check_columns(changes.get("penalty", self.penalty), changes.get("student", self.student), rank or self.rank)
         model = None if self.model is None else replace(self.model, **changes)
         return self._copy(**changes, model=model)
 

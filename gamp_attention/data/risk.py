@@ -19,6 +19,7 @@ from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.sources import weighted
+from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
@@ -227,7 +228,7 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
             V_hat = response(data, at.hessians, V)
         except np.linalg.LinAlgError:
             return unsolved
-        W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
+        W = _variances(data, V_hat, at, Q)
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             return unsolved
         change = np.abs(W - V).max() / np.abs(W).max()
@@ -241,6 +242,14 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
                 return unsolved
             V = _extrapolate(points, moves, V)
     return unsolved
+
+
+def _variances(data: Dataset, V_hat: np.ndarray, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+    """Return W (S, r, r) of the input denoiser at a minimum, where the multipliers of spherical columns are known."""
+    penalty = data.penalty
+    if has_spheres(penalty):
+        penalty = ColumnRidge(tuple(penalty.multipliers(Q, at.smooth).tolist()))
+    return input_step(penalty, data.spectra, V_hat, -at.smooth, Q)[1]
 
 
 def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
@@ -317,7 +326,7 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
     if not (norms > 0 and np.isfinite(norms)):
         return float(np.array_equal(Q, other))
     parts, student = data.student.parts, data.student
-    if student.rotations:
+    if student.rotations and len(column_classes(data.penalty, data.rank, parts)) == 1:
         by_part = [np.stack(np.split(W, parts, axis=1)).reshape(-1, data.rank // parts) for W in (Q, other)]
         return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
     cosine = float(np.sum(Q * other) / norms)

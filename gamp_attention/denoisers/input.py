@@ -10,6 +10,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
+from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.standard import ScaledPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
@@ -18,6 +19,8 @@ MIN_CURVATURE = 1e-2  # smallest eigenvalue of convexity + A, in units of the st
 MIN_VARIANCE = 1e-6  # smallest variance of fields, in units of the initial variance; needed if all weights are zero
 # Coordinate descent of several columns
 MAX_SWEEPS = 1000  # maximum number of sweeps over the columns of one coordinate
+MULTIPLIER_STEPS = 200  # maximum number of Newton steps for the multipliers of spherical columns
+MULTIPLIER_TOL = 1e-13  # error of ‖Q_a‖²/d − 1 at which these steps end
 TOL = 1e-15  # change in a sweep, relative to the largest weight, that ends the descent
 
 
@@ -50,6 +53,92 @@ def prior_response(
     A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
     C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
     return A, C, _mean_response(spectra, C, fractions)
+
+
+def quadratic_response(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, second: np.ndarray | None, fractions: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return A, C and W for any quadratic penalty: C_i = (Λ + A_i)⁻¹, see `prior_response`. Eq. :eq:`column-strengths`.
+
+    Parameters
+    ----------
+    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
+    spectra, V_hat, fractions : as for `prior_response`.
+    second : (K, r, r) second moments of the forces b, which determine the multipliers of spherical columns; None if
+        there are no spherical columns.
+    """
+    if not isinstance(penalty, ColumnRidge):
+        return prior_response(spectra, penalty.lam, V_hat, fractions)
+    A = np.einsum("li,lab->iab", spectra, V_hat)
+    A = 0.5 * (A + A.transpose(0, 2, 1))
+    strengths = penalty.curvature
+    if has_spheres(penalty):
+        assert second is not None
+        weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
+        strengths = sphere_multipliers(penalty, np.broadcast_to(A, second.shape), second, weights)
+    spectrum, vectors = np.linalg.eigh(A + np.diag(strengths))
+    lowest = 0.0 if has_spheres(penalty) else penalty.floor  # multipliers already make Λ + A positive definite
+    if (spectrum < lowest).any():
+        spectrum = np.maximum(spectrum, lowest)
+        A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors) - np.diag(strengths)
+    C = np.einsum("iab,ib,icb->iac", vectors, 1 / spectrum, vectors)
+    return A, C, _mean_response(spectra, C, fractions)
+
+
+def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return Λ (r,) such that weights (Λ + A_i)⁻¹ b_i have ‖Q_a‖² = d in spherical columns.
+
+    The condition is that the gradient of D(Λ) = ½ Σ_i w_i Tr B_i (Λ + A_i)⁻¹ + ½ Σ_a Λ_a vanishes, with B_i the second
+    moments of b_i. D is convex where all Λ + A_i are positive definite and infinite at the boundary, so Newton steps
+    that are halved until D decreases find its only minimum.
+
+    Parameters
+    ----------
+    penalty : a penalty with spherical columns.
+    A, second : (K, r, r) precisions, and second moments of b.
+    weights : (K,) weights of the coordinates, with sum 1.
+    """
+    free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
+    scale = np.sqrt(np.einsum("k,kaa->a", weights, second)[free])
+    lowest = np.linalg.eigvalsh(A + np.diag(strengths)).min()
+    # multipliers cannot make the block of the penalised columns positive definite, so its eigenvalues are raised
+    penalised = np.flatnonzero(~penalty.sphere)
+    if len(penalised):
+        block = A[:, penalised[:, None], penalised] + np.diag(strengths[penalised])
+        smallest = np.linalg.eigvalsh(block).min()
+        strengths[penalised] += max(penalty.floor - smallest, 0.0)
+    strengths[free] = max(-2 * lowest, 0.0) + scale + np.abs(A).max() * 1e-3 + np.finfo(float).tiny
+    while np.linalg.eigvalsh(A + np.diag(strengths)).min() <= 0:
+        strengths[free] = 2 * strengths[free] + np.abs(A).max()
+
+    def evaluate(lams: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        total = A + np.diag(lams)
+        if np.linalg.eigvalsh(total).min() <= 0:
+            return np.inf, np.full(len(free), np.inf), np.full((len(free), len(free)), np.inf)
+        C = np.linalg.inv(total)
+        moments = C @ second @ C
+        value = 0.5 * float(np.einsum("k,kab,kab->", weights, C, second)) + 0.5 * float(lams[free].sum())
+        gradient = 0.5 * (1 - np.einsum("k,kaa->a", weights, moments)[free])
+        hessian = np.einsum("k,kab,kab->ab", weights, C, moments)[np.ix_(free, free)]
+        return value, gradient, hessian
+
+    value, gradient, hessian = evaluate(strengths)
+    for _ in range(MULTIPLIER_STEPS):
+        if np.abs(2 * gradient).max() <= MULTIPLIER_TOL or not np.isfinite(hessian).all():
+            break
+        step, size = np.linalg.solve(hessian, gradient), 1.0
+        trial = strengths.copy()
+        while size > 1e-12:
+            trial[free] = strengths[free] - size * step
+            new_value, new_gradient, new_hessian = evaluate(trial)
+            # the last steps change D by less than its rounding errors
+            if new_value <= value or np.abs(new_gradient).max() < 0.5 * np.abs(gradient).max():
+                break
+            size *= 0.5
+        else:
+            break
+        strengths, value, gradient, hessian = trial, new_value, new_gradient, new_hessian
+    return strengths
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
@@ -107,8 +196,14 @@ def input_step(
 
     Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan, 2011).
     """
-    if penalty.quadratic:
-        A, C, W = prior_response(spectra, penalty.lam, V_hat)
+    if has_spheres(penalty):
+        b = force + products(np.einsum("li,lab->iab", spectra, V_hat), Q)
+        _, C, W = quadratic_response(
+            penalty, np.broadcast_to(spectra, (len(spectra), len(Q))), V_hat, b[:, :, None] * b[:, None]
+        )
+        eta = products(C, b)
+    elif penalty.quadratic:
+        A, C, W = quadratic_response(penalty, spectra, V_hat, None)
         b = force + products(A, Q)
         eta = products(C, b)
     else:

@@ -31,7 +31,14 @@ import numpy as np
 
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
-from gamp_attention.denoisers.input import denoise_weights, initial_variances, precisions, prior_response, products
+from gamp_attention.denoisers.input import (
+    denoise_weights,
+    initial_variances,
+    precisions,
+    prior_response,
+    products,
+    quadratic_response,
+)
 from gamp_attention.denoisers.newton import assign, make_metric, objective
 from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
@@ -263,7 +270,7 @@ def average_weights(
     """
     delta = np.einsum("li,lab->iab", spectra, spread)
     if penalty.quadratic:
-        A, c, _ = prior_response(spectra, penalty.lam, V_hat)
+        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)  # callers allow no spherical columns
         delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
         C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
         eta = products(C, force + products(A - parisi * delta, Q))

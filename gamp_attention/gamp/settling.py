@@ -16,6 +16,7 @@ import numpy as np
 
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
+from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, shown
 
@@ -76,6 +77,8 @@ def settle(
         if callback is not None:
             callback(at)
 
+    if has_spheres(data.penalty):
+        Q = data.penalty.retracted(Q)
     visit(evaluate(Q))
     best, n_iter, handover = Q, 0, HANDOVER
     while True:
@@ -85,6 +88,8 @@ def settle(
         accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_iter:
             trial = best + newton_step(data, at, best, accuracy)
+            if has_spheres(data.penalty):
+                trial = data.penalty.retracted(trial)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
             if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
@@ -103,15 +108,29 @@ def settle(
 def quasi_newton(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
-    """Minimise the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations."""
+    """Minimise the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
+
+    Spherical columns are Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
+    """
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
 
+    constrained = has_spheres(data.penalty)
+
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
-        at = evaluate(x.reshape(shape))
+        if constrained:
+            penalty: ColumnRidge = data.penalty
+            free = x.reshape(shape)
+            inside = penalty.retracted(free)
+            at = evaluate(inside)
+            norms = np.maximum(np.linalg.norm(free, axis=0), np.finfo(float).tiny)
+            slope = at.gradient * np.where(penalty.sphere, np.linalg.norm(inside, axis=0) / norms, 1.0)
+        else:
+            at = evaluate(x.reshape(shape))
+            slope = at.gradient
         latest[:] = [at]
-        return at.train_loss * data.dim, at.gradient.ravel()
+        return at.train_loss * data.dim, slope.ravel()
 
     def accepted(_: np.ndarray) -> None:  # a line search accepts its last point
         if visit is not None:
@@ -120,7 +139,8 @@ def quasi_newton(
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
     minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
-    return minimum.x.reshape(shape), int(minimum.nit)
+    end = minimum.x.reshape(shape)
+    return data.penalty.retracted(end) if constrained else end, int(minimum.nit)
 
 
 def proximal_gradient(
@@ -166,19 +186,26 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> n
     """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
 
     MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
-    of Q at a kink of the penalty that satisfy its optimality condition are not moved.
+    of Q at a kink of the penalty that satisfy its optimality condition are not moved. Spherical columns move along
+    their tangents.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 
     shape = at.gradient.shape
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
+    constrained = has_spheres(data.penalty)
+
+    def allowed(P: np.ndarray) -> np.ndarray:
+        """Return the part of P along which the weights may move."""
+        return data.penalty.tangential(Q, P) if constrained else free * P
+
     operator = LinearOperator(
         (at.gradient.size, at.gradient.size),
-        matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
+        matvec=lambda x: allowed(hessian_product(data, at, allowed(x.reshape(shape)), curvature)).ravel(),
         dtype=float,
     )
-    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=rtol, maxiter=2000)
-    return step.reshape(shape)
+    step, _ = minres(operator, -allowed(at.gradient).ravel(), rtol=rtol, maxiter=2000)
+    return allowed(step.reshape(shape)) if constrained else step.reshape(shape)
 
 
 def is_fixed_point(

@@ -18,6 +18,7 @@ from gamp_attention.losses.sequence import SequenceLoss, require_targets
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
+from gamp_attention.penalties.standard import require_penalty
 
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),
@@ -174,5 +175,6 @@ def glm_model(
         raise check.fail("labels", labels, "a label model, e.g. LogisticLabels(): this loss has no default", TypeError)
     t = rank if teacher_rank is None else teacher_rank
     positions = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
-    plain = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=positions, penalty=penalty)
-    return GLMModel(teacher, plain.coordinates, plain.penalty, rank, loss)
+    penalty = require_penalty(penalty, lam)
+    plain = attention_model(n_tokens, rank, t, sigma=sigma, tau=positions)
+    return GLMModel(teacher, plain.coordinates, penalty, rank, loss)

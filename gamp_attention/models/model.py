@@ -25,11 +25,13 @@ from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, require_valid_attention
 from gamp_attention.losses.checks import check_attention
+from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.own_law import DataLaw
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
+from gamp_attention.penalties.columns import ColumnRidge, column_classes
 from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
 
 
@@ -169,11 +171,12 @@ class Model(DisplayMixin):
         if not isinstance(self.coordinates, CoordinateLaw):
             raise check.fail("coordinates", self.coordinates, "a CoordinateLaw", TypeError)
         given = self.penalty
-        if not isinstance(given, tuple):
+        if not isinstance(given, tuple | ColumnRidge):
             given = Ridge(check.real("penalty", given, low=0, strict=True))
         object.__setattr__(self, "penalty", require_penalty(given))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
+        check_columns(self.penalty, self.student, self.rank)
         needs_labels = is_registered_loss(self.student) and not isinstance(self.teacher, SoftmaxTeacher)
         if needs_labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
             needs = "a label model with `even` and `n_noise`, for example LinearLabels()"
@@ -198,6 +201,13 @@ class Model(DisplayMixin):
     def lam(self) -> float:
         """Strength λ: the field `lam` of the penalty."""
         return float(self.penalty.lam)
+
+    @cached_property
+    def column_classes(self) -> list[list[int]]:
+        """Sets of columns (of each weight matrix) that may be rotated into each other without a change of the risk."""
+        if not self.student.rotations:
+            return [[a] for a in range(self.rank // self.student.parts)]
+        return column_classes(self.penalty, self.rank, self.student.parts)
 
     @cached_property
     def classes(self) -> ClassLaw:
@@ -262,7 +272,8 @@ class Model(DisplayMixin):
     @property
     def rotations(self) -> bool:
         """True if S and the penalty are invariant under common rotations of the columns of Q."""
-        return self.student.rotations and self.penalty.quadratic  # ΣQ² is the only invariant sum over entries
+        # of all penalties, only the ridge with equal strengths is invariant under all rotations
+        return self.student.rotations and self.penalty.quadratic and len(self.column_classes) == 1
 
     @cached_property
     def reversible(self) -> bool:
@@ -284,9 +295,14 @@ class Model(DisplayMixin):
     @cached_property
     def isotropic(self) -> bool:
         """True if common rotations of the columns of student and teacher, at least two of each, are a symmetry."""
+        same_rank = self.rank == self.teacher_rank > 1 and self.student.parts == 1
+        return same_rank and self.rotations and self.teacher_may_rotate
+
+    @cached_property
+    def teacher_may_rotate(self) -> bool:
+        """True if every rotation of the teacher's columns, of which there are at least two, is a symmetry."""
         law, t = self.coordinates, self.teacher_rank
-        same_rank = self.attention and self.rank == t > 1 and self.student.parts == 1 and not law.teacher_mean.any()
-        if not same_rank or not self.rotations or self.is_mixture:
+        if not self.attention or t == 1 or law.teacher_mean.any() or self.is_mixture:
             return False
         cov = law.teacher_cov
         is_isotropic = np.array_equal(cov, cov[:, :1, :1] * np.eye(t))
@@ -310,6 +326,23 @@ class Model(DisplayMixin):
     def loss(self) -> Any:
         """Loss of a sample as a function of its fields, in the equivalent generalised linear model."""
         return sample_loss(self.student, self.n_tokens, self.rank)
+
+
+def check_columns(penalty: Any, student: Any, rank: int) -> None:
+    """Raise ValueError if a penalty of columns is for another rank, or leaves the risk without a minimum."""
+    if not isinstance(penalty, ColumnRidge):
+        return
+    if penalty.rank != rank:
+        raise check.fail("lam", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
+    strengths, penalised = penalty.curvature, ~penalty.sphere
+    is_layer = isinstance(student, DotProductAttention)
+    grows_slowly = (is_layer and student.softmax) or isinstance(student, LogisticLoss | MultinomialLoss)
+    if grows_slowly and (strengths[penalised] < 0).any():
+        needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
+        raise check.fail("lam", list(penalty.lams), needs)
+    if is_layer and student.parts > 1 and (strengths[penalised] <= 0).any():
+        needs = "positive λ for queries and keys, because a factor of queries and its inverse of keys cancel"
+        raise check.fail("lam", list(penalty.lams), needs)
 
 
 def check_student(student: Any, n_tokens: int, rank: int) -> Any:

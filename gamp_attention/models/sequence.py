@@ -27,6 +27,7 @@ from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.glm import GLMModel
+from gamp_attention.penalties.standard import require_penalty
 
 MAX_NOISE = 10_000  # largest number of random numbers per sample
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
@@ -245,13 +246,14 @@ def sequence_model(
     n_noise = check.integer("n_noise", n_noise, low=0, high=MAX_NOISE)
     floor, convex = check.real("floor", floor), check.flag("convex", convex)
     tau = np.zeros(L) if tau is None else tau
-    plain = attention_model(L, r, t, sigma=sigma, lam=lam, tau=tau, penalty=penalty)
+    penalty = require_penalty(penalty, lam)
+    plain = attention_model(L, r, t, sigma=sigma, tau=tau)
     labels = _trace_teacher(teacher, L, t, n_noise)
     prediction = _trace_student(student, (L, r), labels.target_shape)
     value = _trace_loss(loss, prediction, labels.target_shape)
     spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
     spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
-    return SequenceModel(labels, plain.coordinates, plain.penalty, r, sequence_loss(spec), prediction=prediction)
+    return SequenceModel(labels, plain.coordinates, penalty, r, sequence_loss(spec), prediction=prediction)
 
 
 def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.penalties.base import proxes, proxes_of_each, slopes, values
+from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.standard import ScaledPenalty
 
 
@@ -13,6 +14,8 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     if isinstance(penalty, ScaledPenalty):
         ridge = 0.5 * float(penalty.ridge @ np.sum(Q**2, axis=1))
         return ridge + penalty_total(penalty.penalty, penalty.scales[:, None] * Q)
+    if isinstance(penalty, ColumnRidge):
+        return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
     flat = np.ascontiguousarray(Q, dtype=float).ravel()
@@ -33,11 +36,19 @@ def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
 
 
 def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
+    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
+
+    A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
+    the column is a critical point on the sphere and has the norm √d.
+    """
     if isinstance(penalty, ScaledPenalty):
         c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
         subgradient = c * least_subgradient(penalty.penalty, c * Q, smooth / c)
         return np.where(penalty.scales[:, None] > 0, subgradient, smooth)
+    if isinstance(penalty, ColumnRidge):
+        excess = np.sum(Q**2, axis=0) / len(Q) - 1
+        outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
+        return (penalty.multipliers(Q, smooth) + outward) * Q + smooth
     if penalty.quadratic:
         return penalty.lam * Q + smooth
     flat, given = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
@@ -56,6 +67,9 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
         )
         free = penalty.scales[:, None] == 0
         return np.where(free, b / total, moved / c), np.where(free, 1 / total, response / c**2)
+    if isinstance(penalty, ColumnRidge):
+        response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
+        return response * b, response
     flat = np.ascontiguousarray(b, dtype=float).ravel()
     x, dx = np.empty(flat.shape), np.empty(flat.shape)
     proxes(penalty, flat, float(a), x, dx)
@@ -66,6 +80,8 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
     """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
 
     Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
+
+    Spherical columns get their multiplier as ρ''.
 
     Returns
     -------
@@ -78,6 +94,8 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
         bare = penalty.scales[:, None] == 0  # rows without a penalty
         moved, free = np.where(bare, Q, moved / c), np.where(bare, 1.0, free)
         return moved, free, np.where(bare, 0.0, c**2 * curvature) + penalty.ridge[:, None] * free
+    if isinstance(penalty, ColumnRidge):
+        return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
     if penalty.quadratic:
         return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
     stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move

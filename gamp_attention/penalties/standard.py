@@ -1,6 +1,7 @@
 """The penalties `Ridge` and `ElasticNet`, penalties with a factor for each row of weights, and checks of penalties."""
 
 import math
+import numbers
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.penalties.base import PENALTIES, check_penalty, register_penalty
+from gamp_attention.penalties.columns import SPHERE, ColumnRidge
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +169,12 @@ class ElasticNet(NamedTuple):
 
 
 def require_penalty(penalty: Any, lam: Any = None) -> Any:
-    """Return a penalty after checking it, or Ridge(lam) if `penalty` is None."""
+    """Return a penalty after checking it; if `penalty` is None, the ridge with λ or with one λ for each column."""
     if penalty is None:
-        penalty = Ridge(lam)
+        is_number = isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0)
+        penalty = Ridge(lam) if is_number else _ridge_of_columns(lam)
+    if isinstance(penalty, ColumnRidge):
+        return penalty
     if isinstance(penalty, ScaledPenalty):
         inner = penalty.penalty
         return penalty if type(inner) is Ridge and inner.lam == 0 else replace(penalty, penalty=require_penalty(inner))
@@ -181,10 +186,19 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
         return penalty
     if type(penalty) not in PENALTIES:
-        needs = "a penalty: Ridge(lam), ElasticNet(lam, l1) or a NamedTuple registered by register_penalty"
+        needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1) or one registered by register_penalty"
         raise check.fail("penalty", penalty, needs, TypeError)
     _check_once(penalty)
     return penalty
+
+
+def _ridge_of_columns(lam: Any) -> ColumnRidge:
+    """Return the ridge for `lam`, a sequence of λ_a and "sphere", or "sphere" alone for a single column."""
+    try:
+        return ColumnRidge((SPHERE,) if isinstance(lam, str) and lam == SPHERE else lam)
+    except (TypeError, ValueError) as error:
+        needs = 'a positive number, or a sequence with one finite number or "sphere" for each column of Q'
+        raise check.fail("lam", lam, needs, type(error)) from None
 
 
 _check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equal numbers are equal whatever their type
@@ -196,6 +210,8 @@ def with_lam(penalty: Any, lam: Any) -> Any:
         if type(penalty.penalty) is Ridge:  # λ = 0 is allowed
             return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))
         return replace(penalty, penalty=with_lam(penalty.penalty, lam))
+    if isinstance(penalty, ColumnRidge):
+        return penalty.scaled_to(check.real("lam", lam, low=0))
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))

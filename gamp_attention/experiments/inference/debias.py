@@ -31,6 +31,7 @@ from gamp_attention.experiments.inference.hessian import TokenRows, data_hessian
 from gamp_attention.experiments.inference.leave_one_out import is_convex, leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, summed
+from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Result
 
@@ -144,6 +145,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     >>> bool(0.85 < inside.mean() < 0.95)
     True
     """
+    refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
     law = _column_law(data)
     reasons = _training_faults(data, gamp)

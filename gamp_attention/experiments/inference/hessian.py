@@ -17,6 +17,7 @@ from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.data.stores import token_blocks
+from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.penalties.matrix import on_kinks
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
@@ -75,11 +76,12 @@ class TokenRows:
 def token_rows(data: Dataset) -> TokenRows:
     """Return the tokens in min(d, n L) coordinates if the penalty allows it: the kernel form of the Hessian.
 
-    With the penalty λ‖Q‖²/2 the columns of a minimum lie in the span of the n L tokens, and the risk depends on their
-    coordinates in an orthonormal basis of this span only: the triangular factor of a QR decomposition of the tokens.
+    With the penalty λ‖Q‖²/2, or with positive strengths λ_a of the columns, the columns of a minimum lie in the span of
+    the n L tokens, and the risk depends on their coordinates in an orthonormal basis of this span only: the triangular
+    factor of a QR decomposition of the tokens.
     """
     n, L, d = data.n_samples, data.n_tokens, data.dim
-    if not (data.penalty.quadratic and data.penalty.lam > 0) or n * L > REDUCED * d:
+    if not (data.penalty.quadratic and np.all(curvature_of(data.penalty) > 0)) or n * L > REDUCED * d:
         return TokenRows(data)
     if n * L * d > IN_MEMORY:
         return TokenRows(data)
@@ -98,7 +100,7 @@ def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     if tokens.coordinates is None:
         return Q
     slopes = at.loss_gradients.reshape(-1, Q.shape[1])
-    return -tokens.coordinates.reshape(len(slopes), -1).T @ slopes / tokens.data.penalty.lam
+    return -tokens.coordinates.reshape(len(slopes), -1).T @ slopes / curvature_of(tokens.data.penalty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +195,7 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
 
     tokens = TokenRows(data) if tokens is None else tokens
     Q = minimum_in(tokens, at, Q)
-    smooth = at.smooth if tokens.coordinates is None else -data.penalty.lam * Q
+    smooth = at.smooth if tokens.coordinates is None else -curvature_of(data.penalty) * Q
     _, free, curvature = on_kinks(data.penalty, Q, smooth)
     free_indices = tuple(np.flatnonzero(column) for column in free.T)
     size = sum(map(len, free_indices))

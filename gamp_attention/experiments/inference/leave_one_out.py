@@ -21,7 +21,7 @@ from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, response, risk_at, susceptibility
-from gamp_attention.denoisers.input import denoise_weights, precisions, prior_response
+from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.hessian import (
     FactoredHessian,
     TokenRows,
@@ -32,6 +32,7 @@ from gamp_attention.experiments.inference.hessian import (
 from gamp_attention.experiments.inference.refits import refit_samples
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Result
 
 
@@ -158,7 +159,7 @@ def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarra
     """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q with variances V (S, r, r)."""
     V_hat = response(data, at.hessians, V)
     if data.penalty.quadratic:
-        return prior_response(data.spectra, data.penalty.lam, V_hat)[1]
+        return quadratic_response(data.penalty, data.spectra, V_hat, None)[1]
     A = precisions(data.penalty, data.spectra, V_hat)
     b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
     return denoise_weights(data.penalty, b, A)[1]
@@ -241,6 +242,9 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     >>> loo.in_training < 0.7 * loo.test_error
     True
     """
+    refuse_spheres(
+        getattr(data, "penalty", None), "a number for each column, as leave_one_out has no spherical columns"
+    )
     Q, at = require_trained(data, gamp)
     if refits is not None:
         refits = check.integer("refits", refits, low=0, high=data.n_samples)

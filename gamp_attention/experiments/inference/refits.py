@@ -26,6 +26,7 @@ from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, data_hessian, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks, penalty_total
 
 TOL = 1e-8  # gradient norm at which a descent ends
@@ -110,7 +111,7 @@ class _Smooth:
         self.data, self.at, self.tokens, self.samples = data, at, tokens, samples
         self.Q = minimum_in(tokens, at, Q)
         self.x = tokens.of_samples(samples)
-        smooth = at.smooth if tokens.coordinates is None else -data.penalty.lam * self.Q
+        smooth = at.smooth if tokens.coordinates is None else -curvature_of(data.penalty) * self.Q
         self.curvature = on_kinks(data.penalty, self.Q, smooth)[2]  # second derivatives (p, r) of the penalty
         self.flat = rotations(data, self.Q)  # directions without curvature, which get the curvature `level`
         self.level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
@@ -119,7 +120,10 @@ class _Smooth:
         """Return r(Q + P) − r(Q) − ∇r(Q)·P and its gradient (p, r)."""
         penalty, Q = self.data.penalty, self.Q
         if penalty.quadratic:
-            return 0.5 * penalty.lam * float(np.sum(P**2)), penalty.lam * P
+            strengths = curvature_of(penalty)
+            if np.ndim(strengths):
+                return 0.5 * float(np.sum(strengths * P**2)), strengths * P
+            return 0.5 * strengths * float(np.sum(P**2)), strengths * P
         nothing = np.zeros(Q.shape)
         pull = least_subgradient(penalty, Q, nothing)
         change = penalty_total(penalty, Q + P) - penalty_total(penalty, Q)

@@ -24,6 +24,7 @@ from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,
@@ -216,6 +217,8 @@ def trajectory(
     if method in ("gamp", "survey"):
         damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
         Damping(damping)  # raises an error if a step is out of its range
+    if method != "gamp":
+        refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
     if method == "survey":
         y = check.real("parisi", parisi, low=0, strict=True)
         start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)

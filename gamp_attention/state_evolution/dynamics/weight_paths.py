@@ -19,9 +19,10 @@ import numpy as np
 
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
-from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
+from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.denoisers.survey import average_weights, symmetrised
 from gamp_attention.models.model import Model
+from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.matrix import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
@@ -60,6 +61,8 @@ class LinearWeights:
         x[:, :, :r] = np.eye(r)
         self._x, self._velocity = [x], np.zeros_like(x)  # coefficients of x^0, x^1, …
         self._V = start.V
+        strengths = curvature_of(model.penalty)  # λ, or λ_a as a column (r, 1)
+        self._strengths: Any = strengths[:, None] if isinstance(strengths, np.ndarray) else strengths
 
     def overlaps(self) -> Overlaps:
         """Return the overlaps of the latest iterate."""
@@ -84,7 +87,8 @@ class LinearWeights:
         """
         law = self.model.coordinates
         b = self._drift(hats.m, hats.theta, q_hats)
-        _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
+        second = b @ self._gram @ np.swapaxes(b, 1, 2) if has_spheres(self.model.penalty) else None
+        _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, second, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
 
@@ -107,7 +111,7 @@ class LinearWeights:
         zero = np.zeros((len(law.weight), self.model.rank))
         new = average_weights(self.model.penalty, law.gamma.T, hats.V, spread, zero, zero, parisi)
         C = new.inner + parisi * new.covariance
-        b = self._drift(hats.m, hats.theta, q_hats) + np.linalg.inv(C) @ x - self.model.lam * x
+        b = self._drift(hats.m, hats.theta, q_hats) + np.linalg.inv(C) @ x - self._strengths * x
         for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
             b += F @ iterate
         self._x.append((1 - damping) * x + damping * C @ b)
@@ -117,7 +121,7 @@ class LinearWeights:
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
         t = len(self._x) - 1
-        slope = self.model.lam * self._x[-1] - self._drift(forces.m, forces.theta, list(forces.q))
+        slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, list(forces.q))
         for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
             slope -= A @ self._x[s]
         self._velocity = method.momentum * self._velocity + slope
@@ -151,8 +155,11 @@ class LinearWeights:
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
         x = self._x[-1]
+        if isinstance(self._strengths, np.ndarray):
+            squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
+            return 0.5 * float(self.model.coordinates.weight @ squares @ self._strengths[:, 0])
         second = np.einsum("kac,kcd,kad->k", x, self._gram, x, optimize=True)
-        return 0.5 * self.model.lam * float(self.model.coordinates.weight @ second)
+        return 0.5 * self._strengths * float(self.model.coordinates.weight @ second)
 
 
 class SampledWeights:

@@ -120,13 +120,16 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     """Rotate the columns of the weights so that Σ_l θ_l, or m_1 if θ = 0, points along the first axes.
 
     The overlap map does not depend on a common rotation (of queries and keys together), so randomized averages would
-    drift along it.
+    drift along it. If columns have different penalties, only columns with equal penalties are rotated; if the teacher
+    may be rotated as well, its columns are rotated until Σ_l θ_l of the first weight matrix is symmetric.
     """
     r, t = overlaps.theta.shape[1:]
     parts = model.student.parts
     size = r // parts
-    if size == 1 or not model.rotations:
+    if size == 1 or not model.student.rotations or not model.penalty.quadratic:
         return overlaps
+    if not model.rotations:
+        return _fix_gauge_of_classes(model, overlaps)
     towards = np.zeros((size, size))
     if overlaps.theta.any():
         towards[:, : min(size, t)] = overlaps.theta.sum(axis=0).reshape(parts, size, t).sum(axis=0)[:, :size]
@@ -136,6 +139,32 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     # a small multiple of the identity determines the columns that nothing else determines
     u, _, v = np.linalg.svd(towards + 1e-6 * scale * np.eye(size))
     O = np.kron(np.eye(parts), (u @ v).T)
+    return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
+
+
+def _fix_gauge_of_classes(model: Model, overlaps: Overlaps) -> Overlaps:
+    """Rotate columns with equal penalties, and the columns of a teacher without preferred directions."""
+    r, t = overlaps.theta.shape[1:]
+    parts = model.student.parts
+    size = r // parts
+    if model.teacher_may_rotate and overlaps.theta.any():
+        u, _, v = np.linalg.svd(overlaps.theta.sum(axis=0)[:size])
+        return replace(overlaps, theta=overlaps.theta @ (u @ v).T) if size == t else overlaps
+    within = np.eye(size)
+    for columns in model.column_classes:
+        if len(columns) == 1:
+            continue
+        rows = [part * size + a for part in range(parts) for a in columns]
+        if overlaps.theta[:, rows].any():
+            towards = overlaps.theta.sum(axis=0)[rows].reshape(parts, len(columns), t).sum(axis=0)
+        else:
+            towards = overlaps.m[0][rows].reshape(parts, len(columns)).sum(axis=0)[:, None]
+        square = np.zeros((len(columns), len(columns)))
+        width = min(len(columns), towards.shape[1])
+        square[:, :width] = towards[:, :width]
+        u, _, v = np.linalg.svd(square + 1e-6 * np.linalg.norm(square) * np.eye(len(columns)))
+        within[np.ix_(columns, columns)] = (u @ v).T
+    O = np.kron(np.eye(parts), within)
     return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
 
 

@@ -18,9 +18,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights
-from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
+from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.base import values
+from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.standard import ElasticNet
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
@@ -119,11 +120,15 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
     """
     law, S = model.coordinates, model.n_sources
     if model.penalty.quadratic:
-        _, C, V = prior_response(law.gamma.T, model.lam, hats.response(response), law.weight)
         H, noise = drift_and_noise(model, hats)
+        _, C, V = linear_response(model, hats.response(response), H, noise)
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
-        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, second))
+        strengths = curvature_of(model.penalty)
+        if np.ndim(strengths):
+            penalty = 0.5 * float(np.einsum("a,k,kaa->", strengths, law.weight, second))
+        else:
+            penalty = 0.5 * strengths * float(np.einsum("k,kaa->", law.weight, second))
     else:
         averages = penalised_weights(model, hats, hats.response(response))
         V = field_variances(model.penalty, law.gamma.T, averages.response, law.weight)
@@ -134,6 +139,15 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         first[:, :, S:] += averages.response @ H[:, :, S:] @ law.teacher_cov
         second, penalty = averages.xx, float(law.weight @ averages.penalty)
     return overlaps_of_moments(model, second, first, V), penalty
+
+
+def linear_response(
+    model: Model, V_hat: np.ndarray, H: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return A, C and W of a quadratic penalty for forces b = H (τ, π) + ζ, ζ ~ N(0, noise); see `prior_response`."""
+    law = model.coordinates
+    second = H @ law.moments @ np.swapaxes(H, 1, 2) + noise if has_spheres(model.penalty) else None
+    return quadratic_response(model.penalty, law.gamma.T, V_hat, second, law.weight)
 
 
 def overlaps_of_moments(model: Model, second: np.ndarray, first: np.ndarray, V: np.ndarray) -> Overlaps:
@@ -191,8 +205,7 @@ def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     """Return E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
     if not model.penalty.quadratic:
         return penalised_weights(model, hats, V_hat).pairs
-    law = model.coordinates
-    _, C, _ = prior_response(law.gamma.T, model.lam, V_hat, law.weight)
+    _, C, _ = linear_response(model, V_hat, *drift_and_noise(model, hats))
     return np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), C[0].size, C[0].size)
 
 
@@ -203,9 +216,13 @@ def weights_envelope(model: Model, hats: Hats) -> float:
     """
     law = model.coordinates
     if model.penalty.quadratic:
-        _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)
         H, noise = drift_and_noise(model, hats)
-        return -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))
+        A, C, _ = linear_response(model, hats.V, H, noise)
+        envelope = -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))
+        if has_spheres(model.penalty):  # the constraint takes the multipliers out of the minimum
+            strengths = np.diagonal(np.linalg.inv(C[0]) - A[0])
+            envelope -= 0.5 * float(strengths[model.penalty.sphere].sum())
+        return envelope
     A, (mean, covariance) = precisions(model.penalty, law.gamma.T, hats.V), weights_law(model, hats)
     averages = weight_averages(model.penalty, A, mean, covariance)
     gain = np.einsum("ka,ka->k", mean, averages.x) + np.einsum("kab,kab->k", covariance, averages.response)  # E[b·x]

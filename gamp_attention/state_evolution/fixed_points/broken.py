@@ -135,7 +135,8 @@ def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
     levels = solution.point.levels
     for name, free in (("theta", packing.theta), ("m", packing.m)):
-        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0]):
+        faded = np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0])
+        if free and solution.status.converged and faded:
             words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
             return solution._replace(status=Status.LOST, message=words)
     return solution

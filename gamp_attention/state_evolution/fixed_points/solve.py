@@ -20,6 +20,7 @@ from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
@@ -203,11 +204,27 @@ def solve_state_evolution(
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     root = find_fixed_point(F, path[-1], first.initial_tolerance, max_iter, n_damped)
     result, last = refine_on_branch(root, branch, rtol, max_work)
+    result = _check_precision(result, model)
     if stability and last is not None:
         result = _add_stability(result, last, max_work)
     if branch is not None and is_lost(result, branch):
         result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
+
+
+def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
+    """Return the result, as a failure if Λ + A is not positive definite there: the weights then have no minimum."""
+    if not isinstance(model.penalty, ColumnRidge) or not np.isfinite(result.V_hat).all():
+        return result
+    if has_spheres(model.penalty):  # multipliers make Λ + A positive definite
+        return result
+    A = np.einsum("kl,lab->kab", model.coordinates.gamma, result.V_hat)
+    lowest = float(np.linalg.eigvalsh(A + np.diag(model.penalty.curvature)).min())
+    if lowest > model.penalty.floor:
+        return result
+    message = f"the smallest eigenvalue of Λ + A is {lowest:.3g}: with these λ the risk has no minimum there"
+    unbounded = "unknown: the risk has no lower bound, or its minimum is too flat"
+    return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:

@@ -1,0 +1,161 @@
+"""Quadratic penalties with a strength for each column of Q, and columns of fixed norm.
+
+The penalty is r(Q) = Σ_a λ_a ‖Q_a‖²/2 over the penalised columns. A spherical column has no penalty but the constraint
+‖Q_a‖² = d; its multiplier takes the place of λ_a at every step of message passing and of state evolution. In both cases
+new weights are (Λ + A)⁻¹ b with Λ = diag(λ_a), so that all averages over weights keep their closed form.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+
+SPHERE = "sphere"  # entry of `lam` that stands for the constraint ‖Q_a‖² = d
+DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
+MIN_CURVATURE = 1e-2  # smallest eigenvalue of Λ + A, in the unit of the penalty, if some λ_a is not positive
+MIN_PRECISION = 0.5  # smallest eigenvalue of Λ + A, in units of the smallest λ_a, if all λ_a are positive
+
+
+@dataclass(frozen=True)
+class ColumnRidge:
+    """Penalty Σ_a λ_a ‖Q_a‖²/2 with a strength for each column of Q; columns may be constrained to ‖Q_a‖² = d.
+
+    Attributes
+    ----------
+    lams : for each column its λ_a, which may be zero or negative, or "sphere" for a column with ‖Q_a‖² = d.
+
+    Raises
+    ------
+    TypeError : if `lams` is not a sequence of numbers and "sphere".
+    ValueError : if `lams` is empty, or a number is not finite.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.ColumnRidge([0.1, "sphere"])
+    >>> penalty.lams, ga.attention_model(rank=2, penalty=penalty).penalty == penalty
+    ((0.1, 'sphere'), True)
+    """
+
+    lams: tuple[float | str, ...]
+
+    # weights are linear in the force b, and the risk has a gradient; Q and −Q have the same penalty
+    quadratic = smooth = even = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lams", _require_columns(self.lams))
+
+    @property
+    def rank(self) -> int:
+        """Number of columns."""
+        return len(self.lams)
+
+    @property
+    def sphere(self) -> np.ndarray:
+        """Return whether each column is spherical, (r,)."""
+        return np.array([value == SPHERE for value in self.lams])
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """Return λ_a of each column (r,), 0 for spherical columns."""
+        return np.array([0.0 if value == SPHERE else value for value in self.lams])
+
+    @property
+    def lam(self) -> float:
+        """Return the largest |λ_a|, by which sweeps over λ scale all λ_a."""
+        return float(np.abs(self.curvature).max())
+
+    @property
+    def strength(self) -> float:
+        """Return the unit of gradients and variances: the largest |λ_a|, or 0.01 if all are zero."""
+        return self.lam or DEFAULT_UNIT
+
+    @property
+    def convexity(self) -> float:
+        """Return the smallest λ_a; 0 with spherical columns, whose multipliers are not known in advance."""
+        return 0.0 if self.sphere.any() else float(self.curvature.min())
+
+    @property
+    def floor(self) -> float:
+        """Return the value to which eigenvalues of Λ + A are raised far from fixed points."""
+        smallest = self.convexity
+        return MIN_PRECISION * smallest if smallest > 0 else MIN_CURVATURE * self.strength
+
+    def scaled_to(self, lam: float) -> "ColumnRidge":
+        """Return the penalty with all λ_a multiplied by one factor, such that the largest |λ_a| is `lam`."""
+        if lam == self.lam:
+            return self
+        if self.lam == 0:
+            raise check.fail("lam", lam, "a penalty with some λ_a other than 0, which it scales")
+        factor = lam / self.lam
+        return ColumnRidge(tuple(value if isinstance(value, str) else factor * value for value in self.lams))
+
+    def multipliers(self, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+        """Return Λ (r,) at weights Q (d, r) with the gradient `smooth` (d, r) of the risk without penalty.
+
+        The multiplier of a spherical column is −Q_a·∇_a/‖Q_a‖², which removes the radial part of its gradient.
+        """
+        squares = np.maximum(np.sum(Q**2, axis=0), np.finfo(float).tiny)
+        return np.where(self.sphere, -np.sum(Q * smooth, axis=0) / squares, self.curvature)
+
+    def retracted(self, Q: np.ndarray) -> np.ndarray:
+        """Return Q (d, r) with spherical columns scaled to norm √d; columns that are zero do not change."""
+        norms = np.linalg.norm(Q, axis=0)
+        factors = np.where(self.sphere & (norms > 0), math.sqrt(len(Q)) / np.where(norms > 0, norms, 1.0), 1.0)
+        return Q * factors
+
+    def tangential(self, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
+        """Return P (d, r) without its component along Q in spherical columns."""
+        squares = np.maximum(np.sum(Q**2, axis=0), np.finfo(float).tiny)
+        return P - np.where(self.sphere, np.sum(Q * P, axis=0) / squares, 0.0) * Q
+
+
+def _require_columns(lams: Any) -> tuple[float | str, ...]:
+    """Return λ_a of each column as floats and "sphere"; raise for any other value."""
+    needs = 'one number or "sphere" for each column of Q'
+    if isinstance(lams, str) or not isinstance(lams, Sequence | np.ndarray) or np.ndim(np.array(lams, object)) != 1:
+        raise check.fail("lams", lams, needs, TypeError)
+    if not len(lams):
+        raise check.fail("lams", lams, needs)
+    return tuple(
+        value if isinstance(value, str) and value == SPHERE else check.real(f"lams[{a}]", value)
+        for a, value in enumerate(lams)
+    )
+
+
+def has_spheres(penalty: Any) -> bool:
+    """Return whether a penalty constrains the norm of columns."""
+    return isinstance(penalty, ColumnRidge) and bool(penalty.sphere.any())
+
+
+def refuse_spheres(penalty: Any, needs: str) -> None:
+    """Raise ValueError, for the argument `needs` describes, if a penalty has spherical columns."""
+    if has_spheres(penalty):
+        raise check.fail("lam", list(penalty.lams), needs)
+
+
+def curvature_of(penalty: Any) -> Any:
+    """Return λ of a quadratic penalty, a number or an array (r,) with one for each column, 0 for spherical columns."""
+    return penalty.curvature if isinstance(penalty, ColumnRidge) else penalty.lam
+
+
+def column_classes(penalty: Any, rank: int, parts: int) -> list[list[int]]:
+    """Return sets of columns that may be rotated into each other without a change of a quadratic penalty.
+
+    The columns are numbered 0 to r/parts − 1; column a of all weight matrices (queries and keys) is rotated together.
+    """
+    size = rank // parts
+    if not penalty.quadratic:
+        return [[a] for a in range(size)]
+    if not isinstance(penalty, ColumnRidge):
+        return [list(range(size))]
+    classes: dict[Any, list[int]] = {}
+    for a in range(size):
+        strengths = tuple(penalty.lams[part * size + a] for part in range(parts))
+        # a rotation changes the norms of spherical columns
+        classes.setdefault((strengths, a) if SPHERE in strengths else strengths, []).append(a)
+    return list(classes.values())
