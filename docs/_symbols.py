@@ -11,7 +11,7 @@ NOT_TEXT = (
     addnodes.desc_signature, addnodes.toctree,
 )  # fmt: skip
 SYMBOL = re.compile(
-    r"(?<![\w.])(?P<base>[A-Za-zΑ-Ωα-ω][\u0302\u0303]?★?)"  # a letter, perhaps with a hat or a tilde
+    r"(?<![\w.])(?P<base>Δ?[A-Za-zΑ-Ωα-ω][\u0302\u0303]?★?)"  # a letter, perhaps with a hat or a tilde
     r"(?:_(?P<index>[a-zA-Zα-ω0-9]{1,2}|lin)|\^\((?P<power>[^()\s]+)\))(?!\w)"
 )
 
