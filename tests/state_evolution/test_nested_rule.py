@@ -127,7 +127,8 @@ def test_published_energies_of_amplitude_phase_retrieval():
     assert abs(2 * recovered.train_loss - 0.000499875) < 1e-9
     start = ga.Overlaps(zero + 0.5, zero[..., 0], zero, zero + 1.0)
     uninformed = ga.solve_state_evolution(model, 3.0, start, rtol=1e-4, stability=False)
-    assert uninformed.converged and uninformed.overlaps.theta.item() == 0.0
+    assert uninformed.converged
+    assert uninformed.overlaps.theta.item() == 0.0
     assert abs(2 * uninformed.train_loss - 0.206805) < 1e-6
 
 

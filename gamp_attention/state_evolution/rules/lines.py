@@ -37,7 +37,14 @@ from gamp_attention.denoisers.newton import (
     minimise_from,
     objective_derivatives,
 )
-from gamp_attention.denoisers.prox import MAX_STARTS, SAME_MINIMUM, factor_hessian, minimise_globally, minimise_single_field, search_points
+from gamp_attention.denoisers.prox import (
+    MAX_STARTS,
+    SAME_MINIMUM,
+    factor_hessian,
+    minimise_globally,
+    minimise_single_field,
+    search_points,
+)
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
