@@ -52,6 +52,7 @@ def numbers(se):
     )
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("name", MODELS)
 def test_stated_errors_hold(name):
     """Solutions of three accuracies agree within their errors, for jumps of the map and for kinks of both functions."""

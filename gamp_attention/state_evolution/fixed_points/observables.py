@@ -30,7 +30,7 @@ from gamp_attention.state_evolution.equations.channel import Hats, select_source
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_envelope
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested import average_error
+from gamp_attention.state_evolution.rules.nested import average_error, error_within
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 NODES = 64  # number of nodes of the first grid along each coordinate
@@ -41,7 +41,7 @@ MAX_RANGE = 7.0  # half-width of a grid in standard deviations
 GOOD = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
 DEGREES = 0.5  # number of polynomials in units of the number of nodes
 DIFFERENCE = 5e-3  # step of finite differences in the packed overlaps
-SLOPE_RTOL = 1e-3  # relative error of the test errors in these differences, for labels
+SLOPE_TOL = 1e-3  # tolerance of the test errors in these differences, for labels
 
 
 def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
 
     def value(x: np.ndarray) -> float:
         overlaps = packing.unpack(x)
-        return _on_grids(model, overlaps) if model.attention else average_error(model, overlaps, SLOPE_RTOL)[0]
+        return _on_grids(model, overlaps) if model.attention else error_within(model, overlaps, SLOPE_TOL)
 
     here, step = value(at), DIFFERENCE
     sides = [[value(at + shift) - here for shift in side * step * np.eye(len(at))] for side in (1, -1)]

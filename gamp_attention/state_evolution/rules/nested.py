@@ -321,18 +321,18 @@ def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float,
     last tolerance. Tolerances decrease until it is small compared with `rtol`.
     """
     tol = min(rtol, MAX_TOL)
-    value, error = _average_error(model, overlaps, tol), np.inf
+    value, error = error_within(model, overlaps, tol), np.inf
     for _ in range(MAX_FINER):
         tol = 0.1 * tol
-        finer = _average_error(model, overlaps, tol)
+        finer = error_within(model, overlaps, tol)
         value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
         if error <= GOOD * rtol * abs(value):
             break
     return value, error
 
 
-def _average_error(model: Model, overlaps: Overlaps, tol: float) -> float:
-    """Return the test error with a tolerance of each panel."""
+def error_within(model: Model, overlaps: Overlaps, tol: float) -> float:
+    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
     total = 0.0
     for probability, _, channel in component_channels(NestedRule(), model, overlaps):
         errors = _errors_of(channel)
