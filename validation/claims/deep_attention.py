@@ -42,9 +42,10 @@ PUBLISHED_OVERLAPS = {
     1.0: (0.614002, 0.994738), 1.066667: (0.722243, 0.99783), 1.133333: (0.773284, 0.997843), 1.2: (0.822613, 0.997843),
 }  # fmt: skip
 STATES = {"weakly informed": (1.0, 0.8), "second layer nearly known": (1.0, 0.05), "both layers": (0.4, 0.05)}
-FIRST, STAGED, ALPHAS, RUNS = (4.0, 1.0, 0.5), (1.0,), (0.5,), ((0.5, 3), (1.1, 1))
+FIRST, STAGED, ALPHAS, RUNS = (4.0, 1.0, 0.5), (1.0,), (0.5,), ((0.5, 2),)
 QUICK_FIRST, QUICK_STAGED, QUICK_ALPHAS, QUICK_RUNS = (1.0,), (), (), ()
 N_POINTS, N_REPLICAS, DIM, MAX_ITER = 128, 4, 400, 30
+STAGE_POINTS, STAGE_REPLICAS = 64, 3
 N_NODES = 1024  # number of points of the posteriors that are compared with the integral
 PUBLISHED_ERROR, MAX_ERROR, SIGMAS = 0.03, 0.02, 4.0
 
@@ -117,7 +118,7 @@ def compute(part, value, seed):
         growths = np.array([Equations(build_model(value), 384, rng).linear_growth() for _ in range(6)])
         return {"alpha": float(1 / growths.mean()), "half": float(half_width(1 / growths))}
     if part == "stages":
-        found = ga.bayes_thresholds(build_model(value), n_points=N_POINTS, n_replicas=N_REPLICAS, seed=seed)
+        found = ga.bayes_thresholds(build_model(value), n_points=STAGE_POINTS, n_replicas=STAGE_REPLICAS, seed=seed)
         return {"stages": [[list(s.columns), s.alpha, s.alpha_error] for s in found.stages]}
     if part == "evolution":
         found = ga.solve_bayes_state_evolution(
@@ -140,8 +141,9 @@ def plan(quick):
     staged, alphas, runs = (QUICK_STAGED, QUICK_ALPHAS, QUICK_RUNS) if quick else (STAGED, ALPHAS, RUNS)
     states = [("posterior", state, 0) for state in STATES]
     first = [("linear response", c, 0) for c in (QUICK_FIRST if quick else FIRST)]
-    rest = [("evolution", alpha, 0) for alpha in alphas] + [("stages", c, 0) for c in staged]
+    rest = [("evolution", alpha, 0) for alpha in alphas]
     rest += [("amp", alpha, seed) for alpha, n in runs for seed in range(n)]
+    rest += [("stages", c, 0) for c in staged]
     return [dict(zip(("part", "value", "seed"), each, strict=True)) for each in states + first + rest]
 
 
@@ -163,19 +165,19 @@ def draw(numbers, path):
             mine = [row for row in rows if row["part"] == "evolution"]
             left.errorbar(
                 [row["value"] for row in mine], [row["q"][layer] for row in mine],
-                [row["q_error"][layer] for row in mine], fmt="o", color=colour, label="state evolution",
+                [row["q_error"][layer] for row in mine], fmt="o", color=colour,
+                label=f"layer {layer + 1}, state evolution",
             )  # fmt: skip
             runs = [row for row in rows if row["part"] == "amp"]
             left.plot(
                 [row["value"] for row in runs], [row["overlap"][layer] for row in runs], "x", color=colour,
-                label=f"d = {DIM}",
+                label=f"layer {layer + 1}, d = {DIM}",
             )  # fmt: skip
         left.set(xlabel=ALPHA, ylabel="overlap with the teacher")
-        draw_legend(left)
         first = sorted((row for row in rows if row["part"] == "linear response"), key=lambda row: row["value"])
         right.errorbar(
             [row["value"] for row in first], [row["alpha"] for row in first], [row["half"] for row in first],
-            fmt="o-", color="C1", label="layer 2",
+            fmt="o-", color="C1", label="layer 2, linear response",
         )  # fmt: skip
         cs = sorted(PUBLISHED_THRESHOLDS)
         right.plot(cs, [PUBLISHED_THRESHOLDS[c][1] for c in cs], "--", color="C1", label="layer 2, published")
@@ -183,10 +185,10 @@ def draw(numbers, path):
         stages = [row for row in rows if row["part"] == "stages"]
         seconds = [(row["value"], *row["stages"][1][1:]) for row in stages if len(row["stages"]) > 1]
         if seconds:
-            right.errorbar(*zip(*seconds, strict=True), fmt="s", color="C0", label="layer 1")
+            right.errorbar(*zip(*seconds, strict=True), fmt="s", color="C0", label="layer 1, stages")
         right.plot(cs, [PUBLISHED_THRESHOLDS[c][0] for c in cs], "--", color="C0", label="layer 1, published")
         right.set(xlabel="skip strength c", ylabel="α from which a layer is found")
-        draw_legend(right)
+        draw_legend(left, right, columns=4)
 
 
 def main():
