@@ -24,7 +24,7 @@ def build_model(omega):
     return ga.paper_model(omega, sigma=1.0, A=rows / rows.sum(axis=1)[:, None])
 
 
-landscape = ga.population_map(build_model(0.67), n_grid=17, n_points=2048)
+landscape = ga.population_map(build_model(0.67), n_grid=41, n_points=1024)
 print(landscape)
 
 # %%
@@ -44,15 +44,19 @@ print(f"number of minima at ω = 0.67      2           {len(landscape.minima)}")
 
 # %%
 # Training in small steps from the same small overlap, .02, with both directions, on the sphere, as predicted by
-# :func:`gamp_attention.trajectory`: at ω = .67 it ends in the positional minimum, although the semantic minimum has the
+# :func:`gamp_attention.trajectory`: at ω = .72 it ends in the positional minimum, although the semantic minimum has the
 # lower loss; at ω = .5 it ends in the semantic minimum.
 one = np.ones((2, 1, 1))
 start = ga.Overlaps(q=one, m=0.02 * np.array([[1.0], [-1.0]]), theta=0.02 * one, V=np.nan * one)
 settings = {"method": "online", "one_sample": True, "spherical": True, "lr": 10.0, "batch": 1000.0}
 paths = {
     omega: ga.trajectory(build_model(omega), 1.0, start, n_iter=40, n_paths=2048, n_replicas=2, **settings)
-    for omega in (0.5, 0.67)
+    for omega in (0.5, 0.72)
 }
+
+for omega, path in paths.items():
+    print(f"ω = {omega}: from m = {path.m[0, 0, 0]:.2f}, θ = {path.theta[0, 0, 0, 0]:.2f} to ", end="")
+    print(f"m = {path.m[-1, 0, 0]:.3f}, θ = {path.theta[-1, 0, 0, 0]:.3f}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 levels = left.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16, cmap="Greys_r")
@@ -62,7 +66,7 @@ for (omega, path), colour in zip(paths.items(), ("C0", "C1"), strict=True):
 for at in landscape.minima:
     left.plot(at.positional, at.semantic, "o", color="white", mec="black")
 left.set(xlabel="positional cosine", ylabel="semantic cosine")
-left.legend(frameon=False, fontsize=9, loc="lower left")
+left.legend(fontsize=9, loc="lower left", facecolor="white", framealpha=0.8)
 for k, label in enumerate(("positional", "semantic")):
     right.errorbar(omegas, curvature[:, k], error[:, k], marker="o", color=f"C{k}", label=label)
 right.axvline(0.64, color="0.5", linestyle=":", label="published transition")
