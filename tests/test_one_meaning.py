@@ -51,7 +51,10 @@ def test_a_variance_is_a_number():
 def test_error_is_in_the_units_of_the_value_it_belongs_to():
     """Relative errors are named `relative_error`."""
     assert find_arguments("error") == {}
-    assert find_attributes("error") == {"Boundary": "float", "Departure": "float", "Trajectory": "Overlaps"}
+    assert find_attributes("error") == {
+        "Boundary": "float", "Departure": "float", "PopulationLoss": "ndarray", "PopulationMap": "ndarray",
+        "PopulationMinimum": "float", "Trajectory": "Overlaps",
+    }  # fmt: skip
     for name, cls in RECORDS.items():
         names = set(get_field_types(cls)) | {
             attribute for attribute in dir(cls) if isinstance(getattr(cls, attribute), property)

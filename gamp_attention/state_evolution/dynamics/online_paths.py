@@ -2,7 +2,7 @@
 
 A fresh sample is independent of the weights, so that its fields have no memory, z = m + ω̃, and the noises of different
 steps are independent. The state is the distribution of the weights at one time, and the cost is linear in the number
-of steps. Eq. :eq:`online`.
+of steps.
 
 A step of size η on a batch of b α d samples changes a coordinate x of the weights, with eigenvalues γ, positions τ and
 teacher π, by

@@ -3,7 +3,6 @@
 `population_loss` evaluates it at given overlaps. `population_map` evaluates it for weights with one column on the
 sphere ‖Q‖² = d, as a function of the cosines e with the direction of the positions and c with the teacher, and finds
 its minima. Gradient descent with small steps on new samples, with the norm of Q kept, goes downhill on this map.
-Eq. :eq:`population`.
 
 Every replica is a fixed set of points, for which the loss is a smooth function of the overlaps, so that minima are
 found by a local search, and the spread of the replicas gives the errors.
