@@ -118,7 +118,7 @@ def solve_broken(
     k = MAX_STEPS if steps == FULL else int(steps)
     m, theta = bool(np.any(start.m)), bool(np.any(start.theta))
     given = Levels(start.q[None, :, 0, 0], start.m[:, 0], start.theta[:, 0, 0], start.V[:, 0, 0])
-    starts, solutions = first_starts(_symmetric(problem, given, m, theta)), []
+    starts, solutions = first_starts(_symmetric(problem, given, m, theta), parisi if k == 1 else None), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
@@ -134,8 +134,9 @@ def solve_broken(
 def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
     levels = solution.point.levels
+    small = FADED * np.sqrt(levels.q[-1, 0])
     for name, free in (("theta", packing.theta), ("m", packing.m)):
-        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0]):
+        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < small:
             words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
             return solution._replace(status=Status.LOST, message=words)
     return solution
