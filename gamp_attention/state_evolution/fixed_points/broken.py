@@ -228,8 +228,9 @@ def _validity(solution: BrokenSolution, jumps: float) -> str:
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
     if not reasons:
-        return f"broken: {steps} of replica symmetry breaking are consistent; minima form clusters"
-    return f"broken: {steps} of replica symmetry breaking are an approximation, because {' and '.join(reasons)}"
+        return f"broken: minima form clusters, and the solution with {steps} is consistent"
+    words = " and ".join(reasons)
+    return f"broken: minima form clusters, and the solution with {steps} is an approximation, because {words}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
