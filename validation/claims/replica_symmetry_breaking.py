@@ -2,7 +2,7 @@
 
 Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimised
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
-variance .001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2, 3 (--quick: 1), and F at fixed Parisi
+variance .001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
 parameters. The published values are those of the code of Lucibello, Saglietti and Lu (2019), without ridge.
 (3) The spherical perceptron that counts errors of random labels (arXiv 2302.14112).
 
@@ -19,7 +19,7 @@ from validation._tools.glasses import amplitude_model, magnet_energy, solve_perc
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
-ALPHA, RTOL = 3.0, 3e-5
+ALPHA, RTOL = 3.0, 1e-4
 PUBLISHED = {
     "F": (0.2927849, 1e-6),
     "q_0": (0.4725506, 1e-6),
@@ -32,7 +32,7 @@ MAGNET = {1: (0.7652, 1e-4), 2: (0.7636, 1e-4)}
 PERCEPTRON = {("RS errors per weight, α = 3", 3.0, 0): (0.097516, 1e-6), ("RS, α = 7.647695", 7.647695, 0): (1.0, 1e-6),
               ("1RSB, α = 6.71570", 6.71570, 1): (1.0, 1e-5)}  # fmt: skip
 BLUE, ORANGE = "#0072B2", "#D55E00"
-FIXED = (0.4, 0.8, 1.2, 1.5, 1.77, 2.1, 2.6, 3.4, 5.0)
+FIXED = (0.8, 1.3, 1.8, 2.4, 3.2)
 
 
 def solve_magnet(k):
@@ -71,7 +71,7 @@ def main():
         compare("perceptron", f"errors per weight, α = 3, k = {k}", solution.energy, solution.energy_error)
     model = amplitude_model(np.sqrt(0.001))
     best = {}
-    for k in (1,) if args.quick else (1, 2, 3):
+    for k in (1,) if args.quick else (1, 2):
         se = best[k] = ga.solve_state_evolution(model, ALPHA, "random", rsb=k, rtol=RTOL)
         verdict.check(se.converged, f"phase retrieval, k = {k}: {se.status.value} {se.message}; {se.validity}")
         values = {
@@ -84,8 +84,8 @@ def main():
             compare("phase retrieval", f"{name}, k = {k}", value, error, PUBLISHED.get(name) if k == 1 else None)
     curve = []
     start = ga.Overlaps(best[1].overlaps.q, np.zeros((1, 1)), np.zeros((1, 1, 1)), best[1].overlaps.V)
-    for y in FIXED[2:6] if args.quick else FIXED:
-        se = ga.solve_state_evolution(model, ALPHA, start, rsb=1, parisi=y, rtol=1e-3)
+    for y in FIXED[1:4] if args.quick else FIXED:
+        se = ga.solve_state_evolution(model, ALPHA, start, rsb=1, parisi=y, rtol=1e-2)
         curve.append([y, se.train_loss, se.train_loss_error, se.complexity[0], se.status.value])
     columns = ["model", "quantity", "value", "error", "published", "difference/error"]
     verdict.write_table(markdown_table(columns, rows))

@@ -119,7 +119,7 @@ def solve_broken(
     k = MAX_STEPS if steps == FULL else int(steps)
     m, theta = bool(np.any(start.m)), bool(np.any(start.theta))
     given = Levels(start.q[None, :, 0, 0], start.m[:, 0], start.theta[:, 0, 0], start.V[:, 0, 0])
-    starts, solutions = first_starts(_symmetric(problem, given, m, theta)), []
+    starts, solutions = first_starts(_symmetric(problem, given, m, theta), parisi if k == 1 else None), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
@@ -135,9 +135,9 @@ def solve_broken(
 def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
     levels = solution.point.levels
+    small = FADED * np.sqrt(levels.q[-1, 0])
     for name, free in (("theta", packing.theta), ("m", packing.m)):
-        faded = np.abs(getattr(levels, name)).max() < FADED * np.sqrt(levels.q[-1, 0])
-        if free and solution.status.converged and faded:
+        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < small:
             words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
             return solution._replace(status=Status.LOST, message=words)
     return solution
@@ -229,8 +229,9 @@ def _validity(solution: BrokenSolution, jumps: float) -> str:
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
     if not reasons:
-        return f"broken: {steps} of replica symmetry breaking are consistent; minima form clusters"
-    return f"broken: {steps} of replica symmetry breaking are an approximation, because {' and '.join(reasons)}"
+        return f"broken: minima form clusters, and the solution with {steps} is consistent"
+    words = " and ".join(reasons)
+    return f"broken: minima form clusters, and the solution with {steps} is an approximation, because {words}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:

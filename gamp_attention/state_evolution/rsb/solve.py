@@ -44,8 +44,13 @@ MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because
 MAX_RESOLUTION = 6  # number of refinements
 SEARCH = ((1e-4, -1), (1e-6, 0))  # residuals and resolutions of the maximisation over the Parisi parameters
 STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the first starts
-COLLAPSED = 1e-6  # the same, below which a cluster has collapsed
+TOTAL = 1.6  # y (q_1 − q_0) at these starts in units of the strength times V with replica symmetry
+COLLAPSED = 1e-3  # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
+
+
+class ClustersCollapsed(FloatingPointError):
+    """Error raised if two levels of overlaps become equal, because the grids would need too many nodes."""
 
 
 class Problem(Protocol):
@@ -168,6 +173,8 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     if not np.isfinite(x).all():
         raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
+    if packing.k and levels.gaps.min() < COLLAPSED * levels.q[-1].max():
+        raise ClustersCollapsed(COLLAPSE)
     hats = problem.hats(levels, parisi, resolution)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
@@ -363,9 +370,9 @@ def solve_steps(
 ) -> BrokenSolution:
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
-    The status is LOST if clusters collapse from all starts: two successive levels of q become equal.
+    The status is LOST if clusters collapse from the last start: two successive levels of q become equal.
     """
-    solution = None
+    solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
         try:
@@ -381,20 +388,15 @@ def solve_steps(
                     x = ascend(problem, packing, x, tol, resolution)
             solution = refine_levels(problem, packing, x, rtol)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
-            failure = str(error)
+            failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
             continue
-        gaps = solution.point.levels.gaps[:, 0] / solution.point.levels.q[-1, 0]
-        if packing.k and not gaps.min() > COLLAPSED:
-            solution = solution._replace(status=Status.LOST, message=COLLAPSE)
-        elif solution.status is not Status.MAX_ITER:
+        if solution.status is not Status.MAX_ITER:
             return solution
-    if solution is None:
-        return _failed(packing, levels, parisi, failure)
-    return solution
+    return _failed(packing, levels, parisi, status, failure) if solution is None else solution
 
 
-def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, message: str) -> BrokenSolution:
-    """Return a solution of status NONFINITE, with the overlaps of the last start and without other numbers."""
+def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str) -> BrokenSolution:
+    """Return a solution without numbers except the overlaps of the last start."""
     k, L = packing.k, len(packing.signs)
     unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
     nothing = np.full(L, np.nan)
@@ -410,20 +412,22 @@ def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, message: str) 
     point = BrokenPoint(levels, parisi, hats, unknown)
     error = np.full(len(packing.pack(levels, parisi)), np.nan)
     return BrokenSolution(
-        Status.NONFINITE, point, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, 0, [levels], message
+        status, point, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, 0, [levels], message
     )  # fmt: skip
 
 
-def first_starts(symmetric: Levels) -> list[tuple[Levels, np.ndarray]]:
+def first_starts(symmetric: Levels, parisi: np.ndarray | None = None) -> list[tuple[Levels, np.ndarray]]:
     """Return starts with one step from replica-symmetric overlaps (q of shape (1, L)), strong breaking first.
 
-    The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry.
+    The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
+    determines y, or the largest gap if the Parisi parameter (1,) is given.
     """
+    q, V = symmetric.q, symmetric.V
     starts = []
     for strength in STRENGTHS:
-        q = np.concatenate([(1 - strength) * symmetric.q, symmetric.q])
-        parisi = 1.6 * symmetric.V[:1] / symmetric.q[0, :1]
-        starts.append((symmetric._replace(q=q, V=(1 - strength) * symmetric.V), parisi))
+        y = TOTAL * V[:1] / q[0, :1] if parisi is None else parisi
+        gap = np.minimum(strength * q, TOTAL * strength * V / y)
+        starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))
     return starts
 
 
