@@ -43,7 +43,7 @@ for column, (colour, label) in enumerate([("#0072B2", "norm √d"), ("#D55E00", 
     axis.plot(strengths, distances(theory)[:, column], color=colour, label=f"{label}, state evolution")
     axis.plot(strengths, distances(measured)[:, column], "o", color=colour, label=f"{label}, GAMP at d = {SIZE}")
 axis.set_xlabel("strength λ of the second column")
-axis.set_ylabel("distance from the teacher, ‖Q_a − Q*_a‖²/d")
+axis.set_ylabel(r"distance from the teacher, $\|Q_a - Q^*_a\|^2/d$")
 axis.set_ylim(0, None)
 axis.legend()
 plt.show()
