@@ -1,6 +1,6 @@
 """Datasets: tokens with outputs or labels, reduced to the loss parameters that the two risks need."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -64,7 +64,8 @@ class Dataset(DisplayMixin):
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
         tokens at each of the L places. The exact risk depends on x + p only, so its minima and the trained layer do not
         depend on this choice.
-    lam : ridge λ > 0 of equation (3); not used if a penalty is given.
+    lam : ridge λ > 0 of equation (3); or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d
+        (`ColumnRidge`). Not used if a penalty is given.
     rank : number of columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates. If not given, the mean square of the tokens,
         minus estimated positions. Fixed points do not depend on it.
@@ -127,7 +128,7 @@ class Dataset(DisplayMixin):
         tokens: ArrayLike,
         outputs: ArrayLike,
         positions: ArrayLike | None = None,
-        lam: float = 0.01,
+        lam: float | str | Sequence[float | str] = 0.01,
         *,
         rank: int = 1,
         spectra: ArrayLike | None = None,
@@ -216,7 +217,8 @@ class Dataset(DisplayMixin):
 
         Parameters
         ----------
-        lam : another λ of the penalty.
+        lam : another λ of the penalty; all λ_a of a `ColumnRidge` are multiplied by one factor, such that the largest
+            |λ_a| is `lam`.
         penalty : another penalty.
         rank : another number of columns of Q.
         student : another attention map, or another loss for labels.
@@ -489,7 +491,7 @@ class LabelledDataset(Dataset):
     tokens : (n, L, d), or (n, d) for L = 1.
     labels : (n, P), or (n,) for P = 1.
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered loss.
-    lam : ridge λ > 0; not used if a penalty is given.
+    lam : ridge λ > 0, or one entry for each column, as for `Dataset`; not used if a penalty is given.
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
@@ -524,7 +526,7 @@ class LabelledDataset(Dataset):
         tokens: ArrayLike,
         labels: ArrayLike,
         loss: Any,
-        lam: float = 0.01,
+        lam: float | str | Sequence[float | str] = 0.01,
         *,
         rank: int = 1,
         positions: ArrayLike | None = None,

@@ -1,5 +1,6 @@
 """Construction of attention models from a few numbers: models with positions along one direction, and the paper's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def attention_model(
     *,
     omega: float | None = None,
     sigma: ArrayLike | None = None,
-    lam: float = 0.01,
+    lam: float | str | Sequence[float | str] = 0.01,
     A: ArrayLike | None = None,
     tau: ArrayLike | None = None,
     student: DotProductAttention | None = None,
@@ -38,7 +39,8 @@ def attention_model(
     n_tokens, rank, teacher_rank : number of tokens L, columns r of the student's Q and columns t of the teacher's Q*.
     omega : fraction ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
     sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,); 0.5 if not given.
-    lam : ridge strength λ > 0; ignored if `penalty` is given.
+    lam : ridge strength λ > 0; or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d (`ColumnRidge`).
+        Ignored if `penalty` is given.
     A : (L, L) positional part of the target. If not given, 0.6 on the diagonal and 0.4/(L − 1) elsewhere.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
     student : attention map S; the tied softmax of eq. (15) if not given.

@@ -1,5 +1,6 @@
 """Generalised linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -131,7 +132,7 @@ def glm_model(
     rank: int = 1,
     teacher_rank: int | None = None,
     sigma: ArrayLike = 1.0,
-    lam: float = 0.01,
+    lam: float | str | Sequence[float | str] = 0.01,
     tau: ArrayLike | None = None,
     penalty: Any = None,
 ) -> GLMModel:
@@ -146,7 +147,8 @@ def glm_model(
         the teacher's weights; t = r if not given.
     sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,). Fields xQ/√d are of
         order σ.
-    lam : ridge strength λ > 0; ignored if `penalty` is given.
+    lam : ridge strength λ > 0; or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d (`ColumnRidge`).
+        Ignored if `penalty` is given.
     tau : (L,) positions p_l = τ_l 1_d/√d, added to the tokens for the student only; 0 if not given.
     penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
 

@@ -5,6 +5,7 @@ Distributions, overlaps and variances of the weights have S entries. Averages ov
 classes first and then averaged over the classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -105,7 +106,7 @@ def mixture_model(
     *,
     omega: float | None = None,
     sigma: ArrayLike = 0.5,
-    lam: float = 0.01,
+    lam: float | str | Sequence[float | str] = 0.01,
     A: ArrayLike | None = None,
     tau: ArrayLike | CoordinateClasses | None = None,
     teacher_mean: ArrayLike | None = None,

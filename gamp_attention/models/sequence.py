@@ -8,7 +8,7 @@ loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
@@ -178,7 +178,7 @@ def sequence_model(
     teacher_rank: int | None = None,
     n_noise: int = 0,
     sigma: ArrayLike = 1.0,
-    lam: float = 0.01,
+    lam: float | str | Sequence[float | str] = 0.01,
     tau: ArrayLike | None = None,
     penalty: Any = None,
     floor: float = 0.0,

@@ -186,7 +186,8 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
         return penalty
     if type(penalty) not in PENALTIES:
-        needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1) or one registered by register_penalty"
+        needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1)"
+        needs += " or a NamedTuple registered by register_penalty"
         raise check.fail("penalty", penalty, needs, TypeError)
     _check_once(penalty)
     return penalty

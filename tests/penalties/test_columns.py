@@ -44,6 +44,7 @@ def test_state_evolution_of_columns_equals_two_single_problems():
             np.testing.assert_allclose(ours[0, column, column], theirs[0, 0, 0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_equal_strengths_equal_the_ridge():
     plain, columns = (ga.attention_model(rank=2, teacher_rank=2, lam=lam) for lam in (0.02, [0.02, 0.02]))
     assert columns.rotations
