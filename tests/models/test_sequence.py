@@ -134,11 +134,48 @@ def test_linear_student_is_ridge_regression():
     assert np.abs(gamp.Q - ridge).max() < 1e-7
 
 
-def test_state_evolution_predicts_minima():
-    model = ga.sequence_model(
+def noisy_tanh():
+    """Return a model with one field, noise of the targets and a loss that is not convex."""
+    return ga.sequence_model(
         lambda u, noise: np.tanh(u[0, 0]) + 0.3 * noise[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
         lam=0.05,
     )  # fmt: skip
+
+
+def test_trajectory_predicts_message_passing():
+    model, deviations = noisy_tanh(), []
+    for seed in range(6):
+        data = ga.sample(model, d=300, alpha=3.0, seed=seed)
+        run = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=6)
+        path = ga.trajectory(data.instance_model(), data.alpha, "semantic", damping=0.5, n_iter=6, n_paths=512)
+        deviations.append((run.history.q - path.q)[:, 0, 0, 0])
+    mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
+    assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
+
+
+def test_left_out_errors_equal_refits():
+    """The left-out error of a sample is its loss under weights that are trained again without the sample."""
+    model = noisy_tanh()
+    data = ga.sample(model, d=40, alpha=3.0, seed=0)
+    gamp = ga.run_gamp(data, "semantic")
+    refitted, formula, own = ga.leave_one_out(data, gamp), ga.leave_one_out(data, gamp, refits=0), []
+    for k in range(8):
+        rest = np.arange(len(data.targets)) != k
+        others = ga.LabelledDataset(data.tokens[rest], data.targets[rest], model.student, data.lam, rank=1)
+        fields = data.tokens[k] @ ga.run_gamp(others, gamp.Q).Q / np.sqrt(40)
+        own.append(0.5 * (data.targets[k] - np.tanh(fields[0, 0])) ** 2)
+    assert refitted.refitted[:8].all()
+    own, trained = (
+        np.ravel(own),
+        0.5 * (data.targets[:8] - np.tanh(data.tokens[:8, 0] @ gamp.Q / np.sqrt(40))[:, 0]) ** 2,
+    )
+    # a refit ends at 1/1000 of its first step; the squared error changes at most twice as fast at the end of this step
+    assert (np.abs(refitted.errors[:8] - own) <= 2e-3 * np.abs(own - trained) + 1e-9).all()
+    assert formula.test_error == pytest.approx(refitted.test_error, rel=0.05)
+
+
+def test_state_evolution_predicts_minima():
+    model = noisy_tanh()
     theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)
     assert theory.converged
     runs = [ga.run_gamp(ga.sample(model, d=500, alpha=3.0, seed=seed), "semantic") for seed in range(5)]
