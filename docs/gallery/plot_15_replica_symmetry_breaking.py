@@ -65,7 +65,7 @@ print(ground)
 # Published values at α = 3: F = 0.292785 at y = 1.767 (Lucibello, Saglietti and Lu, "Generalized approximate survey
 # propagation for high-dimensional estimation", arXiv 1905.05313), and 0.2072 with replica symmetry at noise variance
 # 0.0015.
-parisi = [1.0, 1.4, 1.8, 2.3, 3.0]
+parisi = [1.3, 1.8, 2.4, 3.2]
 start = ground.overlaps
 curve = [ga.solve_state_evolution(model, 3.0, start, rsb=1, parisi=y, rtol=1e-2).train_loss for y in parisi]
 

@@ -103,8 +103,16 @@ def draw(stored, path):
         left.set(xlabel="Parisi parameter y", ylabel="free energy F", title="Phase retrieval, α = 3")
         left.legend()
         steps, energies = np.array(stored["energies"], dtype=float).T
-        right.plot(steps, energies, "o-", color=BLUE, label="this package (k ≥ 1)")
-        right.plot([0, 1], [SYMMETRIC, PUBLISHED["F"][0]], "D", color=ORANGE, mfc="none", ms=10, label="published")
+        right.plot(steps[1:], energies[1:], "o-", color=BLUE, label="this package")
+        right.plot(
+            [0, 1],
+            [SYMMETRIC, PUBLISHED["F"][0]],
+            "D",
+            color=ORANGE,
+            mfc="none",
+            ms=10,
+            label="published (k = 0: extrapolated in noise)",
+        )
         right.set(xlabel="number of steps k", ylabel="ground state energy", xticks=steps)
         right.legend()
 
