@@ -126,6 +126,7 @@ def draw(curves, landscape, curvatures, errors, omega, d, path):
             left.plot(predicted[:, -1] / scale, color=f"C{number}", label=name)
             left.plot(mean[:, -1] / scale, "o", ms=3, color=f"C{number}")
         left.set(xlabel="iteration", ylabel="training loss / first loss", title=f"theory (lines), runs, d = {d}")
+        left.set_ylim(0.4, 4.2)  # space for the legend
         left.legend(frameon=False, fontsize=9.2)
         levels = middle.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16)
         for at in landscape.minima:
