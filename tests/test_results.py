@@ -57,6 +57,23 @@ def make_state_evolution():
     )
 
 
+def make_broken():
+    """Return a fixed point with two steps of replica symmetry breaking."""
+    fields = vars(make_state_evolution()) | {"validity": "broken: two steps of replica symmetry breaking"}
+    levels, parisi, replicons = np.full((3, L, R, R), 0.2), np.array([1.5, 3.0]), np.ones(3)
+    return ga.BrokenStateEvolutionResult(
+        **fields, levels=levels, levels_error=1e-3 * levels, parisi=parisi, parisi_error=1e-3 * parisi,
+        complexity=0 * parisi, complexity_error=1e-6 * parisi, replicons=replicons, replicons_error=1e-3 * replicons,
+    )  # fmt: skip
+
+
+def make_population_map():
+    """Return a map of a population loss with two minima."""
+    grid = np.full((9, 9), np.nan)
+    minima = tuple(ga.PopulationMinimum(a, 1 - a, 0.1, 1e-4) for a in (0.0, 1.0))
+    return ga.PopulationMap(np.linspace(-1, 1, 9), grid, grid, minima, np.eye(2), 0.01 * np.eye(2))
+
+
 def make_history():
     """Return the history of a long run."""
     return ga.History(**make_arrays(T), gradient_norm=np.ones(T), train_loss=np.ones(T), damping=np.ones(T - 1))
@@ -283,6 +300,7 @@ RESULTS = {
     "Boundary": lambda: ga.Boundary.found(1.25, 1e-4, 1e-3),
     "Branch": make_branch,
     "BranchPath": make_path,
+    "BrokenStateEvolutionResult": make_broken,
     "Branches": lambda: ga.Branches(
         [make_state_evolution()] * 3, ["semantic", "positional", "a mixture"], {"random": "lost"}
     ),
@@ -303,8 +321,12 @@ RESULTS = {
     "History": make_history,
     "LinearBaseline": make_baseline,
     "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
+    "OnlineResult": lambda: ga.OnlineResult(**vars(make_descent()), Q_star=np.ones((D, 1)), n_samples=10 * D),
     "Overlaps": lambda: ga.Overlaps(**make_arrays()),
     "PhaseBoundaries": make_boundaries,
+    "PopulationLoss": lambda: ga.PopulationLoss(np.ones(T), np.ones(T)),
+    "PopulationMap": make_population_map,
+    "PopulationMinimum": lambda: ga.PopulationMinimum(1.0, 0.0, 0.1, 1e-4),
     "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *make_references(), left_out=True),
     "ReferenceVerdict": lambda: RESULTS["ReferenceErrors"]().verdict(np.ones(90)),
     "RegularizationPath": make_regularization_path,
@@ -322,6 +344,7 @@ OTHERS = {
     "Checkpoint": lambda: ga.Checkpoint("run.npz"),
     "ClassLabels": ga.ClassLabels,
     "ClassLaw": lambda: ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4]),
+    "ColumnRidge": lambda: ga.ColumnRidge([0.1, "sphere"]),
     "CoordinateClasses": lambda: ga.power_law_spectrum(1.0),
     "CoordinateLaw": ga.coordinate_law,
     "DataLaw": lambda: ga.law_of(ga.sample(ga.paper_model(), 20, 2.0), replicas=2),
