@@ -5,7 +5,8 @@ layer, logistic regression in steps on single samples, and single-location regre
 teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(method="online")`.
 (2) The attention layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the
 population loss at zero overlap in the directions of positions and teacher; the ω at which they are equal, where the
-direction changes in which descent leaves random weights (published: .64); and the minima at ω = .67 (published: two).
+direction changes in which descent leaves random weights (published: .64); the minima at ω = .67 (published: two); and
+the ω at which both minima have equal losses.
 
 Criterion: means over the runs at the largest d agree with the theory at every step within four standard errors. The
 curvatures are equal at an ω that is .64 after rounding, up to its error of four standard errors. At ω = .67 there are
@@ -21,11 +22,12 @@ from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, options
 
 STEPS, RUNS, QUICK_RUNS = 20, 12, 6
-DIMS, QUICK_DIMS = (500, 1000), (200,)
+DIMS, QUICK_DIMS = (500, 1000, 2000), (200,)
 SIGMAS = 4.0
 PUBLISHED = 0.64
 A = softmax(np.array([[1.0, -1.0], [-1.0, 1.0]]), axis=1)
 OMEGAS = np.linspace(0.5, 0.8, 7)
+EXCHANGE = np.array([0.72, 0.73, 0.74, 0.75])  # around the ω of equal losses
 
 
 def location(z):
@@ -85,6 +87,18 @@ def crossing():
     return float(at), float(np.hypot(*errors.mean(axis=0)) / abs(slope)), curves, errors
 
 
+def exchange():
+    """Return the ω at which the two minima have equal losses, with its standard error."""
+    gaps, errors = [], []
+    for omega in EXCHANGE:
+        minima = ga.population_map(ga.paper_model(omega, 1.0, A=A), n_grid=13).minima
+        positional, semantic = (max(minima, key=lambda at, axis=axis: abs(at[axis])) for axis in (0, 1))
+        gaps.append(positional.loss - semantic.loss)
+        errors.append(np.hypot(positional.error, semantic.error))
+    slope, offset = np.polyfit(EXCHANGE, gaps, 1)
+    return float(-offset / slope), float(np.mean(errors) / abs(slope))
+
+
 def main():
     args = options(__doc__)
     verdict = Verdict("online_sgd", args)
@@ -109,9 +123,11 @@ def main():
     both = len(minima) == 2 and abs(minima[0].semantic) > 0.98 and abs(minima[1].positional) > 0.98
     said = "; ".join(f"({at.positional:.2f}, {at.semantic:.2f}) with loss {at.loss:.4f}" for at in minima)
     verdict.check(both, f"minima at ω = .67, positional and semantic cosine: {said}")
+    equal, equal_error = exchange()
+    print(f"both minima have equal losses at ω = {equal:.4f} ± {equal_error:.4f}")
     verdict.write_table(counts_table(table, "{}", "run"))
     numbers |= {
-        "omega": [omega, error], "curvatures": curvatures.tolist(), "curvature_errors": curvature_errors.tolist(),
+        "omega": [omega, error], "equal losses": [equal, equal_error], "curvatures": curvatures.tolist(), "curvature_errors": curvature_errors.tolist(),
         "minima": [list(at) for at in minima],
     }  # fmt: skip
     draw(curves, landscape, curvatures, curvature_errors, omega, dims[-1], verdict.path(".png"))
