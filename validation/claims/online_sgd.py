@@ -127,8 +127,8 @@ def main():
     print(f"both minima have equal losses at ω = {equal:.4f} ± {equal_error:.4f}")
     verdict.write_table(counts_table(table, "{}", "run"))
     numbers |= {
-        "omega": [omega, error], "equal losses": [equal, equal_error], "curvatures": curvatures.tolist(), "curvature_errors": curvature_errors.tolist(),
-        "minima": [list(at) for at in minima],
+        "omega": [omega, error], "equal losses": [equal, equal_error], "curvatures": curvatures.tolist(),
+        "curvature_errors": curvature_errors.tolist(), "minima": [list(at) for at in minima],
     }  # fmt: skip
     draw(curves, landscape, curvatures, curvature_errors, omega, dims[-1], verdict.path(".png"))
     verdict.end(numbers)
