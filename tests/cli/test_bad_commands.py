@@ -127,7 +127,7 @@ COMMANDS = {
     "trajectory --method gd --damping 0.3": "damping: needs method 'gamp' or 'survey', as 'gd' does not use it",
     "trajectory --method survey": "parisi",
     "trajectory --parisi 100": "parisi: needs method 'survey', as 'gamp' does not use it, got 100.0",
-    "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd', as 'gamp' does not use it",
+    "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd' or 'online', as",
     "trajectory --seed x": "--seed",
     "compare --omega 2": "omega",
     "compare --d 0": "d:",

@@ -71,6 +71,7 @@ OBJECTS = {
 # every keyword of a function occurs, except keywords that a call of this size cannot use
 LINES = {
     "ClassLaw": "ga.ClassLaw(patterns=[[0, 2], [1, 3]], probability=HALVES)",
+    "ColumnRidge": "ga.glm_model(ga.SquaredLoss(), penalty=ga.ColumnRidge(lams=[0.1]))",
     "CoordinateClasses": "ga.coordinate_law(ga.CoordinateClasses(values=HALVES, weight=HALVES))",
     "CoordinateLaw": (
         "ga.CoordinateLaw(weight=HALVES, gamma=SQUARE, tau=SQUARE, teacher_mean=COLUMN, teacher_cov=PAIR)"
@@ -156,6 +157,8 @@ LINES = {
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
+    "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
+    "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "reference_errors": "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS)",
@@ -185,7 +188,7 @@ LINES = {
     ),
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
-        "max_iter=10, max_work=1e4, stability=False, seed=0)"
+        "max_iter=10, max_work=1e4, stability=False, seed=0, rsb=0)"
     ),
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
@@ -221,7 +224,9 @@ BUILDERS = (
 
 # classes of results, and names that take neither a number nor an array
 RESULTS = {
-    "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
+    "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
+    "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
+    "RecoveryStage", "StagedThresholds",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
     "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel",

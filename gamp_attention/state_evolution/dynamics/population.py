@@ -24,6 +24,7 @@ from gamp_attention.state_evolution.dynamics.online_paths import OnlineFields
 
 SPACING = 2e-2  # displacement of the cosines in differences that give the curvature at zero
 SAME = 0.1  # distance of cosines below which two minima are the same; errors of the points can split a minimum
+MAX_GRID = 1001  # maximum number of values of each cosine
 SEARCH_TOL = 1e-6  # norm of the gradient at which the local search for a minimum ends
 
 
@@ -151,7 +152,7 @@ def population_map(
     ----------
     model : a problem with one column of weights (r = 1) and of the teacher (t = 1), one class of coordinates, no
         mixture, and positions that span at most one direction.
-    n_grid : number of values of each cosine between −1 and 1, at least 5.
+    n_grid : number of values of each cosine between −1 and 1, from 5 to 1001.
     n_points, n_replicas, seed : as for `population_loss`.
 
     Returns
@@ -168,13 +169,14 @@ def population_map(
     A teacher that attends by position only:
 
     >>> import gamp_attention as ga
-    >>> landscape = ga.population_map(ga.paper_model(omega=1.0, sigma=1.0), n_grid=9, n_points=1024)
-    >>> bool(abs(landscape.minima[0].positional) > abs(landscape.minima[0].semantic))
+    >>> model = ga.paper_model(omega=1.0, sigma=1.0, A=[[0.9, 0.1], [0.1, 0.9]])
+    >>> landscape = ga.population_map(model, n_grid=9, n_points=1024)
+    >>> landscape.minima[0].positional > 0.99
     True
     """
     from scipy.optimize import minimize  # imported here because it takes long to load
 
-    model, n_grid = require_model(model), check.integer("n_grid", n_grid, low=5)
+    model, n_grid = require_model(model), check.integer("n_grid", n_grid, low=5, high=MAX_GRID)
     law = model.coordinates
     if model.rank != 1 or model.teacher_rank != 1 or len(law.weight) != 1 or model.is_mixture or law.teacher_mean.any():
         needs = "one column of weights and teacher, one class of coordinates, no mixture and a teacher of mean zero"
@@ -232,6 +234,7 @@ def _draw_replicas(model: Model, n_points: int, n_replicas: int, seed: int | np.
     if n_points % 2 or n_points < enough:
         raise check.fail("n_points", n_points, f"an even number of at least {enough}")
     rng, n_replicas = generator(seed), check.integer("n_replicas", n_replicas, low=2)
+    check.require_memory("n_points, n_replicas", n_points, n_replicas, 8 * model.n_tokens * model.rank)
     return [[OnlineFields(component, n_points, rng) for component in model.components] for _ in range(n_replicas)]
 
 

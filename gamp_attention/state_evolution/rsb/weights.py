@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.state_evolution.equations.weights import drift
@@ -101,6 +100,8 @@ class BrokenWeights:
         """Return the weights with the λ that a spherical constraint needs at these conjugates; self for a ridge."""
         if not self.spherical:
             return self
+        from scipy.optimize import brentq  # takes long to import
+
         gaps = parisi[:, None] * np.diff(hats.q, axis=0) @ self.law.gamma.T
         lowest = float(np.max(gaps.sum(axis=0) - self.law.gamma @ hats.V))
 
