@@ -217,8 +217,8 @@ class Dataset(DisplayMixin):
 
         Parameters
         ----------
-        lam : another λ of the penalty; all λ_a of a `ColumnRidge` are multiplied by one factor, such that the largest
-            |λ_a| is `lam`.
+        lam : another λ of the penalty; all λ_a of a `ColumnRidge` are scaled by one factor, so that their largest
+            absolute value is `lam`.
         penalty : another penalty.
         rank : another number of columns of Q.
         student : another attention map, or another loss for labels.

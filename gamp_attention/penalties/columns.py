@@ -66,12 +66,12 @@ class ColumnRidge:
 
     @property
     def lam(self) -> float:
-        """Return the largest |λ_a|, by which sweeps over λ scale all λ_a."""
+        """Return the largest absolute value of the λ_a, which sweeps over λ set by scaling all λ_a."""
         return float(np.abs(self.curvature).max())
 
     @property
     def strength(self) -> float:
-        """Return the unit of gradients and variances: the largest |λ_a|, or 0.01 if all are zero."""
+        """Return the unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero."""
         return self.lam or DEFAULT_UNIT
 
     @property
@@ -86,7 +86,7 @@ class ColumnRidge:
         return MIN_PRECISION * smallest if smallest > 0 else MIN_CURVATURE * self.strength
 
     def scaled_to(self, lam: float) -> "ColumnRidge":
-        """Return the penalty with all λ_a multiplied by one factor, such that the largest |λ_a| is `lam`."""
+        """Return the penalty with all λ_a scaled by one factor, so that their largest absolute value is `lam`."""
         if lam == self.lam:
             return self
         if self.lam == 0:
