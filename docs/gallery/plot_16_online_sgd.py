@@ -28,9 +28,9 @@ landscape = ga.population_map(build_model(0.67), n_grid=41, n_points=1024)
 print(landscape)
 
 # %%
-# At ω = .67 there are two minima, along the teacher and along the positions. Random weights have nearly no overlap with
-# either; training leaves them along the direction of the most negative curvature. The two curvatures are equal at the ω
-# where training changes from semantic to positional, published as .64.
+# At ω = 0.67 there are two minima, along the teacher and along the positions. Random weights have nearly no overlap
+# with either; training leaves them along the direction of the most negative curvature. The two curvatures are equal at
+# the ω where training changes from semantic to positional, published as 0.64.
 omegas = np.array([0.5, 0.6, 0.7, 0.8])
 maps = [ga.population_map(build_model(omega), n_grid=5, n_points=4096) for omega in omegas]
 curvature = np.array([np.diag(at.curvature) for at in maps])
@@ -43,9 +43,9 @@ print(f"ω of equal curvatures             0.64        {equal:.3f} ± {np.hypot(
 print(f"number of minima at ω = 0.67      2           {len(landscape.minima)}")
 
 # %%
-# Training in small steps from the same small overlap, .02, with both directions, on the sphere, as predicted by
-# :func:`gamp_attention.trajectory`: at ω = .72 it ends in the positional minimum, although the semantic minimum has the
-# lower loss; at ω = .5 it ends in the semantic minimum.
+# Training in small steps from the same small overlap, 0.02, with both directions, on the sphere, as predicted by
+# :func:`gamp_attention.trajectory`: at ω = 0.72 it ends in the positional minimum, although the semantic minimum has
+# the lower loss; at ω = 0.5 it ends in the semantic minimum.
 one = np.ones((2, 1, 1))
 start = ga.Overlaps(q=one, m=0.02 * np.array([[1.0], [-1.0]]), theta=0.02 * one, V=np.nan * one)
 settings = {"method": "online", "one_sample": True, "spherical": True, "lr": 10.0, "batch": 1000.0}
@@ -60,13 +60,14 @@ for omega, path in paths.items():
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 levels = left.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16, cmap="Greys_r")
-figure.colorbar(levels, ax=left, label="population loss, ω = .67")
+figure.colorbar(levels, ax=left, label="population loss, ω = 0.67")
 for (omega, path), colour in zip(paths.items(), ("C0", "C1"), strict=True):
     left.plot(path.m[:, 0, 0], path.theta[:, 0, 0, 0], "-", lw=2, color=colour, label=f"training, ω = {omega}")
 for at in landscape.minima:
     left.plot(at.positional, at.semantic, "o", color="white", mec="black")
-left.set(xlabel="positional cosine", ylabel="semantic cosine")
-left.legend(fontsize=9, loc="lower left", facecolor="white", framealpha=0.8)
+ticks = np.linspace(-1, 1, 5)
+left.set(xlabel="positional cosine", ylabel="semantic cosine", xticks=ticks, yticks=ticks)
+left.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 for k, label in enumerate(("positional", "semantic")):
     right.errorbar(omegas, curvature[:, k], error[:, k], marker="o", color=f"C{k}", label=label)
 right.axvline(0.64, color="0.5", linestyle=":", label="published transition")
