@@ -17,7 +17,6 @@ at least as many instances as GAMP. At the largest d the differences of q₁ and
 
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +24,7 @@ import gamp_attention as ga
 from gamp_attention.data.risk import agreement_of
 from gamp_attention.data.starts import several_starts
 from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
@@ -36,27 +36,6 @@ PUBLISHED = {"q0": 0.4725506, "q1": 1.355108, "V": 0.4234896}
 POINTS = {500: 6, 1000: 4, 2000: 2, 4000: 1}  # number of instances, by d
 STEPS, LAST, NEAR = ((0.4, 40), (0.2, 80)), 40, 0.05  # steps and numbers of iterations; iterations of the averages
 COLOURS = {"survey": "#0072B2", "gamp": "#E69F00"}
-
-
-@ga.register_loss
-class AmplitudeLoss(NamedTuple):
-    """ℓ(z) = (|z| − p)²: the loss of amplitudes p."""
-
-    even = True
-
-    def value(self, p, z):
-        """Return the loss at the field z (1, 1) of a sample with amplitude p (1,)."""
-        return (abs(z[0, 0]) - p[0]) ** 2
-
-    def derivatives(self, p, z, grad, hess):
-        """Return the loss, and fill its derivatives."""
-        excess = abs(z[0, 0]) - p[0]
-        grad[0], hess[0, 0] = 2 * excess * (1.0 if z[0, 0] >= 0 else -1.0), 2.0
-        return excess**2
-
-    def floor(self, p):
-        """Return a lower bound of the loss."""
-        return 0.0
 
 
 def draw_amplitudes(d, alpha, seed):
