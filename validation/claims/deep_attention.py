@@ -42,10 +42,10 @@ PUBLISHED_OVERLAPS = {
     1.0: (0.614002, 0.994738), 1.066667: (0.722243, 0.99783), 1.133333: (0.773284, 0.997843), 1.2: (0.822613, 0.997843),
 }  # fmt: skip
 STATES = {"weakly informed": (1.0, 0.8), "second layer nearly known": (1.0, 0.05), "both layers": (0.4, 0.05)}
-FIRST, STAGED, ALPHAS, RUNS = (4.0, 2.0, 1.0, 0.5), (1.0,), (0.3, 0.4, 0.5, 0.6), ((0.4, 2), (0.5, 2))
+FIRST, STAGED, ALPHAS, RUNS = (4.0, 1.0, 0.5), (1.0,), (0.5,), ((0.5, 2),)
 QUICK_FIRST, QUICK_STAGED, QUICK_ALPHAS, QUICK_RUNS = (1.0,), (), (), ()
-N_POINTS, N_REPLICAS, DIM, MAX_ITER = 512, 4, 400, 30
-STAGE_POINTS, STAGE_REPLICAS = 256, 3
+N_POINTS, N_REPLICAS, DIM, MAX_ITER = 128, 4, 400, 30
+STAGE_POINTS, STAGE_REPLICAS = 64, 3
 N_NODES = 1024  # number of points of the posteriors that are compared with the integral
 PUBLISHED_ERROR, MAX_ERROR, SIGMAS = 0.03, 0.02, 4.0
 
