@@ -334,12 +334,12 @@ def draw(path, rows):
         losses.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
         losses.set(
             ylabel="training loss relative to the minimum\nnext to the teacher, %",
-            title="all runs; bars: medians (ω = 0.2, σ = 0.8)",
+            title="all runs; bars: medians",
         )
         ends.axvline(LOWEST_FROM, color=DARK, ls="--", lw=1)
         ends.annotate(r"$\alpha_c$", (LOWEST_FROM, 50), (4, 0), textcoords="offset points")
         ends.set(xlabel=ALPHA, ylabel="runs that end in the semantic minimum, %", ylim=(-4, 104),
-                 title="equal time (ω = 0.3, σ = 0.5)")  # fmt: skip
+                 title="one start (ω = 0.3, σ = 0.5)")  # fmt: skip
         draw_legend(losses, columns=4)
 
 
