@@ -11,7 +11,14 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.denoisers.newton import OUTCOME, cholesky_solve, make_metric, make_workspace
-from gamp_attention.denoisers.prox import MAX_STARTS, factor_hessian, minimise_globally, search_points
+from gamp_attention.denoisers.prox import (
+    MAX_STARTS,
+    N_ATTEMPTS,
+    factor_hessian,
+    minimise_globally,
+    minimise_single_field,
+    search_points,
+)
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
@@ -203,7 +210,10 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
     x, before = out.z[mu], ws.n_hessians[0]
-    value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
+    if k == 1 and most > N_ATTEMPTS:
+        value, out.gap[mu], status = minimise_single_field(loss, p, w, metric, x, most, points, ws)
+    else:
+        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
     factor_hessian(metric, ws)

@@ -5,6 +5,7 @@
 ℓ is not convex, so the objective may have several minima. If bounds of ℓ and of its curvature show that no second
 minimum can be lower, one minimisation is enough. Otherwise the ellipsoid that contains all lower points is searched
 from many starts, until the stopping rule of Boender and Rinnooy Kan (1987) finds it unlikely that a minimum was missed.
+For a single field the interval is scanned instead.
 """
 
 from functools import lru_cache

@@ -45,7 +45,8 @@ from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.matrix import penalty_of_rows
 
-NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimension, by the number of fields
+NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
+END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 N_POINTS = 32  # minimum number of quasi-random nodes, for more fields than a product rule can treat
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
@@ -55,16 +56,29 @@ BLOCK = 32  # samples that a thread processes at a time
 
 @lru_cache
 def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes (K, n_fields) of the standard normal distribution and the logarithms of their weights (K,).
+    """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
 
-    A product rule of Gauss and Hermite up to three fields, else quasi-random points in pairs ±u with equal weights.
+    For one field the nodes are equidistant: where the minimum jumps, the integrand has a kink, at which the rule of
+    Gauss and Hermite is less accurate.
     """
-    if n_fields not in NODES_PER_FIELD:
-        n_points = max(N_POINTS, 1 << (4 * n_fields - 1).bit_length())
-        points = gaussian_points(n_points, n_fields, np.random.default_rng(11))
+    if n_fields > 1:
+        return gaussian_nodes(n_fields)
+    u = np.linspace(-END, END, 1 + round(2 * END / SPACING))
+    return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
+
+
+@lru_cache
+def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, dim) of the standard normal distribution and the logarithms of their weights (K,).
+
+    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights.
+    """
+    if dim not in NODES_PER_FIELD:
+        n_points = max(N_POINTS, 1 << (4 * dim - 1).bit_length())
+        points = gaussian_points(n_points, dim, np.random.default_rng(11))
         return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
-    x, weight = gauss_hermite(NODES_PER_FIELD[n_fields])
-    nodes, logs = tensor_grid(x, n_fields), tensor_grid(np.log(weight / weight.sum()), n_fields).sum(axis=1)
+    x, weight = gauss_hermite(NODES_PER_FIELD[dim])
+    nodes, logs = tensor_grid(x, dim), tensor_grid(np.log(weight / weight.sum()), dim).sum(axis=1)
     return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
 
 
@@ -302,7 +316,7 @@ def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray,
     _, C = denoise_weights(penalty, b + products(root, centre), A)
     width = np.linalg.inv(square_roots(one - parisi * root @ C @ root))
     xs, Cs, logs = [], [], []
-    for node, log_weight in zip(*inner_nodes(b.shape[1]), strict=True):
+    for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
         u = centre + width @ node
         field = b + products(root, u)
         x, C = denoise_weights(penalty, field, A)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.special import ndtri
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import gauss_hermite
@@ -18,6 +19,7 @@ from gamp_attention.losses.attention import pack_attention_parameters
 from gamp_attention.penalties.standard import ScaledPenalty
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
 from tests.properties.strategies import instances
+from validation._tools.glasses import AmplitudeLoss
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)
 
@@ -125,7 +127,7 @@ def test_the_node_rule_for_the_lasso_agrees_with_dense_integration():
 
 def test_the_response_contains_jumps_of_the_minimum_if_requested():
     """Over a Gaussian ω, E[R̄ − yΔ] = −E[ω ḡ] by Stein's identity; the a.e. derivative leaves out jumps of the sign."""
-    parisi, V, U = 1.0, 0.8 * np.ones((1, 1, 1)), 0.3 * np.ones((1, 1, 1))
+    parisi, V, U = 1.0, 1.6 * np.ones((1, 1, 1)), 0.3 * np.ones((1, 1, 1))  # convex at zero fields if V < 1
     omega, weight = gauss_hermite(40)
     weight = weight / weight.sum()
     for kind, atol in ((ga.SquaredLoss(), 1e-8), (ga.PhaseRetrievalLoss(), 0.05)):
@@ -135,6 +137,30 @@ def test_the_response_contains_jumps_of_the_minimum_if_requested():
         assert weight @ (out.response - parisi * out.spread)[:, 0, 0] == pytest.approx(wanted, abs=atol * abs(wanted))
     derivative, _ = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi)
     assert abs(weight @ (derivative.response - parisi * derivative.spread)[:, 0, 0] - wanted) > 0.2 * abs(wanted)
+
+
+def test_averages_over_one_field_agree_with_dense_integration_across_jumps():
+    """For the loss (|z| − p)² the Moreau envelope is (|ω| − p)²/(1 + 2V), with a kink at 0; averages over samples."""
+    parisi, V, U, q0, n, one = 1.767, 0.42, 0.88, 0.47, 400, np.ones((1, 1, 1))
+    quantiles = ndtri((np.arange(n) + 0.5) / n)
+    p, omega = np.abs(np.random.default_rng(0).permutation(quantiles)), np.sqrt(q0) * quantiles
+    loss = ga.LabelledDataset(np.ones((2, 1)), np.ones(2), AmplitudeLoss()).loss
+    out, _ = average_fields(loss, p[:, None], omega[:, None, None], V * one, U * one, parisi, jumps=True)
+    u, wanted = np.linspace(-9, 9, 20001), []
+    for sample, centre in zip(p, omega, strict=True):
+        field = centre + np.sqrt(U) * u
+        M, g = (np.abs(field) - sample) ** 2 / (1 + 2 * V), 2 * np.sign(field) * (sample - np.abs(field)) / (1 + 2 * V)
+        weights = np.exp(-0.5 * u**2 - parisi * M)
+        total = weights.sum() * (u[1] - u[0]) / np.sqrt(2 * np.pi)
+        weights /= weights.sum()
+        mean = weights @ g
+        spread = weights @ (g - mean) ** 2
+        response = parisi * spread - weights @ ((g - mean) * u) / np.sqrt(U)
+        wanted.append([mean**2, spread, response, weights @ M, np.log(total)])
+    wanted = np.mean(wanted, axis=0)
+    seen = [np.mean(part) for part in (out.g**2, out.spread, out.response, out.envelope, out.potential)]
+    assert np.allclose(seen[1:], wanted[1:], rtol=0.005)
+    assert seen[0] == pytest.approx(wanted[0], abs=0.005 * wanted[1])  # ⟨g⟩² is a small part of ⟨g²⟩
 
 
 # Steps
