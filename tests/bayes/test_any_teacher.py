@@ -30,6 +30,7 @@ def two_layers(u, noise):
     return scores / scores.sum(axis=1)[:, None]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("alpha", [0.4, 0.8])
 def test_modulus_has_the_fixed_points_of_phase_retrieval(alpha):
     point = ga.solve_bayes_state_evolution(build_model(modulus), alpha, n_points=512)
@@ -84,6 +85,7 @@ def test_posterior_of_two_layers_agrees_with_its_own_integral():
     assert (error < 0.02).all()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("n_tokens", [1, 2])
 def test_weak_recovery_of_fields_known_up_to_a_sign(n_tokens):
     model = build_model(lambda u, noise: np.outer(u[:, 0], u[:, 0]), n_tokens)

@@ -29,6 +29,7 @@ class Huber(NamedTuple):
         return 0.5 * distance**2 if distance < 1 else distance - 0.5
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("columns", [0, slice(3)])
 def test_squared_loss_is_ridge_regression(columns, fit_intercept):

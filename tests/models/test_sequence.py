@@ -174,6 +174,7 @@ def test_left_out_errors_equal_refits():
     assert formula.test_error == pytest.approx(refitted.test_error, rel=0.05)
 
 
+@pytest.mark.slow
 def test_state_evolution_predicts_minima():
     model = noisy_tanh()
     theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)

@@ -52,7 +52,7 @@ def numbers(se):
     )
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_stated_errors_hold(name):
     """Solutions of three accuracies agree within their errors, for jumps of the map and for kinks of both functions."""
@@ -79,6 +79,7 @@ def test_ridge_regression_has_its_closed_form():
     assert (np.abs(value - [q, theta, V, train, test]) <= error).all()
 
 
+@pytest.mark.slow
 def test_kinks_of_a_huber_loss_are_averaged_exactly():
     """The residual y − ω is Gaussian, so that all averages of the loss are known functions of its variance."""
     model, alpha = MODELS["huber"]
