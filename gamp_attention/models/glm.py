@@ -16,7 +16,7 @@ from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrie
 from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
 from gamp_attention.losses.sequence import SequenceLoss, require_targets
-from gamp_attention.models.attention import attention_model
+from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.penalties.standard import require_penalty
@@ -178,5 +178,6 @@ def glm_model(
     t = rank if teacher_rank is None else teacher_rank
     positions = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
     penalty = require_penalty(penalty, lam)
-    plain = attention_model(n_tokens, rank, t, sigma=sigma, tau=positions)
-    return GLMModel(teacher, plain.coordinates, penalty, rank, loss)
+    rank, t = check.integer("rank", rank, low=1), check.integer("teacher_rank", t, low=1)
+    check.require_memory("n_tokens, rank, teacher_rank", n_tokens + rank + t, n_tokens + rank + t)
+    return GLMModel(teacher, isotropic_law(n_tokens, t, sigma, positions), penalty, rank, loss)

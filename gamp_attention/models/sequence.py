@@ -25,7 +25,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.tracing import UntraceableError, trace
 from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
-from gamp_attention.models.attention import attention_model
+from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.glm import GLMModel
 from gamp_attention.penalties.standard import require_penalty
 
@@ -247,13 +247,14 @@ def sequence_model(
     floor, convex = check.real("floor", floor), check.flag("convex", convex)
     tau = np.zeros(L) if tau is None else tau
     penalty = require_penalty(penalty, lam)
-    plain = attention_model(L, r, t, sigma=sigma, tau=tau)
+    check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
+    coordinates = isotropic_law(L, t, sigma, tau)
     labels = _trace_teacher(teacher, L, t, n_noise)
     prediction = _trace_student(student, (L, r), labels.target_shape)
     value = _trace_loss(loss, prediction, labels.target_shape)
     spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
     spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
-    return SequenceModel(labels, plain.coordinates, penalty, r, sequence_loss(spec), prediction=prediction)
+    return SequenceModel(labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction)
 
 
 def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels:
