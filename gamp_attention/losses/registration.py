@@ -73,7 +73,7 @@ def _is_custom(loss: Any) -> bool:
 
 
 def _has_differences(loss: Any) -> bool:
-    """Return whether derivatives are computed by differences: maps of the package may have code of their derivatives."""
+    """Return whether derivatives are computed by differences: maps of the package may have exact derivatives."""
     return _is_custom(loss) and not getattr(loss.types[0].instance_class, "exact_derivatives", False)
 
 

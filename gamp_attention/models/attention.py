@@ -34,13 +34,14 @@ def attention_model(
     heads: int | None = None,
     values: int | None = None,
     readout: ArrayLike | None = None,
+    intercept: bool = False,
 ) -> Model:
     """Build a model with isotropic Gaussian tokens, Gaussian teacher weights and positions along one direction.
 
     Covariances, positions and teacher weights of any other distribution are passed as `coordinates`.
 
     With `heads`, the layer has several heads: S is their mean (`MultiHeadAttention`). With `values`, heads have value
-    matrices of v columns, and the layer returns f(x) = Σ_h S_h[z] z_h R_h with the fields z_h (L, v) of the values and a
+    matrices of v columns, and the layer returns f(x) = Σ_h S_h[z] z_h R_h for fields z_h (L, v) of the values and a
     fixed read-out R. Its targets (L, p) are labels with the loss ½ ‖y − f(x)‖², and the model is a `SequenceModel`.
 
     Parameters
@@ -63,6 +64,8 @@ def attention_model(
         teacher is a layer with the student's heads, values and read-out, and attention (1 − ω) S_h[u] + ω A + s N_h in
         each head. It can also be a function teacher(u, noise) of fields u (L, t), see `sequence_model`.
     readout : (H v, p) read-out R; if not given, the values of the heads are added, so that p = v.
+    intercept : with `values`, whether an intercept without a penalty is added to the fields of each column: the biases
+        of queries, keys and values.
 
     Returns
     -------
@@ -76,7 +79,8 @@ def attention_model(
         positive; `score_noise` is negative; `A` or `tau` has another shape; `omega` or `A` is combined with
         `teacher`, or `sigma` or `tau` with `coordinates`; `coordinates` is for another L or t; `teacher` returns
         matrices of another shape; `heads` differs from the heads of `student`, or the student is linear and `heads` is
-        above 1 without `values`; or `readout` is given without `values`, or has another shape.
+        above 1 without `values`; or `readout` or `intercept` is given without `values`, or
+        `readout` has another shape.
 
     Examples
     --------
@@ -97,9 +101,12 @@ def attention_model(
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     if values is None and readout is not None:
         raise check.fail("readout", readout, "to be omitted without `values`, whose columns it reads")
-    heads = _require_heads(heads, student)
+    if check.flag("intercept", intercept) and values is None:
+        needs = "False without `values`: outputs in R^d would have an intercept for each of the d coordinates"
+        raise check.fail("intercept", intercept, needs)
+    heads = require_heads(heads, student)
     if values is None:
-        student, r = _with_heads(student, heads), heads * r
+        student, r = with_heads(student, heads), heads * r
     else:
         values = check.integer("values", values, low=1)
     penalty = require_penalty(penalty, lam)
@@ -119,9 +126,8 @@ def attention_model(
         taught = build_layer(student, heads, t, values, readout, "teacher_rank") if teacher is None else teacher
         spread = 0.5 if sigma is None else sigma
         places = np.linspace(1, -1, L) if tau is None and L > 1 else np.zeros(L) if tau is None else tau
-        return value_model(
-            layer, taught, t, n_tokens=L, omega=omega, A=A, score_noise=noise, sigma=spread, tau=places, penalty=penalty
-        )
+        token_law = {"sigma": spread, "tau": places, "penalty": penalty, "intercept": intercept}
+        return value_model(layer, taught, t, n_tokens=L, omega=omega, A=A, score_noise=noise, **token_law)
     teacher = SoftmaxTeacher(omega, A) if teacher is None else teacher
     if coordinates is None:
         coordinates = isotropic_law(L, t, sigma, tau)
@@ -135,7 +141,7 @@ def attention_model(
     return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
 
 
-def _require_heads(heads: Any, student: Any) -> int:
+def require_heads(heads: Any, student: Any) -> int:
     """Return the number of heads; raise if it contradicts the student."""
     known = student.heads if isinstance(student, MultiHeadAttention) else None
     if heads is None:
@@ -146,7 +152,7 @@ def _require_heads(heads: Any, student: Any) -> int:
     return heads
 
 
-def _with_heads(student: Any, heads: int) -> Any:
+def with_heads(student: Any, heads: int) -> Any:
     """Return the attention map of several heads, each like the given student."""
     student = DotProductAttention() if student is None else student
     if heads == 1 or isinstance(student, MultiHeadAttention):

@@ -470,7 +470,7 @@ def _assign_bins(points: np.ndarray, n_classes: int) -> np.ndarray:
 def isotropic_law(
     n_tokens: int, teacher_rank: int, sigma: ArrayLike | None = None, tau: ArrayLike | None = None
 ) -> CoordinateLaw:
-    """Return Gaussian tokens of variances σ_l² (0.5² if not given), positions τ_l 1_d/√d and Gaussian teacher weights."""
+    """Return Gaussian tokens of variances σ_l² (default 0.5²), positions τ_l 1_d/√d and Gaussian teacher weights."""
     L = n_tokens
     sigma = 0.5 if sigma is None else sigma
     sigma = check.standard_deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))

@@ -167,6 +167,7 @@ class Model(DisplayMixin):
     rank: int
     student: Any = field(default_factory=DotProductAttention)
     score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
+    intercept = False  # labels with an unpenalised intercept: `GLMModel`
 
     def __post_init__(self) -> None:
         if not isinstance(self.coordinates, CoordinateLaw):

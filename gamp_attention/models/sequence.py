@@ -109,10 +109,12 @@ class SequenceModel(GLMModel):
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
+    head : the attention map of a head, if the student is a layer with value matrices; else None.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    head: Any = field(default=None, kw_only=True, repr=False)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -183,6 +185,7 @@ def sequence_model(
     penalty: Any = None,
     floor: float = 0.0,
     convex: bool = False,
+    intercept: bool = False,
 ) -> SequenceModel:
     """Build a sequence multi-index model from plain Python functions of one sample.
 
@@ -204,6 +207,7 @@ def sequence_model(
     floor : lower bound of the loss, for the search for global proximal minima.
     convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
         does not depend on the fields.
+    intercept : whether the student adds an intercept b (r,) without a penalty to its fields, as for `glm_model`.
 
     Returns
     -------
@@ -254,7 +258,9 @@ def sequence_model(
     value = _trace_loss(loss, prediction, labels.target_shape)
     spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
     spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
-    return SequenceModel(labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction)
+    return SequenceModel(
+        labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction, intercept=intercept
+    )
 
 
 def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels:

@@ -1,8 +1,8 @@
 """Attention layers with value matrices: f(x) = Σ_h S_h[z] z_h R_h, a function of the fields of a sample.
 
-The fields z = (x + p) Q/√d contain the queries and keys of all heads, and their values z_h (L, v). The read-out R (H v, p)
-is fixed. Since outputs have p numbers for each token, whatever d is, such a layer is a sequence multi-index model with
-the loss ½ ‖y − f(x)‖² of a sample. The layer is traced from Python (`gamp_attention.models.sequence`).
+The fields z = (x + p) Q/√d contain the queries and keys of all heads, and their values z_h (L, v). The read-out R
+(H v, p) is fixed. Since outputs have p numbers for each token, whatever d is, such a layer is a sequence multi-index
+model with the loss ½ ‖y − f(x)‖² of a sample. The layer is traced from Python (`gamp_attention.models.sequence`).
 """
 
 from collections.abc import Callable
@@ -113,7 +113,8 @@ def value_model(
     model = sequence_model(
         target, student, n_tokens=L, rank=student.layout.rank, teacher_rank=teacher_rank, n_noise=n_noise, **options
     )
-    return replace(model, student=sequence_loss(model.student.spec._replace(layout=student.layout)))
+    loss = sequence_loss(model.student.spec._replace(layout=student.layout))
+    return replace(model, student=loss, head=student.attention)
 
 
 def _teach(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:

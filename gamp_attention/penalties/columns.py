@@ -161,6 +161,7 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
     student : an attention map or a loss, with `parts`, `rotations`, and `head_layout` if it has several heads.
     rank : number of columns r of all weight matrices.
     """
+    penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
     find = getattr(student, "head_layout", None)
     layout = None if find is None else find(rank)
     if layout is not None:
