@@ -19,6 +19,7 @@ from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.models.attention import attention_model, require_heads, with_heads
+from gamp_attention.models.sequence import SequenceModel
 
 
 @dataclass(eq=False, repr=False)
@@ -130,7 +131,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         self.center_, self.scale_ = units.centre, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, data.dim
         self.positions_ = data.source_means * units.scale
-        self._layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
+        self._layer: Layer | TracedLayer = Layer(data.student, self.Q_, data.positions * units.scale, units)
         self.intercept_ = np.zeros(data.rank)
         return self
 
@@ -143,6 +144,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
             L, rank, rank, student=self.student, heads=heads, values=self.value_rank, readout=self.readout,
             tau=np.zeros(L),
         )  # fmt: skip
+        assert isinstance(model, SequenceModel)
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
         units = Units.standard(tokens, weights) if self.standardise else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))

@@ -87,7 +87,7 @@ class GLMModel(Model):
     ValueError : if there is an intercept and the penalty has spherical columns.
     """
 
-    intercept: bool = field(default=False, kw_only=True)  # type: ignore[assignment]
+    intercept: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

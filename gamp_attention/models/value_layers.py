@@ -8,7 +8,7 @@ model with the loss ½ ‖y − f(x)‖² of a sample. The layer is traced from 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -85,7 +85,7 @@ def build_layer(
 
 def value_model(
     student: ValueLayer,
-    teacher: ValueLayer | Callable[[Any, Any], Any],
+    teacher: Any,
     teacher_rank: int,
     *,
     n_tokens: int,
@@ -101,17 +101,18 @@ def value_model(
     Parameters
     ----------
     student : the layer.
-    teacher : a layer, or a function teacher(u, noise) without noise numbers that returns the outputs.
+    teacher : a ValueLayer, or a function teacher(u, noise) without noise numbers that returns the outputs.
     teacher_rank : number of columns of a teacher that is a function; not used for a layer.
     n_tokens, omega, A, score_noise : L, ω, A and s.
     options : sigma, tau, lam and penalty of `sequence_model`.
     """
-    L, n_noise, target = n_tokens, 0, teacher
+    L, n_noise = n_tokens, 0
+    target, layer = teacher, cast(Any, student)  # functions of recorded numbers too
     if isinstance(teacher, ValueLayer):
         n_noise = teacher.layout.heads * L * L if score_noise else 0
         target, teacher_rank = partial(_teach, teacher, omega, A, score_noise), teacher.layout.rank
     model = sequence_model(
-        target, student, n_tokens=L, rank=student.layout.rank, teacher_rank=teacher_rank, n_noise=n_noise, **options
+        target, layer, n_tokens=L, rank=student.layout.rank, teacher_rank=teacher_rank, n_noise=n_noise, **options
     )
     loss = sequence_loss(model.student.spec._replace(layout=student.layout))
     return replace(model, student=loss, head=student.attention)
