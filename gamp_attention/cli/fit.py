@@ -235,7 +235,8 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     if result.converged and not estimated.better:
         steps += [
             f"If the outputs come from a layer with {'more' if options.heads > 1 else 'several'} heads, try --heads "
-            f"{options.heads + 1}. For value matrices and for separate weights of keys, use GampAttention in Python.",
+            f"{options.heads + 1}. For value matrices and for separate weights of keys, use GampAttention in Python or "
+            "torch.nn.MultiheadAttention.",
             f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
             "more samples.",
         ]
