@@ -45,14 +45,14 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `run_gamp`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
-    heads : number of heads H.
-    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices.
-    readout : (H v, p) read-out R; if None, the values of the heads are added, so that p = v.
-    fit_intercept : with `value_rank`, whether to train biases of queries, keys and values, without a penalty.
     survey : begin with survey propagation from each start, see `run_gamp`: False, True, or one or several Parisi
         parameters. It takes longer and often finds a lower training loss.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
+    heads : number of heads H.
+    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices.
+    readout : (H v, p) read-out R; if None, the values of the heads are added, so that p = v.
+    fit_intercept : with `value_rank`, whether to train biases of queries, keys and values, without a penalty.
 
     Attributes
     ----------
