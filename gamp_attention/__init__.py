@@ -52,8 +52,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "survey_step",
     ),
     "losses": (
-        "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultinomialLoss",
-        "PhaseRetrievalLoss", "SquaredLoss", "register_attention", "register_loss",
+        "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultiHeadAttention",
+        "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss", "register_attention", "register_loss",
     ),
     "models": (
         "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",

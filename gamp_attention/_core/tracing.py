@@ -366,7 +366,10 @@ def _array_maker(function: Any) -> Callable[..., Any]:
             result = np.empty(args[0], dtype=object)
             result[...] = _plain(args[1])
             return _traced(result)
-        args = tuple(np.empty(a.shape) if isinstance(a, Numbers) and _is_recorded(a) else _as_floats(a) for a in args)
+        # functions such as np.ones_like need the shape of a recorded array or number, not its content
+        args = tuple(
+            np.empty(a.shape) if isinstance(a, Number | Numbers) and _is_recorded(a) else _as_floats(a) for a in args
+        )
         result = function(*args, **kwargs)
         return result.astype(object).view(Numbers) if result.ndim and result.dtype.kind == "f" else result
 

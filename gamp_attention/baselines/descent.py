@@ -27,7 +27,8 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
-from gamp_attention.penalties.columns import curvature_of, has_spheres
+from gamp_attention.penalties.columns import has_spheres
+from gamp_attention.penalties.intercept import is_ridge, ridge_strengths
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
@@ -93,13 +94,13 @@ def _step_function(
             rows = torch.as_tensor(rng.choice(n, size, replace=False))
             _value_and_norm(partial(function, rows=rows), Q)
             assert Q.grad is not None
-            if penalty.quadratic:
+            if is_ridge(penalty):
                 Q.data.sub_(steps.lr(t) * Q.grad)
             else:
                 _proximal_step(Q, penalty, steps.lr(t))
 
         return minibatch_step
-    if not penalty.quadratic:
+    if not is_ridge(penalty):
         return lambda t: _proximal_step(Q, penalty, steps.lr(t))
     optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
     if method != "adam":
@@ -208,7 +209,7 @@ RECORD_LATER = 100  # approximate number of recorded steps, evenly spaced over t
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
     """Raise TypeError or ValueError if `method`, an argument called `name`, does not work with the penalty."""
-    options = METHODS if penalty.quadratic else ("gd", "sgd")
+    options = METHODS if is_ridge(penalty) else ("gd", "sgd")
     if method in METHODS and method not in options:
         raise check.fail(
             name, method, f"'gd' or 'sgd' for {type(penalty).__name__}, because the other methods need the ridge"
@@ -347,7 +348,7 @@ def _minimize(
             )
 
     def evaluate() -> tuple[float, float]:
-        if data.penalty.quadratic:
+        if is_ridge(data.penalty):
             return _value_and_norm(function, Q)
         return _value_and_subgradient(function, Q, data.penalty)
 
@@ -390,7 +391,7 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
     Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
     the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
     """
-    at, ridge = risk_at(data, Q, risk), curvature_of(data.penalty) if data.penalty.quadratic else 0.0
+    at, ridge = risk_at(data, Q, risk), ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
 
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()

@@ -61,7 +61,7 @@ def run_online(
     import torch
 
     model, d, alpha = _require_sizes(model, d, alpha)
-    require_ridge(model.penalty)
+    require_ridge(model)
     check.choice("risk", risk, RISKS)
     if isinstance(init, str):
         check.choice("init", init, STARTS)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.penalties.columns import curvature_of, has_spheres
+from gamp_attention.penalties.columns import has_spheres
+from gamp_attention.penalties.intercept import is_ridge, ridge_strengths
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ class TorchRisk:
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self.constant = float(terms.constant.sum())
-        ridge = curvature_of(data.penalty) if data.penalty.quadratic else 0.0
+        ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
         self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
         self._root = math.sqrt(data.dim)
         self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None

@@ -28,6 +28,7 @@ from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import AGREEMENT, run_gamp
 from gamp_attention.gamp.survey import SurveyEnd
+from gamp_attention.models.attention import with_heads
 from gamp_attention.results import Status
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
@@ -60,7 +61,9 @@ def _problem(options: argparse.Namespace) -> Problem:
     if len(test):
         require_same_shape(x, y)
         x, y = np.asarray(tokens)[train], np.asarray(outputs)[train]
-    wanted = select(options, "lam", "rank") | {"penalty": build_penalty(options)}
+    heads, rank = check.integer("--heads", options.heads, low=1), check.integer("--rank", options.rank, low=1)
+    layer = {"rank": heads * rank, "student": with_heads(None, heads)}
+    wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardise, **wanted)
     return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
 
@@ -80,8 +83,12 @@ def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
     ridge = (
         f"The penalty of its weights is λ = {data.lam:g}" if options.path is None else "Its penalty λ is chosen below"
     )
+    form, heads = "softmax(z zᵀ) x with z = x Q/√d", "one head"
+    if options.heads > 1:
+        form = "S x, where S is the mean of softmax(z zᵀ) over the heads and z = x Q/√d has the columns of a head"
+        heads = f"{options.heads} heads with {_count(options.rank, 'column')} of Q each"
     layer = (
-        "The layer is f(x) = softmax(z zᵀ) x with z = x Q/√d: one head, queries equal to keys, no value matrix. Q has "
+        f"The layer is f(x) = {form}: {heads}, queries equal to keys, no value matrix. Q has "
         f"{_count(data.rank, 'column')}. {ridge}{f', with an l1 penalty of {options.l1:g}' if options.l1 else ''}."
     )
     assumptions = [_describe_positions(problem), _describe_units(problem, options.standardise), layer]
@@ -227,8 +234,9 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
         steps.append("Measure the test error on other samples, as leave-one-out is not reliable here: --held-out 0.2.")
     if result.converged and not estimated.better:
         steps += [
-            "If the outputs come from a layer with several heads or a value matrix, train torch.nn.MultiheadAttention. "
-            "For keys with separate weights, use run_gamp in Python with DotProductAttention(tied=False).",
+            f"If the outputs come from a layer with {'more' if options.heads > 1 else 'several'} heads, try --heads "
+            f"{options.heads + 1}. For value matrices and for separate weights of keys, use GampAttention in Python or "
+            "torch.nn.MultiheadAttention.",
             f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
             "more samples.",
         ]
@@ -238,7 +246,7 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
         steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
-    if estimated.better:
+    if estimated.better and options.heads == 1:  # the theory of the command is for one head
         law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardise' * options.standardise}"
         steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
     steps.append(f"Use the weights in Python: numpy.load({options.out!r})['Q'].")

@@ -9,8 +9,8 @@ from gamp_attention.cli.parser import Parser
 
 VALUES = 20  # number of values of --path without values
 LAYER = (
-    "one attention layer with one head, queries equal to keys, weights of low rank, and no value matrix: "
-    "f(x) = softmax(z zᵀ) x with z = x Q/√d"
+    "an attention layer with one or several heads (--heads), queries equal to keys, weights of low rank, and no value "
+    "matrix: f(x) = S x with z = x Q/√d, where S is the mean of softmax(z zᵀ) over the heads"
 )
 ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced numbers"
@@ -44,10 +44,9 @@ def _add_compare(commands: Any) -> argparse.ArgumentParser:
 def _add_fit(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `fit`."""
     about = (
-        f"Train {LAYER}, on your own arrays. For several heads or value matrices use torch.nn.MultiheadAttention; for "
-        "keys with separate weights, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
-        "converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of the output states "
-        "whether the layer predicts better than a constant and than a linear layer."
+        f"Train {LAYER}, on your own arrays. For value matrices and for separate weights of keys, use GampAttention in "
+        "Python. Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of "
+        "the output states whether the layer predicts better than a constant and than a linear layer."
     )
     command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
     add = command.add_argument
@@ -66,7 +65,8 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
         "surveys from each start, two more from random starts, and three from the lowest minimum",
     )  # fmt: skip
-    add("--rank", type=int, default=1, help="columns of Q (default 1)")
+    add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
+    add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")
     add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     _add_l1(command)
     _add_path(command)

@@ -78,14 +78,12 @@ def _product_on_spheres(
 
 def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     """Return orthonormal directions (k, d, r) of common rotations of the columns of each part of Q that preserve R."""
-    size = data.rank // data.student.parts
     moves = []
-    if data.student.rotations:
-        classes = column_classes(data.penalty, data.rank, data.student.parts)
-        for a, b in sorted(pair for columns in classes for pair in combinations(columns, 2)):
-            generator = np.zeros((size, size))
-            generator[a, b], generator[b, a] = 1.0, -1.0
-            moves.append((Q @ np.kron(np.eye(data.student.parts), generator)).ravel())
+    for columns in column_classes(data.penalty, data.student, data.rank):
+        for a, b in combinations(range(columns.shape[1]), 2):
+            move = np.zeros_like(Q)
+            move[:, columns[:, a]], move[:, columns[:, b]] = -Q[:, columns[:, b]], Q[:, columns[:, a]]
+            moves.append(move.ravel())
     if not moves:
         return np.zeros((0, *Q.shape))
     _, norms, basis = np.linalg.svd(np.array(moves), full_matrices=False)

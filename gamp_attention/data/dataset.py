@@ -44,6 +44,7 @@ from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.model import Model, check_columns, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
+from gamp_attention.penalties.intercept import InterceptPenalty, has_intercept, without_intercept
 from gamp_attention.penalties.standard import require_penalty, with_lam
 
 OVERFLOW = (
@@ -243,6 +244,8 @@ class Dataset(DisplayMixin):
         changes: dict[str, Any] = {}
         if penalty is not None or lam is not None:
             changes["penalty"] = self.penalty if penalty is None else require_penalty(penalty)
+            if self.intercept and not has_intercept(changes["penalty"]):
+                changes["penalty"] = InterceptPenalty(changes["penalty"])
             if lam is not None:
                 changes["penalty"] = with_lam(changes["penalty"], lam)
         if rank is not None or student is not None:
@@ -252,7 +255,8 @@ class Dataset(DisplayMixin):
             if self.labels is not None:
                 check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
         check_columns(changes.get("penalty", self.penalty), changes.get("student", self.student), rank or self.rank)
-        model = None if self.model is None else replace(self.model, **changes)
+        of_model = changes | ({"penalty": without_intercept(changes["penalty"])} if "penalty" in changes else {})
+        model = None if self.model is None else replace(self.model, **of_model)
         return self._copy(**changes, model=model)
 
     def select_rows(self, rows: np.ndarray) -> "Dataset":
@@ -295,7 +299,8 @@ class Dataset(DisplayMixin):
         means, d = self.source_means, self.dim
         class_means = means - self.positions[self.model.classes.token]
         gamma = np.broadcast_to(self.spectra, means.shape).T
-        return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
+        rows = slice(0, d - self.intercept)  # state evolution has a separate equation for the intercept
+        return gamma[rows], np.sqrt(d) * means.T[rows], np.sqrt(d) * class_means.T[rows], self.Q_star[rows]
 
     def _items(self) -> list[tuple[str, Any]]:
         names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
@@ -304,6 +309,16 @@ class Dataset(DisplayMixin):
     def fields(self, Q: ArrayLike) -> np.ndarray:
         """Return the fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student(z)` is the attention."""
         return self.matrix.fields(check.array("Q", Q, (self.dim, "r")))
+
+    @property
+    def intercept(self) -> bool:
+        """Return whether the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
+        return has_intercept(self.penalty)
+
+    def intercepts(self, Q: ArrayLike) -> np.ndarray:
+        """Return the intercepts (r,) of weights Q (d, r), which are added to all fields; 0 without an intercept."""
+        weights = check.array("Q", Q, (self.dim, "r"))
+        return weights[-1] / np.sqrt(self.dim) if self.intercept else np.zeros(weights.shape[1])
 
     @property
     def matrix(self) -> TokenMatrix:
@@ -495,6 +510,9 @@ class LabelledDataset(Dataset):
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
+    intercept : if True, an unpenalised intercept is added to the fields of all tokens. It is one more coordinate, in
+        which tokens are 0 and positions are 1, so that d grows by 1, and the last row of Q is √d times the intercept
+        (`intercepts`).
 
     Attributes
     ----------
@@ -533,6 +551,7 @@ class LabelledDataset(Dataset):
         spectra: ArrayLike | None = None,
         penalty: Any = None,
         sample_weight: ArrayLike | None = None,
+        intercept: bool = False,
     ) -> None:
         check.require_dense("tokens", tokens)
         check.require_dense("labels", labels)
@@ -541,8 +560,14 @@ class LabelledDataset(Dataset):
         x = as_tokens("tokens", tokens)
         n, L, d = x.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
+        penalty = require_penalty(penalty, lam)
+        if check.flag("intercept", intercept):
+            penalty = InterceptPenalty(penalty)
+            x = np.concatenate([np.asarray(x), np.zeros((n, L, 1), x.dtype)], axis=2)
+            spectra = mean_squares(x, None)[:, None] if spectra is None else check.array("spectra", spectra, (L, "d"))
+            positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (L, d)))
         sources = Sources.plain(np.ascontiguousarray(positions), n)
-        self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, require_loss(loss))
+        self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.detach_tensor(labels))[:, None]
         labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
@@ -551,6 +576,12 @@ class LabelledDataset(Dataset):
         vars(self).update(_risks=risks, labels=labels, sample_weight=weights)
         if isinstance(loss, SequenceLoss):
             vars(self).update(targets=labels.reshape(n, *loss.spec.target_shape))
+
+
+def add_intercept(positions: np.ndarray, spectra: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions (L, d + 1) and spectra (L, d + 1) with the coordinate of an intercept."""
+    L = len(positions)
+    return np.concatenate([positions, np.ones((L, 1))], axis=1), np.concatenate([spectra, np.zeros((L, 1))], axis=1)
 
 
 def label_dataset(
@@ -564,8 +595,9 @@ def label_dataset(
     """Return samples with the labels of a teacher."""
     fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
     labels = model.task.terms(fields, rng.standard_normal((len(tokens), model.task.n_noise))).params
+    penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
     data = LabelledDataset(
-        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=penalty
     )
     return data._copy(Q_star=Q_star, model=model)
 

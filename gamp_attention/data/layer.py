@@ -11,6 +11,9 @@ from gamp_attention._core.numerics import check_squarable, ignore_float_errors
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
+from gamp_attention.losses.attention import DotProductAttention
+from gamp_attention.losses.heads import MultiHeadAttention, layout_of
+from gamp_attention.models.sequence import SequenceModel
 
 
 class Units(NamedTuple):
@@ -73,8 +76,18 @@ class Layer:
 
     def attention(self, tokens: Tokens) -> np.ndarray:
         """Return attention matrices (n, L, L)."""
+        return self.student(self._fields(tokens))
+
+    def head_attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads."""
+        if not isinstance(self.student, MultiHeadAttention):
+            return self.attention(tokens)[:, None]
+        head = DotProductAttention(self.student.temperature, self.student.tied, self.student.causal)
+        return attention_of_heads(head, self.student, self._fields(tokens))
+
+    def _fields(self, tokens: Tokens) -> np.ndarray:
         weights = self.Q / self.units.scale[:, None]
-        return self.student(TokenMatrix(tokens, self.positions - self.units.centre).fields(weights))
+        return TokenMatrix(tokens, self.positions - self.units.centre).fields(weights)
 
     def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
         """Return outputs (n, L, d), with other attention matrices (n, L, L) than the layer's if they are given."""
@@ -93,6 +106,59 @@ class Layer:
             outputs_of_layer = self.outputs(x, None if attention is None else attention[rows])
             errors.append(np.mean((y - outputs_of_layer) ** 2, (1, 2)))
         return np.concatenate(errors)
+
+
+@dataclass(frozen=True, eq=False)
+class TracedLayer:
+    """Layer with value matrices, f(x) = Σ_h S_h[z] z_h R_h with fields z = (x + p − c) W/√d + b, W = Q/s.
+
+    Attributes
+    ----------
+    model : the model of the layer, whose student is the layer as a function of the fields.
+    Q : (d, r) weights for tokens in the units c and s.
+    positions : (L, d) p, in the units of the original tokens.
+    units : centre c and scale s.
+    intercept : (r,) b.
+    """
+
+    model: SequenceModel
+    Q: np.ndarray
+    positions: np.ndarray
+    units: Units
+    intercept: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Number p of outputs for each token."""
+        return self.model.target_shape[1]
+
+    def fields(self, tokens: Tokens) -> np.ndarray:
+        """Return the fields (n, L, r)."""
+        weights = self.Q / self.units.scale[:, None]
+        return TokenMatrix(tokens, self.positions - self.units.centre).fields(weights) + self.intercept
+
+    def outputs(self, tokens: Tokens) -> np.ndarray:
+        """Return outputs (n, L, p)."""
+        return self.model.predict(self.fields(tokens))
+
+    def head_attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads."""
+        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
+
+    def attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the mean (n, L, L) of the attention matrices of the heads."""
+        return self.head_attention(tokens).mean(axis=1)
+
+    def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
+        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
+        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
+
+
+def attention_of_heads(head: DotProductAttention, student: Any, fields: np.ndarray) -> np.ndarray:
+    """Return the attention matrices (n, H, L, L) of the heads of a student for fields (n, L, r)."""
+    layout = layout_of(student, fields.shape[2])
+    assert layout is not None
+    return np.stack([head(fields[..., layout.scores(h).ravel()]) for h in range(layout.heads)], axis=1)
 
 
 def build_dataset(

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.seeds import Stream, generator
+from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
@@ -19,7 +20,7 @@ from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.sources import weighted
-from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
+from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
@@ -321,13 +322,9 @@ def sampled_test_error(
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
-    """Return the overlap of two weights (d, r), in [0, 1], maximal over the signs and rotations that change no risk."""
+    """Return the overlap of two weights (d, r), in [0, 1], maximal over all changes that no risk depends on."""
     norms = np.linalg.norm(Q) * np.linalg.norm(other)
     if not (norms > 0 and np.isfinite(norms)):
         return float(np.array_equal(Q, other))
-    parts, student = data.student.parts, data.student
-    if student.rotations and len(column_classes(data.penalty, data.rank, parts)) == 1:
-        by_part = [np.stack(np.split(W, parts, axis=1)).reshape(-1, data.rank // parts) for W in (Q, other)]
-        return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
-    cosine = float(np.sum(Q * other) / norms)
-    return abs(cosine) if student.even else max(cosine, 0.0)
+    cosine = float(np.sum(align_weights(data.student, data.penalty, Q, other) * other) / norms)
+    return max(cosine, 0.0)

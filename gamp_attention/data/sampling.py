@@ -16,7 +16,7 @@ from gamp_attention._core.compiled import over_blocks
 from gamp_attention._core.files import TRAILER, replacing, require_replaceable
 from gamp_attention._core.numerics import ignore_float_errors, psd_root
 from gamp_attention._core.seeds import generator
-from gamp_attention.data.dataset import Dataset, label_dataset
+from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.glm import GLMModel
 from gamp_attention.models.model import Model, require_model
@@ -192,7 +192,8 @@ def sample(
 
     Returns
     -------
-    Dataset with Q_star (d, t) and targets (n, L, L), score noise included.
+    Dataset with Q_star (d, t) and targets (n, L, L), score noise included. If the model has an intercept, d grows by 1,
+        and the last coordinate is the intercept's, see `LabelledDataset`.
 
     Raises
     ------
@@ -223,6 +224,9 @@ def sample(
     if not np.array_equal(tau, law.tau):
         means = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
+    if model.intercept:
+        positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (len(spectra), d)))
+        means, Q_star, d = positions, np.concatenate([Q_star, np.zeros_like(Q_star[:1])]), d + 1
     tokens, sources = draw_tokens(
         rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), storage, overwrite
     )

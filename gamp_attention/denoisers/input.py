@@ -10,7 +10,8 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
-from gamp_attention.penalties.columns import ColumnRidge, has_spheres
+from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
+from gamp_attention.penalties.intercept import InterceptPenalty
 from gamp_attention.penalties.standard import ScaledPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
@@ -142,7 +143,16 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
-    """Return A (K, r, r) for any penalty, with eigenvalues raised such that r(x) + ½ xᵀA x is strongly convex."""
+    """Return A (K, r, r) for any penalty, with eigenvalues raised such that r(x) + ½ xᵀA x is strongly convex.
+
+    An intercept is a coordinate whose variance is zero and whose position is 1, so that its precision is Σ_l V̂_l.
+    """
+    if isinstance(penalty, InterceptPenalty):
+        inner, others = penalty.penalty, spectra[:, :-1]
+        A = quadratic_response(inner, others, V_hat, None)[0] if inner.quadratic else precisions(inner, others, V_hat)
+        spectrum, vectors = _spectrum(np.ones((len(V_hat), 1)), V_hat)
+        last = (vectors * np.maximum(spectrum, MIN_CURVATURE * penalty.strength)[:, None]) @ vectors.transpose(0, 2, 1)
+        return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
     spectrum, vectors = _spectrum(spectra, V_hat)
     convexity = penalty.convexity  # a number, or an array with a number for each coordinate
     lowest = np.maximum(MIN_PRECISION * convexity, MIN_CURVATURE * penalty.strength) - convexity
@@ -171,6 +181,15 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
     """
     if isinstance(penalty, ScaledPenalty):
         return _denoise_scaled(penalty, b, A)
+    if isinstance(penalty, InterceptPenalty):
+        inner = penalty.penalty
+        if inner.quadratic:
+            C = np.linalg.inv(A[:-1] + np.diag(np.broadcast_to(curvature_of(inner), A.shape[1])))
+            eta = products(C, b[:-1])
+        else:
+            eta, C = denoise_weights(inner, b[:-1], A[:-1])
+        last = np.linalg.inv(A[-1:])
+        return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
     denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # compiling the latter takes long

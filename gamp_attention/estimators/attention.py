@@ -12,21 +12,29 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention.data.layer import Layer, build_dataset, require_tokens
+from gamp_attention.data.dataset import LabelledDataset
+from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
+from gamp_attention.models.attention import attention_model, require_heads, with_heads
+from gamp_attention.models.sequence import SequenceModel
 
 
 @dataclass(eq=False, repr=False)
 class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     """Dot-product attention layer with low-rank weights, trained by message passing.
 
+    By default, the layer is f(x) = S[z](x + p) with fields z = (x + p) Q/√d and outputs (n, L, d), where S is the mean
+    of the attention of its heads. With `value_rank`, heads have value matrices, f(x) = Σ_h S_h[z] z_h R_h with the
+    fields z_h of the values and a fixed read-out R, and outputs are (n, L, p).
+
     Parameters
     ----------
-    lam : ridge λ > 0 of the risk R(Q) = Σ_μ ‖y − f_Q(x)‖²/(2d) + (λ/2)‖Q‖²; not used if a penalty is given.
-    rank : number of columns r of the weights Q.
+    lam : ridge λ > 0 of the risk R(Q) = Σ_μ ‖y − f_Q(x)‖²/(2d) + (λ/2)‖Q‖², or with `value_rank` of
+        Σ_μ ‖y − f_Q(x)‖²/2 + (λ/2)‖Q‖²; not used if a penalty is given.
+    rank : number of columns of the queries of each head (of queries and keys together if they are separate).
     positions : (L, d) positional encodings that the layer adds to the tokens. If None, nothing is added, because the
         tokens are assumed to include their positions; message passing estimates them by the mean token at each of the
         L places.
@@ -41,10 +49,16 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         parameters. It takes longer and often finds a lower training loss.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
+    heads : number of heads H.
+    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices.
+    readout : (H v, p) read-out R; if None, the values of the heads are added, so that p = v.
+    fit_intercept : with `value_rank`, whether to train biases of queries, keys and values, without a penalty.
 
     Attributes
     ----------
-    Q_ : (d, r) weights; for standardised tokens if `standardise` is True.
+    Q_ : (d, r) weights; for standardised tokens if `standardise` is True. The columns are the queries of all heads,
+        their keys if these are separate, and their values.
+    intercept_ : (r,) biases of the columns; zeros if `fit_intercept` is False.
     positions_ : (L, d) the given positions, or the mean token at each place, minus `center_`.
     center_, scale_ : (d,) offset and scale of standardised coordinates; 0 and 1 if `standardise` is False.
     result_ : the `GampResult`.
@@ -77,9 +91,13 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0
+    heads: int = 1
+    value_rank: int | None = None
+    readout: ArrayLike | None = None
+    fit_intercept: bool = False
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampAttention":
-        """Train on tokens X (n, L, d) and outputs y (n, L, d).
+        """Train on tokens X (n, L, d) and outputs y (n, L, d), or (n, L, p) with `value_rank`.
 
         `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
         If the run does not converge, there is a `ConvergenceWarning`, and the best weights of the run are used.
@@ -94,11 +112,18 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         check.flag("standardise", self.standardise)
         tokens, outputs = self._checked("tokens", X), self._checked("outputs", y)
         weights = require_sample_weight(sample_weight, tokens)
-        if outputs.shape == tokens.shape:
+        if len(outputs) == len(tokens):
             weights, tokens, outputs = without_zeros(weights, tokens, outputs)
+        heads = require_heads(None if self.heads == 1 else self.heads, self.student)
+        rank, biased = check.integer("rank", self.rank, low=1), check.flag("fit_intercept", self.fit_intercept)
+        if self.value_rank is not None:
+            return self._fit_values(tokens, outputs, weights, heads, rank)
+        if biased or self.readout is not None:
+            name = "fit_intercept" if biased else "readout"
+            raise check.fail(name, getattr(self, name), f"{not biased and None} unless `value_rank` is given")
         data, units = build_dataset(
-            tokens, outputs, self.positions, self.standardise,
-            lam=self.lam, rank=self.rank, student=self.student, penalty=self.penalty, sample_weight=weights,
+            tokens, outputs, self.positions, self.standardise, lam=self.lam, rank=heads * rank,
+            student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
         self.data_, self._start = data, (self.init, self.n_starts)
         self.result_ = train(self, data, *self._start, self.survey)
@@ -106,34 +131,75 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         self.center_, self.scale_ = units.centre, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, data.dim
         self.positions_ = data.source_means * units.scale
-        self._layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
+        self._layer: Layer | TracedLayer = Layer(data.student, self.Q_, data.positions * units.scale, units)
+        self.intercept_ = np.zeros(data.rank)
+        return self
+
+    def _fit_values(
+        self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
+    ) -> "GampAttention":
+        """Train a layer with value matrices on outputs (n, L, p)."""
+        n, L, d = tokens.shape
+        model = attention_model(
+            L, rank, rank, student=self.student, heads=heads, values=self.value_rank, readout=self.readout,
+            tau=np.zeros(L),
+        )  # fmt: skip
+        assert isinstance(model, SequenceModel)
+        outputs = check.array("outputs", outputs, (n, *model.target_shape))
+        units = Units.standard(tokens, weights) if self.standardise else Units.raw(d)
+        positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
+        data = LabelledDataset(
+            units.standardised(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
+            positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
+        )  # fmt: skip
+        self.data_, self._start = data, (self.init, self.n_starts)
+        self.result_ = train(self, data, *self._start, self.survey)
+        Q, self.n_iter_ = self.result_.Q, self.result_.n_iter
+        self.intercept_ = data.intercepts(Q)
+        self.Q_ = Q[:d] * np.sqrt(d / data.dim)  # an intercept is one more coordinate of the data
+        self.center_, self.scale_ = units.centre, units.scale
+        self.n_tokens_in_, self.n_features_in_ = L, d
+        self.positions_ = positions
+        self._layer = TracedLayer(model, self.Q_, positions, units, self.intercept_)
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Return the outputs (n, L, d) of the layer for tokens X (n, L, d)."""
+        """Return the outputs (n, L, d), or (n, L, p) with `value_rank`, of the layer for tokens X (n, L, d)."""
         return self._fitted.outputs(self._tokens("X", X))
 
     def attention(self, X: ArrayLike) -> np.ndarray:
-        """Return the attention matrices (n, L, L) of the layer for tokens X (n, L, d)."""
+        """Return the attention matrices (n, L, L) of the layer, the mean of its heads, for tokens X (n, L, d)."""
         return self._fitted.attention(self._tokens("X", X))
+
+    def head_attention(self, X: ArrayLike) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads for tokens X (n, L, d)."""
+        return self._fitted.head_attention(self._tokens("X", X))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return R² = 1 − Σ‖y − f(x)‖²/Σ‖y − ȳ‖², with the mean ȳ (L, d) of the outputs y; 1 is best.
 
         `test_error` returns the same error in the units of ε_g.
         """
-        outputs, predicted = self._tokens("y", y), self.predict(X)
+        predicted = self.predict(X)
+        outputs = self._outputs(y)
         if len(outputs) != len(predicted):
             raise check.fail("y", f"{len(outputs)} samples", f"the same number of samples as X, {len(predicted)}")
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
         return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
 
     def test_error(self, X: ArrayLike, y: ArrayLike) -> tuple[float, float]:
-        """Return the mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; unseen samples estimate ε_g."""
-        return mean_and_error(self._fitted.errors(self._tokens("X", X), self._tokens("y", y)))
+        """Return the mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; unseen samples estimate ε_g.
+
+        With `value_rank`, outputs have p numbers in place of d.
+        """
+        return mean_and_error(self._fitted.errors(self._tokens("X", X), self._outputs(y)))
 
     def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
         """Convert errors to the units of the outputs, if the layer was trained on standardised arrays."""
+        if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
+            unit = 2 / (self.n_tokens_in_ * self._fitted.width)
+            names = "errors", "test_error", "test_error_error", "in_training", "with_choice"
+            return replace(loo, **{name: unit * getattr(loo, name) for name in names})
         if (self.scale_ == 1).all():
             return loo
         weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
@@ -153,7 +219,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         return np.concatenate(errors)
 
     @property
-    def _fitted(self) -> Layer:
+    def _fitted(self) -> Any:
         check_is_fitted(self)
         return self._layer
 
@@ -170,6 +236,11 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     def _tokens(self, name: str, value: Any) -> np.ndarray:
         check_is_fitted(self)
         return np.asarray(require_tokens(name, self._checked(name, value), self.n_tokens_in_, self.n_features_in_))
+
+    def _outputs(self, value: Any) -> np.ndarray:
+        """Return outputs (n, L, d), or (n, L, p) with value matrices."""
+        width = self._fitted.width if self.value_rank is not None else self.n_features_in_
+        return np.asarray(require_tokens("y", self._checked("y", value), self.n_tokens_in_, width))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

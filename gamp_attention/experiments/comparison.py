@@ -22,6 +22,7 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.damping import DAMPING
+from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
@@ -302,13 +303,9 @@ def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
-    """Return ‖Q − Q'‖_F/√d after the best common rotation or sign of the columns, if these are symmetries."""
-    if model.rotations and model.student.parts == 1:
-        u, _, v = np.linalg.svd(Q.T @ other)
-        Q = Q @ (u @ v)
-    elif model.even and np.sum(Q * other) < 0:
-        Q = -Q
-    return float(np.linalg.norm(Q - other) / np.sqrt(len(Q)))
+    """Return ‖Q − Q'‖_F/√d after the best change of Q that no risk depends on."""
+    aligned = align_weights(model.student, model.penalty, Q, other)
+    return float(np.linalg.norm(aligned - other) / np.sqrt(len(Q)))
 
 
 @ignore_float_errors

@@ -20,6 +20,7 @@ from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.survey import SurveyRecord
+from gamp_attention.penalties.intercept import is_ridge
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
@@ -250,7 +251,7 @@ def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, c
         return f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."
     if tol == 0 or status.converged:
         return ""
-    method = "lbfgs" if data.penalty.quadratic else "gd"
+    method = "lbfgs" if is_ridge(data.penalty) else "gd"
     longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
     return (
         f" Not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "

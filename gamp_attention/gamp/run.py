@@ -36,6 +36,7 @@ from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
 from gamp_attention.penalties.columns import refuse_spheres
+from gamp_attention.penalties.intercept import refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -322,6 +323,7 @@ def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
     if not options.predictable:
         raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
     refuse_spheres(data.penalty, "a number for each column, as survey propagation has no spherical columns")
+    refuse_intercept(data.intercept, "False for survey propagation")
     if survey is True:
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]

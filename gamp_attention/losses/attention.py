@@ -235,8 +235,8 @@ def row_loss(p, S, i):
 
 @overload(make_work, counted=True)
 def _make_work(loss):
-    if not is_instance(loss, AttentionLoss):
-        return None
+    if not is_instance(loss, AttentionLoss) or getattr(loss.types[0].instance_class, "exact_derivatives", False):
+        return None  # registered maps with exact derivatives have other scratch arrays
 
     def attention_work(loss):
         L = loss.n_tokens

@@ -72,6 +72,11 @@ def _is_custom(loss: Any) -> bool:
     return is_instance(loss, AttentionLoss) and not is_instance(loss.types[0], DotProductAttention)
 
 
+def _has_differences(loss: Any) -> bool:
+    """Return whether derivatives are computed by differences: maps of the package may have exact derivatives."""
+    return _is_custom(loss) and not getattr(loss.types[0].instance_class, "exact_derivatives", False)
+
+
 @overload(attend)
 def _attend(attention, z, S):
     fill = MAPS.method(attention, "attend")
@@ -104,17 +109,17 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    return difference_derivatives if _is_custom(loss) else None
+    return difference_derivatives if _has_differences(loss) else None
 
 
 @overload(loss_gradient)
 def _loss_gradient(loss, p, z, grad, hess, work):
-    return difference_gradient if _is_custom(loss) else None
+    return difference_gradient if _has_differences(loss) else None
 
 
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
-    return (lambda loss, p, radius: -np.inf) if _is_custom(loss) else None
+    return (lambda loss, p, radius: -np.inf) if _has_differences(loss) else None
 
 
 def register_loss(cls: type) -> type:

@@ -18,6 +18,7 @@ from gamp_attention._core import check
 from gamp_attention._core.emission import emit
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.hashes import hash_bytes
+from gamp_attention.losses.heads import HeadLayout
 from gamp_attention.losses.registration import LOSSES, register_loss
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
@@ -35,6 +36,7 @@ class SequenceSpec(NamedTuple):
     lowest_curvature : lower bound of the eigenvalues of the Hessian; −inf if none is known.
     convex : True if the loss is a convex function of the fields.
     even, rotations : True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O.
+    layout : columns of a layer with heads and value matrices; None for any other function.
     """
 
     program: Program
@@ -46,6 +48,7 @@ class SequenceSpec(NamedTuple):
     convex: bool
     even: bool
     rotations: bool
+    layout: HeadLayout | None = None
 
     @property
     def n_targets(self) -> int:
@@ -113,6 +116,10 @@ class SequenceLoss(NamedTuple):
     def curvature(self, p, n_fields, radius):
         """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
         return self.lowest_curvature
+
+    def head_layout(self, rank: int) -> HeadLayout | None:
+        """Return the columns of the heads if the loss is that of a layer; None for any other function."""
+        return None if self.spec is None else self.spec.layout
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

@@ -465,3 +465,14 @@ def _assign_bins(points: np.ndarray, n_classes: int) -> np.ndarray:
         inner[widest] = squares(widest)
         inner.append(squares(len(inner)))
     return label
+
+
+def isotropic_law(
+    n_tokens: int, teacher_rank: int, sigma: ArrayLike | None = None, tau: ArrayLike | None = None
+) -> CoordinateLaw:
+    """Return Gaussian tokens of variances σ_l² (default 0.5²), positions τ_l 1_d/√d and Gaussian teacher weights."""
+    L = n_tokens
+    sigma = 0.5 if sigma is None else sigma
+    sigma = check.standard_deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
+    tau = None if tau is None else check.array("tau", tau, (L,))
+    return coordinate_law(sigma[None] ** 2, tau, n_tokens=L, teacher_rank=teacher_rank)

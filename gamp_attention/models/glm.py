@@ -1,7 +1,7 @@
 """Generalised linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,10 @@ from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrie
 from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
 from gamp_attention.losses.sequence import SequenceLoss, require_targets
-from gamp_attention.models.attention import attention_model
+from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
+from gamp_attention.penalties.intercept import InterceptPenalty
 from gamp_attention.penalties.standard import require_penalty
 
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
@@ -79,7 +80,19 @@ class GLMModel(Model):
     ----------
     teacher : label model, a function of the fields, see `gamp_attention.models.teachers`.
     student : registered loss; its mean over fresh samples is the test error.
+    intercept : whether the student adds an unpenalised intercept b (r,) to the fields of all tokens.
+
+    Raises
+    ------
+    ValueError : if there is an intercept and the penalty has spherical columns.
     """
+
+    intercept: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if check.flag("intercept", self.intercept):
+            InterceptPenalty(self.penalty)
 
     @cached_property
     def task(self) -> LabelTask:
@@ -135,6 +148,7 @@ def glm_model(
     lam: float | str | Sequence[float | str] = 0.01,
     tau: ArrayLike | None = None,
     penalty: Any = None,
+    intercept: bool = False,
 ) -> GLMModel:
     """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.
 
@@ -151,6 +165,8 @@ def glm_model(
         Ignored if `penalty` is given.
     tau : (L,) positions p_l = τ_l 1_d/√d, added to the tokens for the student only; 0 if not given.
     penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
+    intercept : whether the student adds an intercept b (r,) without a penalty to the fields of all tokens. Samples then
+        have d + 1 coordinates, and the last row of Q is √(d + 1) b, see `LabelledDataset`.
 
     Returns
     -------
@@ -178,5 +194,6 @@ def glm_model(
     t = rank if teacher_rank is None else teacher_rank
     positions = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
     penalty = require_penalty(penalty, lam)
-    plain = attention_model(n_tokens, rank, t, sigma=sigma, tau=positions)
-    return GLMModel(teacher, plain.coordinates, penalty, rank, loss)
+    rank, t = check.integer("rank", rank, low=1), check.integer("teacher_rank", t, low=1)
+    check.require_memory("n_tokens, rank, teacher_rank", n_tokens + rank + t, n_tokens + rank + t)
+    return GLMModel(teacher, isotropic_law(n_tokens, t, sigma, positions), penalty, rank, loss, intercept=intercept)

@@ -26,6 +26,7 @@ from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, require_valid_attention
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss
+from gamp_attention.losses.heads import MultiHeadAttention, require_valid_heads
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.own_law import DataLaw
@@ -166,6 +167,7 @@ class Model(DisplayMixin):
     rank: int
     student: Any = field(default_factory=DotProductAttention)
     score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
+    intercept = False  # labels with an unpenalised intercept: `GLMModel`
 
     def __post_init__(self) -> None:
         if not isinstance(self.coordinates, CoordinateLaw):
@@ -203,11 +205,9 @@ class Model(DisplayMixin):
         return float(self.penalty.lam)
 
     @cached_property
-    def column_classes(self) -> list[list[int]]:
-        """Sets of columns (of each weight matrix) that may be rotated into each other without a change of the risk."""
-        if not self.student.rotations:
-            return [[a] for a in range(self.rank // self.student.parts)]
-        return column_classes(self.penalty, self.rank, self.student.parts)
+    def column_classes(self) -> list[np.ndarray]:
+        """Sets (parts, n) of columns that may be rotated into each other without a change of the risk."""
+        return column_classes(self.penalty, self.student, self.rank)
 
     @cached_property
     def classes(self) -> ClassLaw:
@@ -335,8 +335,10 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     if penalty.rank != rank:
         raise check.fail("lam", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
     strengths, penalised = penalty.curvature, ~penalty.sphere
-    is_layer = isinstance(student, DotProductAttention)
-    grows_slowly = (is_layer and student.softmax) or isinstance(student, LogisticLoss | MultinomialLoss)
+    is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
+    grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(
+        student, LogisticLoss | MultinomialLoss
+    )
     if grows_slowly and (strengths[penalised] < 0).any():
         needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
         raise check.fail("lam", list(penalty.lams), needs)
@@ -347,6 +349,7 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
 
 def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes."""
+    student = require_valid_heads("student", student, rank)
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):

@@ -25,7 +25,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.tracing import UntraceableError, trace
 from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
-from gamp_attention.models.attention import attention_model
+from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.glm import GLMModel
 from gamp_attention.penalties.standard import require_penalty
 
@@ -109,10 +109,12 @@ class SequenceModel(GLMModel):
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
+    head : the attention map of a head, if the student is a layer with value matrices; else None.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    head: Any = field(default=None, kw_only=True, repr=False)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -183,6 +185,7 @@ def sequence_model(
     penalty: Any = None,
     floor: float = 0.0,
     convex: bool = False,
+    intercept: bool = False,
 ) -> SequenceModel:
     """Build a sequence multi-index model from plain Python functions of one sample.
 
@@ -204,6 +207,7 @@ def sequence_model(
     floor : lower bound of the loss, for the search for global proximal minima.
     convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
         does not depend on the fields.
+    intercept : whether the student adds an intercept b (r,) without a penalty to its fields, as for `glm_model`.
 
     Returns
     -------
@@ -247,13 +251,16 @@ def sequence_model(
     floor, convex = check.real("floor", floor), check.flag("convex", convex)
     tau = np.zeros(L) if tau is None else tau
     penalty = require_penalty(penalty, lam)
-    plain = attention_model(L, r, t, sigma=sigma, tau=tau)
+    check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
+    coordinates = isotropic_law(L, t, sigma, tau)
     labels = _trace_teacher(teacher, L, t, n_noise)
     prediction = _trace_student(student, (L, r), labels.target_shape)
     value = _trace_loss(loss, prediction, labels.target_shape)
     spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
     spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
-    return SequenceModel(labels, plain.coordinates, penalty, r, sequence_loss(spec), prediction=prediction)
+    return SequenceModel(
+        labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction, intercept=intercept
+    )
 
 
 def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels:

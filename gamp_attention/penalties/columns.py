@@ -148,19 +148,41 @@ def curvature_of(penalty: Any) -> Any:
     return penalty.curvature if isinstance(penalty, ColumnRidge) else penalty.lam
 
 
-def column_classes(penalty: Any, rank: int, parts: int) -> list[list[int]]:
-    """Return sets of columns that may be rotated into each other without a change of a quadratic penalty.
+def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
+    """Return sets of columns that may be rotated into each other without a change of the risk.
 
-    The columns are numbered 0 to r/parts − 1; column a of all weight matrices (queries and keys) is rotated together.
+    Each set is an array (parts, n): a rotation of its n columns is applied in all weight matrices (queries and keys)
+    together. Columns of different heads are in different sets. Columns that may not be rotated are sets of one column
+    (n = 1), whose signs may change only if the student and the penalty are even.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    student : an attention map or a loss, with `parts`, `rotations`, and `head_layout` if it has several heads.
+    rank : number of columns r of all weight matrices.
     """
-    size = rank // parts
+    penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
+    find = getattr(student, "head_layout", None)
+    layout = None if find is None else find(rank)
+    if layout is not None:
+        blocks = [layout.scores(head) for head in range(layout.heads)]
+    else:
+        blocks = [np.arange(rank).reshape(student.parts, -1)]
+        if not student.rotations:
+            return _single_columns(blocks)
     if not penalty.quadratic:
-        return [[a] for a in range(size)]
+        return _single_columns(blocks)
     if not isinstance(penalty, ColumnRidge):
-        return [list(range(size))]
-    classes: dict[Any, list[int]] = {}
-    for a in range(size):
-        strengths = tuple(penalty.lams[part * size + a] for part in range(parts))
-        # a rotation changes the norms of spherical columns
-        classes.setdefault((strengths, a) if SPHERE in strengths else strengths, []).append(a)
-    return list(classes.values())
+        return blocks
+    classes: dict[Any, list[np.ndarray]] = {}
+    for head, block in enumerate(blocks):
+        for column in block.T:
+            strengths = tuple(penalty.lams[a] for a in column)
+            # a rotation changes the norms of spherical columns
+            key = (head, strengths, column[0]) if SPHERE in strengths else (head, strengths)
+            classes.setdefault(key, []).append(column)
+    return [np.stack(columns, axis=1) for columns in classes.values()]
+
+
+def _single_columns(blocks: list[np.ndarray]) -> list[np.ndarray]:
+    return [column[:, None] for block in blocks for column in block.T]

@@ -6,11 +6,14 @@ import numpy as np
 
 from gamp_attention.penalties.base import proxes, proxes_of_each, slopes, values
 from gamp_attention.penalties.columns import ColumnRidge
+from gamp_attention.penalties.intercept import InterceptPenalty
 from gamp_attention.penalties.standard import ScaledPenalty
 
 
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
+    if isinstance(penalty, InterceptPenalty):
+        return penalty_total(penalty.penalty, Q[:-1])
     if isinstance(penalty, ScaledPenalty):
         ridge = 0.5 * float(penalty.ridge @ np.sum(Q**2, axis=1))
         return ridge + penalty_total(penalty.penalty, penalty.scales[:, None] * Q)
@@ -26,6 +29,8 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
 
 def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
     """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
+    if isinstance(penalty, InterceptPenalty):
+        return np.append(penalty_of_rows(penalty.penalty, Q[:-1]), 0.0)
     if isinstance(penalty, ScaledPenalty):
         ridge = 0.5 * penalty.ridge * np.sum(Q**2, axis=1)
         return ridge + penalty_of_rows(penalty.penalty, penalty.scales[:, None] * Q)
@@ -41,6 +46,8 @@ def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.nda
     A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
     the column is a critical point on the sphere and has the norm √d.
     """
+    if isinstance(penalty, InterceptPenalty):
+        return np.concatenate([least_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
     if isinstance(penalty, ScaledPenalty):
         c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
         subgradient = c * least_subgradient(penalty.penalty, c * Q, smooth / c)
@@ -59,6 +66,10 @@ def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.nda
 
 def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
     """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
+    if isinstance(penalty, InterceptPenalty):
+        parts = proximal_map(penalty.penalty, b[:-1], a)
+        last = b[-1:] / a, np.full((1, b.shape[1]), 1 / a)
+        return np.concatenate([parts[0], last[0]]), np.concatenate([parts[1], last[1]])
     if isinstance(penalty, ScaledPenalty):
         c, total = penalty.units[:, None], np.broadcast_to(a + penalty.ridge[:, None], b.shape)
         moved, response = np.empty(b.shape), np.empty(b.shape)
@@ -88,6 +99,11 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
     The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
     for the others. All are shaped as Q.
     """
+    if isinstance(penalty, InterceptPenalty):
+        ends = Q[-1:], np.ones_like(Q[-1:]), np.zeros_like(Q[-1:])
+        parts = on_kinks(penalty.penalty, Q[:-1], smooth[:-1])
+        moved, free, curvature = (np.concatenate([part, end]) for part, end in zip(parts, ends, strict=True))
+        return moved, free, curvature
     if isinstance(penalty, ScaledPenalty):
         c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
         moved, free, curvature = on_kinks(penalty.penalty, c * Q, smooth / c)

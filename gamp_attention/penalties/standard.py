@@ -11,6 +11,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.penalties.base import PENALTIES, check_penalty, register_penalty
 from gamp_attention.penalties.columns import SPHERE, ColumnRidge
+from gamp_attention.penalties.intercept import InterceptPenalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +176,8 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
         penalty = Ridge(lam) if is_number else _ridge_of_columns(lam)
     if isinstance(penalty, ColumnRidge):
         return penalty
+    if isinstance(penalty, InterceptPenalty):
+        return InterceptPenalty(require_penalty(penalty.penalty))
     if isinstance(penalty, ScaledPenalty):
         inner = penalty.penalty
         return penalty if type(inner) is Ridge and inner.lam == 0 else replace(penalty, penalty=require_penalty(inner))
@@ -207,6 +210,8 @@ _check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equa
 
 def with_lam(penalty: Any, lam: Any) -> Any:
     """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
+    if isinstance(penalty, InterceptPenalty):
+        return InterceptPenalty(with_lam(penalty.penalty, lam))
     if isinstance(penalty, ScaledPenalty):
         if type(penalty.penalty) is Ridge:  # λ = 0 is allowed
             return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))

@@ -433,3 +433,17 @@ def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path,
     _, report, words, _ = fit(path, *start, "--escape")
     assert report["is_minimum"]
     assert "saddle" not in words
+
+
+def test_heads_are_trained(tmp_path, fit):
+    teacher = ga.SoftmaxTeacher(0.0, np.eye(2), ga.MultiHeadAttention(2))
+    model = ga.attention_model(teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0])
+    data = ga.sample(model, d=30, alpha=5.0, seed=1)
+    status, report, words, found = fit(stored(tmp_path, data.tokens, data.outputs), "--heads", "2", "--n-starts", "2")
+    assert status == 0
+    assert found["Q"].shape == (30, 2)
+    layer = ga.GampAttention(heads=2, n_starts=2).fit(data.tokens, data.outputs)
+    assert float(found["train_loss"]) == pytest.approx(layer.result_.train_loss, rel=1e-10)
+    np.testing.assert_allclose(found["attention"], layer.attention(data.tokens), atol=1e-6)
+    assert "2 heads with 1 column of Q each" in " ".join(read_sections(words)["Assumptions"])
+    assert report["better_than_references"]

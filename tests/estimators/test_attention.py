@@ -191,3 +191,75 @@ def test_bad_tokens_raise_an_error(tokens, fitted):
             method(tokens)
     with pytest.raises(ValueError, match=r"needs shape|contains NaN"):
         fitted.score(tokens, tokens)
+
+
+def torch_outputs(n=60):
+    """Return tokens, outputs and arguments of a layer of torch with two heads in four dimensions, and biases."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+    torch.nn.init.normal_(layer.in_proj_bias, std=0.3)
+    x = np.random.default_rng(0).normal(size=(n, 2, 4))
+    with torch.no_grad():
+        outputs, attention = layer(*[torch.tensor(x)] * 3, average_attn_weights=False)
+    arguments = {
+        "heads": 2, "rank": 4, "value_rank": 2, "readout": layer.out_proj.weight.detach().numpy().T,
+        "student": ga.DotProductAttention(2**0.5, tied=False),
+    }  # fmt: skip
+    return x, outputs.numpy(), attention.numpy(), arguments
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_outputs_of_a_layer_of_torch_are_learnt(standardise):
+    x, y, attention, arguments = torch_outputs()
+    x = x * 2 + 1 if standardise else x  # the same tokens in other units
+    layer = ga.GampAttention(1e-6, fit_intercept=True, n_starts=2, standardise=standardise, **arguments).fit(x, y)
+    assert layer.result_.converged
+    assert layer.score(x, y) > 1 - 1e-5
+    error, _ = layer.test_error(x, y)
+    assert error == pytest.approx(np.mean((layer.predict(x) - y) ** 2))
+    heads = layer.head_attention(x)
+    assert heads.shape == attention.shape
+    np.testing.assert_allclose(layer.attention(x), heads.mean(axis=1))
+    off = min(np.abs(heads - attention).max(), np.abs(heads[:, ::-1] - attention).max())
+    assert off < 0.05
+    assert layer.intercept_.shape == (12,)
+    copy = pickle.loads(pickle.dumps(layer))
+    np.testing.assert_array_equal(copy.predict(x), layer.predict(x))
+
+
+def test_leave_one_out_of_a_layer_with_values_has_the_units_of_its_errors():
+    model = ga.attention_model(values=1, tau=[0, 0], score_noise=0.3, lam=0.3)
+    data = ga.sample(model, d=20, alpha=6.0, seed=0)
+    layer = ga.GampAttention(0.3, value_rank=1, n_starts=2).fit(data.tokens, data.targets)
+    loo = layer.leave_one_out(refits=0)
+    assert loo.in_training == pytest.approx(layer.test_error(data.tokens, data.targets)[0])
+    assert loo.test_error > loo.in_training
+
+
+def test_heads_of_a_layer_without_values():
+    teacher = ga.SoftmaxTeacher(0.0, np.eye(2), ga.MultiHeadAttention(2))
+    data = ga.sample(
+        ga.attention_model(teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0]), d=40, alpha=5.0, seed=1
+    )
+    one, two = (ga.GampAttention(heads=H, n_starts=2).fit(data.tokens, data.outputs) for H in (1, 2))
+    assert two.score(data.tokens, data.outputs) > one.score(data.tokens, data.outputs) + 0.01
+    assert two.head_attention(data.tokens).shape == (200, 2, 2, 2)
+    np.testing.assert_allclose(two.attention(data.tokens), two.head_attention(data.tokens).mean(axis=1))
+    np.testing.assert_array_equal(one.head_attention(data.tokens)[:, 0], one.attention(data.tokens))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 0}, "heads"),
+        ({"value_rank": 0}, "values"),
+        ({"readout": np.eye(2)}, "readout: needs None"),
+        ({"fit_intercept": True}, "fit_intercept: needs False"),
+        ({"value_rank": 1, "readout": np.eye(3)}, "readout"),
+        ({"value_rank": 2}, "outputs"),
+    ],
+)
+def test_bad_heads_and_values(sampled, options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ga.GampAttention(**options).fit(sampled.tokens, sampled.outputs)

@@ -259,3 +259,15 @@ def test_targets_of_other_shapes_are_refused(named_error):
     tokens = np.random.default_rng(0).standard_normal((6, 1, 4))
     named_error(lambda: ga.LabelledDataset(tokens, np.ones((6, 2)), model.student), r"labels: needs shape \(6, 1\)")
     named_error(lambda: ga.LabelledDataset(tokens, np.ones(6), model.student, rank=2), "loss: needs")
+
+
+@pytest.mark.parametrize("make", [np.ones_like, np.zeros_like, lambda x: np.full_like(x, 2.0)])
+def test_arrays_like_a_single_number_are_traced(make):
+    """These functions called themselves without end if their argument was a number of the trace."""
+
+    def student(z):
+        return make(z[0, 0]) * z[0, 0] + make(z) @ np.ones(1)
+
+    model = ga.sequence_model(lambda u, noise: u[:, 0], student, n_tokens=1, rank=1)
+    z = np.array([[[0.3]], [[-2.0]]])
+    np.testing.assert_allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-14)

@@ -17,7 +17,6 @@ contributes (η/b) Σ_l γ_l q̂_l per unit of training time (Saad and Solla, 19
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import has_one_strength
+from gamp_attention.penalties.intercept import refuse_intercept
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths
@@ -161,8 +161,10 @@ class OnlineWeights:
         return scale[:, None] * moments * scale
 
 
-def require_ridge(penalty: Any) -> None:
+def require_ridge(model: Model) -> None:
     """Raise ValueError unless the penalty is a ridge with one λ."""
+    penalty = model.penalty
+    refuse_intercept(model.intercept, "False for online gradient descent")
     if not has_one_strength(penalty):
         name = type(penalty).__name__
         raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' needs a ridge with one λ")

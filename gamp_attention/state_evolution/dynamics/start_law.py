@@ -4,7 +4,7 @@ A start is a name or overlaps. Overlaps determine the second moments if all coor
 some weights have them (`_possible`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,13 @@ class StartLaw:
 
     moments: np.ndarray  # (K, r + S + t, r + S + t)
     V: np.ndarray  # (S, r, r)
+    intercept: np.ndarray | None = None  # (r,) initial intercept; 0 if not given
 
     def overlaps(self, model: Model) -> Overlaps:
         """Return the initial overlaps."""
         r = model.rank
-        return overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
+        sums = overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
+        return sums if self.intercept is None else replace(sums, m=sums.m + self.intercept)
 
 
 EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
@@ -87,6 +89,10 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
         raise check.fail("init.V", given.V, "positive definite matrices, or NaN for V to start message passing from")
     gamma = law.gamma[0]
     used = np.argmax(gamma)
+    # the intercept is the mean over the tokens of the means of the fields, to which positions add no mean by default
+    intercept = given.m.mean(axis=0) if model.intercept else None
+    if intercept is not None:
+        given = replace(given, m=given.m - intercept)
     second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
     for name, value in (("q", second), ("theta", first)):
         actual, proportional = getattr(given, name), gamma[:, None, None] * value
@@ -98,7 +104,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     moments[0, :r, :r] = second
     moments[0, :r, r:] = products
     moments[0, r:, :r] = products.T
-    return StartLaw(moments, given.V)
+    return StartLaw(moments, given.V, intercept)
 
 
 def is_unknown(V: Any) -> bool:

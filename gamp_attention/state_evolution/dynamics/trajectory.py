@@ -25,6 +25,7 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
+from gamp_attention.penalties.intercept import refuse_intercept
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,
@@ -220,6 +221,7 @@ def trajectory(
     if method != "gamp":
         refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
     if method == "survey":
+        refuse_intercept(model.intercept, "False for survey propagation")
         y = check.real("parisi", parisi, low=0, strict=True)
         start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
         with _finite(model):
@@ -239,7 +241,7 @@ def trajectory(
         raise check.fail("method", method, needs)
     start = start_law(model, init, needs_V=False)
     if method == ONLINE:
-        require_ridge(model.penalty)
+        require_ridge(model)
         require_norms(model, start, descent)
         with _finite(model):
             runs = [follow_online(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]

@@ -30,7 +30,40 @@ from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, Pa
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.equations.weights import overlaps_of_moments, penalised_weights
+from gamp_attention.state_evolution.equations.weights import (
+    intercept_step,
+    overlaps_of_moments,
+    penalised_weights,
+)
+
+
+class InterceptPath:
+    """Unpenalised intercept b (r,) of the fields at every iteration; zero in models without an intercept.
+
+    Message passing adds a damped Newton step (Σ_l V̂_l)⁻¹ Σ_l m̂_l, and gradient descent η Σ_l m̂_l.
+    """
+
+    def __init__(self, model: Model, start: StartLaw) -> None:
+        self._present = model.intercept
+        self.value = np.zeros(model.rank) if start.intercept is None else start.intercept
+        self._velocity = np.zeros(model.rank)
+
+    def step(self, hats: Hats, damping: float) -> None:
+        """Take one damped iteration of message passing."""
+        if self._present:
+            self.value = self.value + damping * intercept_step(hats, hats.V)
+
+    def descend(self, m_hat: np.ndarray, method: DescentMethod, t: int) -> None:
+        """Take step t of gradient descent, for conjugates m̂ (S, r)."""
+        if self._present:
+            slope = -m_hat.sum(axis=0)
+            self._velocity = method.momentum * self._velocity + slope
+            move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
+            self.value = self.value - method.lr(t) * move
+
+    def added_to(self, overlaps: Overlaps) -> Overlaps:
+        """Return the overlaps with the intercept added to the means of the fields."""
+        return replace(overlaps, m=overlaps.m + self.value) if self._present else overlaps
 
 
 class LinearWeights:
@@ -60,7 +93,7 @@ class LinearWeights:
         x = np.zeros((K, r, self._gram.shape[1]))
         x[:, :, :r] = np.eye(r)
         self._x, self._velocity = [x], np.zeros_like(x)  # coefficients of x^0, x^1, …
-        self._V = start.V
+        self._V, self._intercept = start.V, InterceptPath(model, start)
         strengths = curvature_of(model.penalty)  # λ, or λ_a as a column (r, 1)
         self._strengths: Any = strengths[:, None] if isinstance(strengths, np.ndarray) else strengths
 
@@ -68,7 +101,8 @@ class LinearWeights:
         """Return the overlaps of the latest iterate."""
         x = self._x[-1]
         first = (x @ self._gram[:, :, : self._first])[:, :, self.model.rank :]
-        return overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
+        sums = overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
+        return self._intercept.added_to(sums)
 
     def covariances(self) -> list[np.ndarray]:
         """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
@@ -91,6 +125,7 @@ class LinearWeights:
         _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, second, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
+        self._intercept.step(hats, damping)
 
     def survey(
         self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
@@ -127,6 +162,7 @@ class LinearWeights:
         self._velocity = method.momentum * self._velocity + slope
         move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
         self._x.append(self._x[-1] - method.lr(t) * move)
+        self._intercept.descend(forces.m, method, t)
 
     def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
         """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t."""
@@ -203,7 +239,7 @@ class SampledWeights:
             self._paths.append(GaussianPath(np.zeros((size, 0)), np.zeros((0, 0))))
         self._coordinates = np.concatenate(coordinates)  # (τ, π) of every sample
         self._x = [np.concatenate(x)]
-        self._V = start.V
+        self._V, self._intercept = start.V, InterceptPath(model, start)
         self._symmetry = replace(Symmetry.of(model, start.overlaps(model)), reversal=False)
         self._n_iter, self._responses = n_iter, list[PathResponses]()
         self._memory = np.zeros((0, len(sizes), r, r))  # ∂x^t/∂ζ^s of the latest t, averaged in each class
@@ -218,7 +254,7 @@ class SampledWeights:
             theta=np.einsum("nl,na,nt->lat", gamma, x, self._coordinates[:, S:], optimize=True),
             V=self._V,
         )
-        return self._symmetry.impose(sampled)
+        return self._symmetry.impose(self._intercept.added_to(sampled))
 
     def covariances(self) -> list[np.ndarray]:
         """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
@@ -238,6 +274,7 @@ class SampledWeights:
         response = penalised_weights(self.model, hats, hats.V).response
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
+        self._intercept.step(hats, damping)
 
     def survey(
         self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
@@ -282,6 +319,7 @@ class SampledWeights:
             memory[:, k] = means[:, 0]
         self._memory = memory
         self._x.append(after)
+        self._intercept.descend(forces.m, method, t)
 
     def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
         """Return samples of b_t = m̂ τ + θ̂ π + ζ_t in class k, where ζ_t has covariances q̂^{s,t} with every ζ_s."""

@@ -126,7 +126,8 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     r, t = overlaps.theta.shape[1:]
     parts = model.student.parts
     size = r // parts
-    if size == 1 or not model.student.rotations or not model.penalty.quadratic:
+    can_rotate = model.student.rotations or any(columns.shape[1] > 1 for columns in model.column_classes)
+    if size == 1 or not can_rotate or not model.penalty.quadratic:
         return overlaps
     if not model.rotations:
         return _fix_gauge_of_classes(model, overlaps)
@@ -143,28 +144,28 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
 
 
 def _fix_gauge_of_classes(model: Model, overlaps: Overlaps) -> Overlaps:
-    """Rotate columns with equal penalties, and the columns of a teacher without preferred directions."""
+    """Rotate columns with equal penalties in a head, and the columns of a teacher without preferred directions."""
     r, t = overlaps.theta.shape[1:]
-    parts = model.student.parts
-    size = r // parts
-    if model.teacher_may_rotate and overlaps.theta.any():
+    if model.student.rotations and model.teacher_may_rotate and overlaps.theta.any():
+        size = r // model.student.parts
         u, _, v = np.linalg.svd(overlaps.theta.sum(axis=0)[:size])
         return replace(overlaps, theta=overlaps.theta @ (u @ v).T) if size == t else overlaps
-    within = np.eye(size)
+    O = np.eye(r)
     for columns in model.column_classes:
-        if len(columns) == 1:
+        parts, n = columns.shape
+        if n == 1:
             continue
-        rows = [part * size + a for part in range(parts) for a in columns]
+        rows = columns.ravel()
         if overlaps.theta[:, rows].any():
-            towards = overlaps.theta.sum(axis=0)[rows].reshape(parts, len(columns), t).sum(axis=0)
+            towards = overlaps.theta.sum(axis=0)[rows].reshape(parts, n, t).sum(axis=0)
         else:
-            towards = overlaps.m[0][rows].reshape(parts, len(columns)).sum(axis=0)[:, None]
-        square = np.zeros((len(columns), len(columns)))
-        width = min(len(columns), towards.shape[1])
+            towards = overlaps.m[0][rows].reshape(parts, n).sum(axis=0)[:, None]
+        square = np.zeros((n, n))
+        width = min(n, towards.shape[1])
         square[:, :width] = towards[:, :width]
-        u, _, v = np.linalg.svd(square + 1e-6 * np.linalg.norm(square) * np.eye(len(columns)))
-        within[np.ix_(columns, columns)] = (u @ v).T
-    O = np.kron(np.eye(parts), within)
+        u, _, v = np.linalg.svd(square + 1e-6 * np.linalg.norm(square) * np.eye(n))
+        for part in columns:
+            O[np.ix_(part, part)] = (u @ v).T
     return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
 
 

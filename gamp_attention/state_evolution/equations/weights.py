@@ -11,6 +11,7 @@ More columns use a fixed symmetric set of Sobol points. Measured errors, relativ
 below 1e-7 for one column, up to 2e-4 for two and three, and up to 1e-3 for responses.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -139,6 +140,21 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         first[:, :, S:] += averages.response @ H[:, :, S:] @ law.teacher_cov
         second, penalty = averages.xx, float(law.weight @ averages.penalty)
     return overlaps_of_moments(model, second, first, V), penalty
+
+
+def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:
+    """Return the change (r,) of an unpenalised intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
+    return np.linalg.pinv(V_hat.sum(axis=0), hermitian=True) @ hats.m.sum(axis=0)
+
+
+def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndarray) -> Overlaps:
+    """Return new overlaps with the intercept b, which is added to the means m of the fields of all tokens.
+
+    The intercept before the step is the mean over the tokens of the difference between the means of the fields and the
+    contribution of the positions. At a fixed point, this difference is the same for all tokens, and Σ_l m̂_l = 0.
+    """
+    b = (before.m - after.m).mean(axis=0) + intercept_step(hats, V_hat)
+    return replace(after, m=after.m + b)
 
 
 def linear_response(

@@ -16,6 +16,7 @@ from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_one_strength
+from gamp_attention.penalties.intercept import refuse_intercept
 from gamp_attention.results import Overlaps, Status, stacked
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
@@ -103,6 +104,7 @@ def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
 def require_problem(model: Model, alpha: float) -> Problem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
     needs = "0 for this model: replica symmetry breaking needs"
+    refuse_intercept(model.intercept, "False for replica symmetry breaking")
     if not has_one_strength(model.penalty):
         raise check.fail("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
     if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:

@@ -22,7 +22,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.equations.weights import weights_step
+from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
 from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
@@ -236,6 +236,8 @@ class OverlapMap:
         assert self.knowledge is not None
         hats = conjugates(self.model, self.alpha, overlaps, moments, self.knowledge.counts_jumps)
         after, penalty = weights_step(self.model, hats, self.response)
+        if self.model.intercept:
+            after = with_intercept(overlaps, after, hats, hats.response(self.response))
         vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         if vanished and not self.model.penalty.smooth:
             raise WeightsVanished
