@@ -187,7 +187,7 @@ def solve_state_evolution(
     check.flag("raise_on_failure", raise_on_failure)
     steps, given = require_steps(rsb, parisi)
     if steps:
-        problem = require_problem(model, alpha)
+        problem = require_problem(model, alpha, steps)
         start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
         broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")
