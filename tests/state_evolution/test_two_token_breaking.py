@@ -91,14 +91,14 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
     norm = kernel @ weight @ kernel.T
     outer = np.exp(-0.5 * x**2 / variances[0])
     outer = np.outer(outer, outer) / outer.sum() ** 2
-    mean_g = np.einsum("ai,ijl,bj->abl", kernel, weight[..., None] * g, kernel, optimize=True) / norm[..., None]
-    mean_gg = np.einsum("ai,ijl,bj->abl", kernel, weight[..., None] * g**2, kernel, optimize=True) / norm[..., None]
+    mean_g = np.einsum("ai,ijl,cj->acl", kernel, weight[..., None] * g, kernel, optimize=True) / norm[..., None]
+    mean_gg = np.einsum("ai,ijl,cj->acl", kernel, weight[..., None] * g**2, kernel, optimize=True) / norm[..., None]
     phi_0 = np.log(norm) / y + phi.max()
     scale = float(np.sqrt(label.slopes.max()))
     assert abs(label.phi[0] - np.sum(outer * phi_0)) < 2e-4 * abs(label.phi[0])
-    assert np.allclose(label.first, np.einsum("ab,abl->l", outer, mean_g), atol=5e-3 * scale)
-    assert np.allclose(label.slopes[0], np.einsum("ab,abl->l", outer, mean_g**2), rtol=1e-2)
-    assert np.allclose(label.slopes[1], np.einsum("ab,abl->l", outer, mean_gg), rtol=1e-2)
+    assert np.allclose(label.first, np.einsum("ac,acl->l", outer, mean_g), atol=5e-3 * scale)
+    assert np.allclose(label.slopes[0], np.einsum("ac,acl->l", outer, mean_g**2), rtol=1e-2)
+    assert np.allclose(label.slopes[1], np.einsum("ac,acl->l", outer, mean_gg), rtol=1e-2)
 
 
 def test_free_energy_is_stationary_in_every_parameter():
