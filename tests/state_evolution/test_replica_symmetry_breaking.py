@@ -139,8 +139,3 @@ def test_a_convex_loss_has_no_broken_solution():
 def test_bad_steps_are_named(arguments, name):
     with pytest.raises(ValueError, match=name):
         ga.solve_state_evolution(amplitude_model(), ALPHA, "random", **arguments)
-
-
-def test_models_without_implementation_are_refused():
-    with pytest.raises(ValueError, match="rsb"):
-        ga.solve_state_evolution(ga.paper_model(), 1.5, rsb=1)

@@ -27,13 +27,16 @@ from gamp_attention.state_evolution.rsb.solve import (
     Packing,
     Problem,
     first_starts,
+    follow_parisi,
     iterate,
     newton,
     solve_steps,
     split_start,
 )
+from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels
 
+SOLVED = (Status.CONVERGED, Status.INACCURATE)  # statuses of results with numbers
 MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
@@ -101,8 +104,8 @@ def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
     return steps, values
 
 
-def require_problem(model: Model, alpha: float) -> Problem:
-    """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
+def require_problem(model: Model, alpha: float, steps: int | str) -> Problem:
+    """Return the output channel of a model; ValueError if `steps` of breaking are not implemented for it."""
     needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     if not has_one_strength(model.penalty):
@@ -111,7 +114,17 @@ def require_problem(model: Model, alpha: float) -> Problem:
         raise check.fail("rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture")
     if model.n_tokens == 1 and not model.attention:
         return OneField(model, alpha)
-    raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token")
+    if model.n_tokens != 2 or not model.attention:
+        raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens")
+    if steps not in (0, 1):
+        raise check.fail("rsb", steps, "1 for attention with two tokens")
+    if not (model.even and model.reversible):
+        raise check.fail("rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal")
+    if model.task.n_noise:
+        raise check.fail(
+            "rsb", f"score noise of {model.task.n_noise} numbers", f"{needs} noiseless targets of attention"
+        )
+    return TwoFields(model, alpha)
 
 
 def solve_broken(
@@ -119,19 +132,32 @@ def solve_broken(
 ) -> BrokenStateEvolutionResult:
     """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
     k = MAX_STEPS if steps == FULL else int(steps)
-    m, theta = bool(np.any(start.m)), bool(np.any(start.theta))
-    given = Levels(start.q[None, :, 0, 0], start.m[:, 0], start.theta[:, 0, 0], start.V[:, 0, 0])
-    starts, solutions = first_starts(_symmetric(problem, given, m, theta), parisi if k == 1 else None), []
+    given = _symmetrised(problem, start)
+    smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
+    m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
+    symmetric = _symmetric(problem, given, m, theta)
+    starts, origins, solutions = first_starts(symmetric, parisi if k == 1 else None), first_starts(symmetric), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         solution = _without_faded(solve_steps(problem, packing, starts, rtol), packing)
+        if packing.parisi is not None and solution.status not in SOLVED:
+            followed = follow_parisi(problem, packing, origins, rtol)
+            solution = solution if followed is None else _without_faded(followed, packing)
         solutions.append(_result(model, solution, packing, rtol))
-        if not solution.status.converged and solution.status is not Status.INACCURATE:
+        if solution.status not in SOLVED:
             break
-        starts = [split_start(solution.point.levels, solution.point.parisi)]
+        starts = origins = [split_start(solution.point.levels, solution.point.parisi)]
     return extrapolate(solutions) if steps == FULL else solutions[-1]
+
+
+def _symmetrised(problem: Problem, start: Overlaps) -> Levels:
+    """Return replica-symmetric levels with equal overlaps of all tokens, and m with the signs of the problem."""
+    signs = problem.signs
+    one = np.ones(len(signs))
+    q, theta, V = (values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V))
+    return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
 
 
 def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
@@ -161,7 +187,7 @@ def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: floa
     """Return the public result of a solution."""
     levels, parisi, _, indicators = solution.point
     overlaps = _overlaps(levels)
-    k, solved = packing.k, solution.status in (Status.CONVERGED, Status.INACCURATE)
+    k, solved = packing.k, solution.status in SOLVED
     error, errors = solution.error, solution.indicator_errors
     q_error, parisi_error = np.full(levels.q.shape, np.nan), np.full(k, np.nan)
     unknown = np.nan * levels.V
@@ -277,7 +303,7 @@ def extrapolate(results: list[BrokenStateEvolutionResult]) -> BrokenStateEvoluti
     parameters are of the last solution.
     """
     last = results[-1]
-    if len(results) < MAX_STEPS or not all(r.status in (Status.CONVERGED, Status.INACCURATE) for r in results):
+    if len(results) < MAX_STEPS or not all(r.status in SOLVED for r in results):
         words = f"the limit needs the solutions with 1 to {MAX_STEPS} steps, but with {len(results)}: {last.message}"
         return replace(last, message=words)
 

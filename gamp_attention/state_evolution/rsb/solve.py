@@ -32,7 +32,8 @@ ROUGH = -1  # resolution of damped iterations
 ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
 NEWTON_STEPS = 40  # maximum number of Newton steps
 DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
-MAX_MOVE = 0.5  # largest change of an unknown in a step
+SHORTEST_MOVE = 0.01  # smallest change of log y along a path of solutions
+MAX_MOVE = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
 SHORTEST = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
 SLOW = 0.3  # ratio of successive residuals above which the Jacobian is computed again
 SAFETY = 1.5  # error in units of the change by the last refinement
@@ -393,6 +394,56 @@ def solve_steps(
         if solution.status is not Status.MAX_ITER:
             return solution
     return _failed(packing, levels, parisi, status, failure) if solution is None else solution
+
+
+def follow_parisi(
+    problem: Problem, packing: Packing, origins: list[tuple[Levels, np.ndarray]], rtol: float
+) -> BrokenSolution | None:
+    """Return the solution at fixed Parisi parameters, followed from a solution at other Parisi parameters.
+
+    The logarithms of the Parisi parameters change in steps. Each solution is the start of the next, extrapolated
+    linearly; y_j (q_j − q_{j−1}) is nearly constant in the first step. A step that fails is divided by two.
+
+    Parameters
+    ----------
+    problem, packing : the equations, at the Parisi parameters `packing.parisi`.
+    origins : overlaps and Parisi parameters from which a first solution is searched in turn.
+    rtol : requested relative error.
+
+    Returns
+    -------
+    BrokenSolution, or None if no origin has a solution from which steps of at least `SHORTEST_MOVE` lead to the end.
+    """
+    assert packing.parisi is not None
+    target, tol = np.log(packing.parisi), SEARCH[0][0]
+    for levels, parisi in origins:
+        origin = np.log(parisi)
+        distance = float(np.abs(target - origin).max())
+
+        def at(fraction: float, origin: np.ndarray = origin) -> Packing:
+            return replace(packing, parisi=np.exp(origin + fraction * (target - origin)))
+
+        try:
+            x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), DAMPED_STEPS)
+            x, _, size, _, _ = newton(problem, at(0.0), x, tol, ROUGH)
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            continue
+        slope = np.zeros_like(x)
+        slope[2 : packing.k + 2] = origin - target
+        here, step = 0.0, min(1.0, MAX_MOVE / max(distance, MAX_MOVE))
+        while size <= tol and here < 1 and step * distance >= SHORTEST_MOVE:
+            there = min(here + step, 1.0)
+            try:
+                new, _, left, _, _ = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
+            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+                left = np.inf
+            if not left <= tol:
+                step *= 0.5
+                continue
+            slope, x, here, step = (new - x) / (there - here), new, there, 1.5 * step
+        if here == 1:
+            return refine_levels(problem, packing, x, rtol)
+    return None
 
 
 def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str) -> BrokenSolution:

@@ -1,0 +1,209 @@
+"""One step of replica symmetry breaking for two tokens against brute force, one field, its limits, and stationarity."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.registration import sample_loss
+from gamp_attention.state_evolution.rsb.one_field import innermost_tables
+from gamp_attention.state_evolution.rsb.recursion import average_levels
+from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, newton
+from gamp_attention.state_evolution.rsb.two_fields import TwoFields, average_label, even_ceil
+from gamp_attention.state_evolution.rsb.weights import Levels
+from validation._tools.glasses import amplitude_model
+
+ALPHA, ROUGH = 1.5, -1
+SIGNS, BOTH = np.array([1.0, -1.0]), np.ones(2)
+PARISI = np.array([739.0])
+# Near the solution of the positional branch at ω = .3, σ = .5, α = 1.5
+POSITIONAL = Levels(np.outer([0.04826, 0.04928], BOTH), 0.2552 * SIGNS, 0 * BOTH, 12.80 * BOTH)
+
+
+@ga.register_loss
+class TwoAmplitudes(NamedTuple):
+    """ℓ(z) = (|z_1| − p_1)² + (|z_2| − p_2)², a sum of two losses of one field."""
+
+    even = True
+
+    def value(self, p, z):
+        """Return the loss."""
+        return (abs(z[0, 0]) - p[0]) ** 2 + (abs(z[1, 0]) - p[1]) ** 2
+
+    def derivatives(self, p, z, grad, hess):
+        """Return the loss, and fill its derivatives."""
+        total = 0.0
+        for l in range(2):
+            excess = abs(z[l, 0]) - p[l]
+            grad[l] = 2 * excess * (1.0 if z[l, 0] >= 0 else -1.0)
+            hess[l, l], hess[l, 1 - l] = 2.0, 0.0
+            total += excess**2
+        return total
+
+    def floor(self, p):
+        """Return a lower bound of the loss."""
+        return 0.0
+
+
+def lattice_of(variances, spacing, cut=8.0):
+    h = spacing * np.sqrt(variances[1])
+    return h, even_ceil((6 * np.sqrt(variances[0]) + cut * np.sqrt(variances[1])) / h), int(np.ceil(cut / spacing))
+
+
+def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field():
+    """Both fields are independent, so that φ_0 is a sum and derivatives agree with the recursion for one field."""
+    labels, centre, V, y = np.array([0.9, 0.4]), np.array([0.3, -0.1]), 0.5, 1.5
+    variances = np.array([0.4, 0.3])
+    two = average_label(
+        sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, variances, y, lattice_of(variances, 0.35), 3
+    )
+    tables = innermost_tables(amplitude_model(), labels[:, None], centre, variances, V, 3)
+    one = [
+        average_levels(table, c, variances, np.array([y]), 0.2, 8.0) for table, c in zip(tables, centre, strict=True)
+    ]
+    assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)
+    assert np.allclose(two.first, [a.first for a in one], atol=1e-3)
+    assert np.allclose(two.bend, [a.bend for a in one], atol=2e-3)
+    assert np.allclose(two.slopes, np.transpose([a.slopes for a in one]), rtol=2e-3)
+    assert np.allclose(two.response, [a.response for a in one], atol=1e-3)
+    for level in (0, 1):
+        assert np.allclose(np.diag(two.squares[level]), [a.curvatures[level] for a in one], rtol=1e-2)
+        assert abs(two.squares[level][0, 1]) < 1e-2 * two.squares[level].max()
+
+
+def test_averages_of_a_label_agree_with_a_plain_grid():
+    """φ_0 and its averages by Gaussian matrices on a fine grid along the axes, with a global search at each node."""
+    model = ga.paper_model()
+    u = np.array([[0.9, -0.4]])
+    terms = model.task.terms(u[:, :, None], np.zeros((1, 0)))
+    params, constant = terms.params[0], float(terms.constant[0])
+    centre, V, y, variances = 0.2552 * SIGNS, 12.8, 400.0, np.array([0.02, 0.004])
+    label = average_label(model.loss, params, constant, centre, V, variances, y, lattice_of(variances, 0.8, cut=9.0), 1)
+    x = np.linspace(-1.3, 1.3, 105)
+    fields = centre + np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    out = denoise(model.loss, np.tile(params, (len(fields), 1)), fields[:, :, None], np.full((2, 1, 1), V))
+    phi, g = -(out.moreau + constant).reshape(105, 105), out.g.reshape(105, 105, 2)
+    kernel = np.exp(-0.5 * (x[:, None] - x) ** 2 / variances[1])
+    kernel /= kernel.sum(axis=1, keepdims=True)
+    weight = np.exp(y * (phi - phi.max()))
+    norm = kernel @ weight @ kernel.T
+    outer = np.exp(-0.5 * x**2 / variances[0])
+    outer = np.outer(outer, outer) / outer.sum() ** 2
+    mean_g = np.einsum("ai,ijl,cj->acl", kernel, weight[..., None] * g, kernel, optimize=True) / norm[..., None]
+    mean_gg = np.einsum("ai,ijl,cj->acl", kernel, weight[..., None] * g**2, kernel, optimize=True) / norm[..., None]
+    phi_0 = np.log(norm) / y + phi.max()
+    scale = float(np.sqrt(label.slopes.max()))
+    assert abs(label.phi[0] - np.sum(outer * phi_0)) < 2e-4 * abs(label.phi[0])
+    assert np.allclose(label.first, np.einsum("ac,acl->l", outer, mean_g), atol=5e-3 * scale)
+    assert np.allclose(label.slopes[0], np.einsum("ac,acl->l", outer, mean_g**2), rtol=1e-2)
+    assert np.allclose(label.slopes[1], np.einsum("ac,acl->l", outer, mean_gg), rtol=1e-2)
+
+
+def test_free_energy_is_stationary_in_every_parameter():
+    """∂F/∂(V, q_0, q_1, m) by central differences vanishes, and ∂F/∂y is the slope from which the complexity follows.
+
+    The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and the Parisi parameter.
+    """
+    problem = TwoFields(ga.paper_model(), ALPHA)
+    fixed, free = Packing(SIGNS, 1, True, False, PARISI), Packing(SIGNS, 1, True, False)
+    x, _, residual, _, _ = newton(problem, fixed, fixed.pack(POSITIONAL, PARISI), 1e-6, ROUGH)
+    assert residual < 1e-6
+    levels, _ = fixed.unpack(x)
+    hats = problem.hats(levels, PARISI, ROUGH)
+
+    def free_energy(at):
+        moved, parisi = free.unpack(at)
+        return problem.weights.free_energy(moved, hats._replace(phi=problem.hats(moved, parisi, ROUGH).phi), parisi)
+
+    def differences(step):
+        return np.array([free_energy(x + shift) - free_energy(x - shift) for shift in step * np.eye(len(x))]) / (
+            2 * step
+        )
+
+    x = free.pack(levels, PARISI)
+    slopes = (4 * differences(0.015) - differences(0.03)) / 3  # at smaller steps few nodes of the lattice pass a jump
+    energy = problem.weights.free_energy(levels, hats, PARISI)
+    assert np.abs(slopes[:-1]).max() < 6e-5 * energy  # the coarsest lattice; terms of F are 0.1 to 1 times F
+    expected = PARISI[0] * problem.weights.parisi_slopes(levels, hats, PARISI)[0]
+    assert abs(slopes[-1] - expected) < 3e-6 * energy
+
+
+def test_the_positional_branch_is_near_its_stored_solution():
+    """On the coarsest grids with errors of 1 %: the equations at the values of validation/results."""
+    problem, packing = TwoFields(ga.paper_model(), ALPHA), Packing(SIGNS, 1, True, False)
+    residual, hats = evaluate(problem, packing, packing.pack(POSITIONAL, PARISI), 0)
+    assert np.abs(residual[:-1]).max() < 5e-2
+    assert abs(residual[-1]) < 5e-2
+    assert abs(problem.weights.replicons(hats, PARISI)[0] - 1.15) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parisi", "accuracy"), [(2.0, 3e-3), (6000.0, 4e-3)])
+def test_limits_are_replica_symmetric(parisi, accuracy):
+    """F and the response V + y (q_1 − q_0) of all clusters tend to replica symmetry for y → 0 and y → ∞."""
+    model = ga.paper_model()
+    symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
+    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=parisi, rtol=3e-2)
+    assert se.converged
+    total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
+    assert abs(total / symmetric.overlaps.V[0, 0, 0] - 1) < accuracy
+    error = se.train_loss_error + symmetric.train_loss_error
+    assert abs(se.train_loss - symmetric.train_loss) < error + 1e-4 * se.train_loss
+
+
+@pytest.mark.slow
+def test_fixed_parisi_parameters_are_followed():
+    """V at y = 400 as computed before with another implementation: 12.983(10)."""
+    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, "positional", rsb=1, parisi=400.0, rtol=1e-2)
+    assert se.converged
+    assert se.relative_error < 1e-2
+    assert abs(se.overlaps.V[0, 0, 0] - 12.983) < 0.010 + se.overlaps_error.V[0, 0, 0]
+    assert "one step" in se.validity
+
+
+@pytest.mark.slow
+def test_the_semantic_branch_has_no_clusters():
+    start = ga.Overlaps(
+        np.full((2, 1, 1), 0.0940), np.zeros((2, 1)), np.full((2, 1, 1), 0.1347), np.full((2, 1, 1), 15.21)
+    )
+    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, start, rsb=1, parisi=400.0, rtol=1e-2)
+    assert not se.converged
+    assert "collapse" in se.message
+    assert np.isnan(se.train_loss)
+
+
+def test_rounding_errors_of_the_start_are_not_a_branch():
+    """m and θ of 1e-12 count as zero; they would otherwise end LOST, because they go to zero."""
+    tiny = 1e-12 * np.ones((1, 1, 1))
+    start = ga.Overlaps(1.355 * np.ones((1, 1, 1)), tiny[0], tiny, 0.4235 * np.ones((1, 1, 1)))
+    se = ga.solve_state_evolution(amplitude_model(np.sqrt(0.001)), 3.0, start, rsb=1, parisi=1.8, rtol=3e-2)
+    assert se.converged
+    assert not se.overlaps.m.any()
+    assert not se.overlaps.theta.any()
+
+
+@pytest.mark.slow
+def test_a_distant_parisi_parameter_is_followed_for_one_field():
+    """F at y = 8 is below its maximum, and near it the complexity is −y² times the decrease of F per unit of y."""
+    model = amplitude_model(np.sqrt(0.001))
+    values = [ga.solve_state_evolution(model, 3.0, "random", rsb=1, parisi=y, rtol=1e-2) for y in (7.9, 8.0, 8.1)]
+    assert all(se.converged for se in values)
+    slope = (values[2].train_loss - values[0].train_loss) / 0.2
+    assert slope < 0
+    assert abs(values[1].complexity[0] - 64 * slope) < 0.05 * abs(values[1].complexity[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "steps"),
+    [
+        (ga.paper_model(), 2),
+        (ga.paper_model(), "full"),
+        (ga.paper_model(score_noise=0.1), 1),
+        (ga.attention_model(3), 1),
+    ],
+)
+def test_models_and_steps_without_implementation_are_refused(model, steps):
+    with pytest.raises(ValueError, match="rsb"):
+        ga.solve_state_evolution(model, ALPHA, rsb=steps)
