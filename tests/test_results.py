@@ -362,6 +362,7 @@ OTHERS = {
     "LogisticLoss": ga.LogisticLoss,
     "MixtureModel": lambda: ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]]),
     "Model": ga.paper_model,
+    "MultiHeadAttention": ga.MultiHeadAttention,
     "MultinomialLoss": ga.MultinomialLoss,
     "PhaseRetrievalLoss": ga.PhaseRetrievalLoss,
     "Ridge": lambda: ga.Ridge(0.1),

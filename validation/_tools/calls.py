@@ -97,11 +97,15 @@ LINES = {
     "Ridge": "ga.paper_model(penalty=ga.Ridge(lam=0.1))",
     "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
     "SquaredLoss": "ga.glm_model(ga.SquaredLoss())",
+    "MultiHeadAttention": (
+        "ga.attention_model(rank=1, lam=0.1, student=ga.MultiHeadAttention("
+        "heads=2, temperature=1.0, tied=True, causal=False))"
+    ),
     "Model": "ga.Model(teacher=TEACHER, coordinates=LAW, penalty=0.1, rank=1, student=ga.DotProductAttention())",
     "Overlaps": f"ga.solve_state_evolution(PAPER, 1.5, init={START}, rtol=0.1, max_work=1e4, max_iter=5)",
     "attention_model": (
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
-        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
+        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1, heads=2, values=1)"
     ),
     "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
