@@ -105,10 +105,11 @@ def attention_model(
         needs = "False without `values`: outputs in R^d would have an intercept for each of the d coordinates"
         raise check.fail("intercept", intercept, needs)
     heads = require_heads(heads, student)
+    values = None if values is None else check.integer("values", values, low=1)
+    columns = heads * (r + (values or 0))
+    check.require_memory("heads, values, rank", columns, columns)
     if values is None:
         student, r = with_heads(student, heads), heads * r
-    else:
-        values = check.integer("values", values, low=1)
     penalty = require_penalty(penalty, lam)
     given = omega is not None or A is not None
     if teacher is not None and given:
