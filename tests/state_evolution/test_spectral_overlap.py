@@ -165,4 +165,5 @@ def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():
     assert directions.eigenvalues == pytest.approx(values[:4], rel=1e-4)
     assert np.abs(np.sum(directions.vectors[:, :, 0].T * vectors[:, :4], axis=0)) == pytest.approx(np.ones(4), abs=1e-2)
     small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
-    assert len(lowest_eigenvectors(small.matrix, np.ones((13, 2, 2)), 1, 30, np.random.default_rng(0))[0]) == 9
+    h = np.ones((small.n_samples, 2, 2))
+    assert len(lowest_eigenvectors(small.matrix, h, 1, 30, np.random.default_rng(0))[0]) == 9
