@@ -33,7 +33,7 @@ from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import (
     Denoised,
     allocate_result,
-    denoise_sample,
+    denoise_row,
     finalize_result,
     is_long,
     make_scratch,
@@ -383,7 +383,7 @@ def _pass_in_strides(
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
             if proximal:
-                denoise_sample(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+                denoise_row(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
             losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):

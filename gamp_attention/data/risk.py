@@ -84,6 +84,11 @@ class RiskAtPoint:
         return sample_derivatives(self.loss, self.params, self.z)
 
 
+def is_convex(data: Dataset) -> bool:
+    """Return whether the risk is convex, as the loss declares; all penalties are convex."""
+    return bool(getattr(data.student, "convex", False))
+
+
 def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
     """Return ε_t = R/d from the sum of all ℓ_μ and their constants."""
     return float((loss + penalty_total(data.penalty, Q)) / data.dim)
@@ -275,6 +280,11 @@ def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
 
     r, V_hat = data.rank, np.zeros(V.shape)
     inverse = np.linalg.inv(V)
+    if hessians.shape[1] == 1:  # one field: numbers in place of matrices take a tenth of the time
+        for rows, (source,) in data.groups:
+            h = hessians[rows]
+            V_hat[source] += (inverse[source] * (h / (inverse[source] + h))).sum(axis=0) / data.dim
+        return V_hat
     for rows, sources in data.groups:
         big = block_diag(*inverse[sources])
         resolvents = np.linalg.inv(big + hessians[rows])

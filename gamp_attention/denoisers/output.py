@@ -8,18 +8,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
+from gamp_attention._core.compiled import (
+    inline_kernel,
+    inner_kernel,
+    interruptible_blocks,
+    is_instance,
+    kernel,
+    overload,
+    sample_kernel,
+)
 from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention.denoisers.newton import OUTCOME, cholesky_solve, make_metric, make_workspace
+from gamp_attention.denoisers.newton import (
+    LAST_STEP,
+    OUTCOME,
+    ROUNDING,
+    SCALAR_EVALUATIONS,
+    SCALAR_SHORTEST,
+    STATIONARY,
+    SUFFICIENT_DECREASE,
+    cholesky_solve,
+    make_metric,
+    make_workspace,
+)
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
     N_ATTEMPTS,
     factor_hessian,
+    is_unique,
     minimise_globally,
     minimise_single_field,
     search_points,
 )
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate
+from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
@@ -197,7 +218,84 @@ def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratc
     for mu in range(first, last):
         if scratch.newton.stop[0] != 0:
             return
-        denoise_sample(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+        denoise_row(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+
+
+@inline_kernel
+def denoise_row(mu, loss, p, w, metric, most, points, scratch, out):
+    """Fill row mu of the result: by numbers for a single field if that succeeds, otherwise by `denoise_sample`."""
+    if not denoise_number(mu, loss, p, w, metric, most, scratch.newton, out):
+        denoise_sample(mu, loss, p, w, metric, most, points, scratch, out)
+
+
+def denoise_number(mu, loss, p, w, metric, most, ws, out):
+    """Fill row mu for a sample with one field and return True, or False if the general form has to continue.
+
+    Dispatched by numba on the type of the loss: compiled for registered losses only.
+    """
+    raise NotImplementedError("denoise_number() is dispatched by numba on the type of the loss")
+
+
+@overload(denoise_number)
+def _denoise_number(mu, loss, p, w, metric, most, ws, out):
+    if not is_instance(loss, IndirectLoss):
+        return lambda mu, loss, p, w, metric, most, ws, out: False
+
+    def minimise(mu, loss, p, w, metric, most, ws, out):
+        return w.shape[0] == 1 and _minimise_number(mu, loss, p, w, metric, most, ws, out)
+
+    return minimise
+
+
+@inline_kernel
+def _minimise_number(mu, loss, p, w, metric, most, ws, out):
+    # The steps of `minimise_from` for one field, without its loops over fields and the large structures that its calls
+    # pass: a tenth of the time. Rare cases (failures, rounding errors, several minima) are left to the general form,
+    # which continues from out.z.
+    stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
+    x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
+    curvature = 0.0
+    z[0] = x
+    for number in range(SCALAR_EVALUATIONS):
+        n = number + 1
+        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss)
+        offset = z[0] - omega
+        trial += 0.5 * stiff * offset * offset
+        if number > 0 and not trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
+            t *= 0.5
+            if t < SCALAR_SHORTEST:
+                break
+            z[0] = x - t * step
+            continue
+        x, value, curvature = z[0], trial, ws.hess[0, 0]
+        grad, total, scale = ws.grad[0] + stiff * offset, curvature + stiff, abs(z[0]) + abs(omega)
+        size = abs(grad)
+        if not (size < np.inf and total > 0.0):
+            break
+        if size <= STATIONARY * metric.largest * scale:
+            solved = True
+            break
+        step = grad / total
+        slope = grad * step
+        if abs(step) <= LAST_STEP * scale:
+            x, value, solved = x - step, value - 0.5 * slope, True
+            break
+        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
+        if slope <= rounding:
+            break
+        z[0] = x - step
+    out.z[mu, 0] = x
+    if solved and most > 0:
+        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
+    if not solved:
+        return False
+    g = stiff * (x - omega)
+    out.g[mu, 0], out.response[mu, 0, 0, 0] = g, stiff * (curvature / (stiff + curvature))
+    out.moreau[mu], out.loss[mu] = value, value - 0.5 * g * (x - omega)
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, n
+    if out.jacobian.shape[0] > 0:
+        out.jacobian[mu, 0, 0] = stiff / (stiff + curvature)
+    return True
 
 
 @sample_kernel

@@ -14,6 +14,7 @@ from gamp_attention.data.dataset import LabelledDataset
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
+from gamp_attention.gamp.convex_start import can_start, newton_start
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
@@ -37,7 +38,10 @@ class LinearRows(InferenceMixin, BaseEstimator):
     penalty: Any
     lam: float
     fit_intercept: bool
+    tol: float
+    max_iter: int
     result_: GampResult
+    n_iter_: int
 
     def _fit_rows(
         self, X: np.ndarray, labels: np.ndarray, loss: Any, rank: int, init: Any, n_starts: int,
@@ -50,20 +54,22 @@ class LinearRows(InferenceMixin, BaseEstimator):
         intercept = check.flag("fit_intercept", self.fit_intercept)
         penalty = Ridge(check.real("lam", self.lam, low=0)) if self.penalty is None else require_penalty(self.penalty)
         n, d = X.shape
-        size = float(np.abs(X).max())
+        wide = d + intercept
         offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
-        columns = X - offset
-        scale = np.sqrt(np.average((columns / max(size, 1e-300)) ** 2, axis=0, weights=weights)) * size
-        constant = scale <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
-        scale = np.where(constant | (scale == 0), 1.0, scale)
-        columns = np.where(constant, 0.0, columns / scale)
+        columns = np.ones((n, wide))
+        centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
+        np.subtract(X, offset, out=centred)
+        size = max(float(X.max()), -float(X.min())) or 1.0
+        centred /= size  # squares are within the range of doubles
+        relative = np.sqrt(_mean_squares(centred, weights))
+        constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
+        empty = constant | (relative == 0)
+        scale = np.where(empty, 1.0, relative * size)
+        centred *= np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
         self._mean = np.zeros(rank)
-        if intercept:
-            columns = np.column_stack([columns, np.ones(n)])
-            if isinstance(loss, SquaredLoss):
-                self._mean = np.average(labels, axis=0, weights=weights)
-                labels = labels - self._mean
-        wide = columns.shape[1]
+        if intercept and isinstance(loss, SquaredLoss):
+            self._mean = np.average(labels, axis=0, weights=weights)
+            labels = labels - self._mean
         unit = np.sqrt(wide) * scale  # coef_ = Q/unit for the weights Q (wide, rank) of the columns
         factors = np.append(np.sqrt(d) / unit, np.zeros(wide - d))
         curvature = (n if weights is None else weights.sum()) / wide  # curvature along a column of a loss with ℓ'' = 1
@@ -72,7 +78,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             _require_determined(columns, labels, loss, intercept)
         flat = isinstance(loss, MultinomialLoss) & ((factors == 0) | bare)  # a common shift changes no probability
         data = LabelledDataset(
-            columns, labels, loss, rank=rank, spectra=np.maximum(np.mean(columns**2, axis=0), 1e-100)[None],
+            columns, labels, loss, rank=rank, spectra=np.maximum(_mean_squares(columns, None), 1e-100)[None],
             penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
             sample_weight=weights,
         )  # fmt: skip
@@ -82,9 +88,9 @@ class LinearRows(InferenceMixin, BaseEstimator):
             init = check.array("init", init, (d, rank)) * (unit / np.sqrt(d))[:, None]
             init = np.concatenate([init, np.zeros((wide - d, rank))])
         self.data_, self._start, self._unit = data, (init, n_starts), unit
-        self.result_ = train(self, data, init, n_starts)
+        self.result_, self.n_iter_ = train_rows(self, data, init, n_starts)
         self.coef_ = (self.result_.Q[:d] / unit[:, None]).T
-        self.Q_, self.n_iter_ = np.sqrt(d) * self.coef_.T, self.result_.n_iter
+        self.Q_ = np.sqrt(d) * self.coef_.T
         self.intercept_ = self._mean - self.coef_ @ offset
         if intercept:
             self.intercept_ = self.intercept_ + self.result_.Q[d] / np.sqrt(wide)
@@ -110,6 +116,28 @@ class LinearRows(InferenceMixin, BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+
+def _mean_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return the mean square (D,) of each column (n, D) over the rows, which may have weights (n,)."""
+    if weights is None:
+        return np.einsum("ni,ni->i", columns, columns) / len(columns)
+    return np.einsum("n,ni,ni->i", weights, columns, columns) / weights.sum()
+
+
+def train_rows(model: LinearRows, data: LabelledDataset, init: Any, n_starts: int) -> tuple[GampResult, int]:
+    """Return the result of training, and the number of Newton steps and iterations of message passing.
+
+    If Newton's method is faster, message passing begins at the minimum that it returns, and verifies it.
+    """
+    tol, max_iter = check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
+    if not (tol > 0 and can_start(data)):
+        result = train(model, data, init, n_starts)
+        return result, result.n_iter
+    state, n_steps = newton_start(data, tol, max_iter)
+    result = train(model, data, init if state is None else state, n_starts)
+    message = f"Newton's method ended after {n_steps} steps. {result.message}"
+    return replace(result, message=message), n_steps + result.n_iter
 
 
 def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, intercept: bool) -> None:

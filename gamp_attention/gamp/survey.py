@@ -37,7 +37,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.data.risk import agreement_of, risk_at
+from gamp_attention.data.risk import agreement_of, is_convex, risk_at
 from gamp_attention.data.stores import joined, token_blocks
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
@@ -330,7 +330,7 @@ class SurveyPhase(Resumable):
         self, data: Dataset, risk: str, surveys: Sequence[PlannedSurvey], absolute: bool, tree: Tree = None
     ) -> None:
         self._data, self._risk, self._surveys, self._absolute = data, risk, surveys, absolute
-        self._jumps = data.n_tokens * data.rank == 1 and not _is_convex(data.loss)  # searches of one field are cheap
+        self._jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
         self.records, self.refinements, self.state, self.t = [], [], None, 0
         if tree is not None:
             self.restore(tree)
@@ -406,12 +406,6 @@ class SurveyPhase(Resumable):
         Q, n_iter = self.state.Q, self.t
         self.state, self.t = None, 0
         return SurveyRecord(name, y, ending, n_iter, spread, risk_at(data, Q, self._risk).train_loss, Q)
-
-
-def _is_convex(loss: Any) -> bool:
-    """Return whether a loss, possibly with weights of samples, was registered as convex."""
-    point = getattr(loss, "point", loss)
-    return bool(getattr(getattr(point, "loss", None), "convex", False))
 
 
 def spread_of(data: Dataset, state: SurveyState) -> float:

@@ -25,10 +25,10 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, one_thread
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
+from gamp_attention.data.hessian import data_hessian, scaled_blocks
+from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptibility
 from gamp_attention.data.stores import token_blocks
-from gamp_attention.experiments.inference.hessian import TokenRows, data_hessian, scaled_blocks
-from gamp_attention.experiments.inference.leave_one_out import is_convex, leave_one_out, require_trained
+from gamp_attention.experiments.inference.leave_one_out import leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, summed
 from gamp_attention.penalties.columns import refuse_spheres
@@ -200,7 +200,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
         return None
     all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
     _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
-    return _Curvature(data_hessian(TokenRows(data), at.hessians, all_weights), free > 0, penalty)
+    return _Curvature(data_hessian(scaled_blocks(data), at.hessians, all_weights), free > 0, penalty)
 
 
 def _is_regression(data: Dataset) -> bool:

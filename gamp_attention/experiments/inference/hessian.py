@@ -15,12 +15,11 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import deterministic_product, over_panels
 from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.hessian import BLOCK, data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint
-from gamp_attention.data.stores import token_blocks
 from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.penalties.matrix import on_kinks
 
-BLOCK = 1024  # number of samples in a block of a pass over the tokens
 REDUCED = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
 IN_MEMORY = 2e8  # maximum number of token entries that are expressed in such a basis
 SCALED = 2e7  # maximum number of token entries of which a scaled copy stays in memory for repeated passes
@@ -200,7 +199,7 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     free_indices = tuple(np.flatnonzero(column) for column in free.T)
     size = sum(map(len, free_indices))
     check.require_memory("data", size, size)
-    H = data_hessian(tokens, at.hessians, free_indices)
+    H = data_hessian(tokens.blocks(), at.hessians, free_indices)
     ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(free_indices)])
     H[np.diag_indices(size)] += ridge
     directions = rotations(data, Q)
@@ -214,30 +213,3 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
         sizes = np.abs(values)
         inverse = np.where(sizes > FLAT * sizes.max(), 1 / np.maximum(sizes, 1e-300), 0.0)
         return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), free_indices, flat, level)
-
-
-def data_hessian(tokens: TokenRows, hessians: np.ndarray, free: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, from the Hessians (n, L r, L r) of the samples' losses."""
-    r = len(free)
-    D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
-    edges = np.cumsum([0, *map(len, free)])
-    H = np.zeros((edges[-1], edges[-1]))
-    for rows, x in tokens.blocks():
-        flat = x.reshape(-1, x.shape[2])
-        for a in range(r):
-            for b in range(a, r):
-                weighted = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
-                part = deterministic_product(np.ascontiguousarray(flat[:, free[a]].T), weighted[:, free[b]])
-                H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
-                if a != b:
-                    H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T
-    return 0.5 * (H + H.T)
-
-
-def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
-    """Return rows and (x + p)/√d of blocks of samples, in order."""
-    for rows, _, tokens in token_blocks(data.tokens):
-        for first in range(0, len(tokens), BLOCK):
-            part = tokens[first : first + BLOCK]
-            begin = rows.start + first
-            yield slice(begin, begin + len(part)), (part + data.positions) / np.sqrt(data.dim)

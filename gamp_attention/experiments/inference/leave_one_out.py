@@ -20,7 +20,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, response, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.hessian import (
     FactoredHessian,
@@ -295,11 +295,6 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
     return Q, at
-
-
-def is_convex(data: Dataset) -> bool:
-    """Return whether the risk is convex, as the loss declares; all penalties are convex."""
-    return bool(getattr(data.student, "convex", False))
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:

@@ -24,11 +24,11 @@ from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.risk import is_convex
 from gamp_attention.experiments.inference.leave_one_out import (
     FORMS,
     TRUSTED_ERROR,
     cavity_fields,
-    is_convex,
     leave_one_out,
     refits_by_default,
     require_trained,

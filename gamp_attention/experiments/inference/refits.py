@@ -22,8 +22,9 @@ import numpy as np
 
 from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.hessian import data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
-from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, data_hessian, minimum_in
+from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import curvature_of
@@ -303,7 +304,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
         gradient = np.zeros(shape)
         for rows, x in around.tokens.blocks():
             gradient += np.einsum("mlp,mla->pa", x, slopes[rows], optimize=True)
-        H = data_hessian(around.tokens, hessians, whole)
+        H = data_hessian(around.tokens.blocks(), hessians, whole)
         H[np.diag_indices(len(H))] += around.curvature.T.ravel()
         penalty, penalty_slope = around.penalty_change(P)
         return value + penalty, gradient + penalty_slope, H
@@ -368,7 +369,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     x = np.concatenate([part for _, part in TokenRows(data).blocks()])
     n, L, d = x.shape
     r = data.rank
-    whole = data_hessian(TokenRows(data), at.hessians, tuple(np.flatnonzero(column) for column in near.T))
+    whole = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in near.T))
     number = np.full(Q.shape, -1)
     number.T[near.T] = np.arange(len(whole))  # the order of `data_hessian`: column after column of Q
     flat = x.reshape(n * L, d)
