@@ -7,11 +7,13 @@ import numpy as np
 
 from gamp_attention._core.eigenpairs import lowest_eigenpair
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.hessian import data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint, hessian_product
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.matrix import on_kinks
 
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
+DENSE = 128  # maximum d r for which the Hessian of samples with one token is computed as a matrix
 RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
 
 
@@ -54,10 +56,32 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
 
     if not len(movable):
         return Curvature(np.inf, np.zeros(Q.shape), True)
-    value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
+    if data.n_tokens == 1 and Q.size <= DENSE and not has_spheres(data.penalty):
+        value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
+    else:
+        value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
+
+
+def _lowest_of_dense(
+    data: Dataset, at: RiskAtPoint, free: np.ndarray, curvature: np.ndarray, flat: np.ndarray, strength: float
+) -> tuple[float, np.ndarray]:
+    """Return the lowest eigenvalue and its eigenvector for the movable weights, from the whole matrix.
+
+    For one token and few weights, it takes less time than the products with vectors of the Lanczos method.
+    """
+    from scipy.linalg import eigh
+
+    rows = tuple(np.flatnonzero(column) for column in free.T)
+    places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
+    H = data_hessian(scaled_blocks(data), at.hessians, rows)
+    H[np.diag_indices(len(H))] += curvature.ravel()[places]
+    directions = flat.reshape(len(flat), free.size)[:, places]
+    H += strength * directions.T @ directions
+    values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
+    return float(values[0]), vectors[np.argsort(places), 0]
 
 
 def _product_on_spheres(

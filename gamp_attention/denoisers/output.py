@@ -44,6 +44,8 @@ from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
+BLOCK = 128  # number of samples in a block
+SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
 SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
 OPERATION = 1e-9  # typical time of one operation, in seconds
 STEPS = 6  # typical number of Newton steps of one minimisation
@@ -144,7 +146,7 @@ def denoise(
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _denoise_block(first, last, loss, params, flat, metric, most, points, stop, out)
 
-    interruptible_blocks(work, n, 128, long)
+    interruptible_blocks(work, n, BLOCK if L * r > 1 else SMALL_BLOCK, long)
     return finalize_result(out)
 
 

@@ -12,8 +12,9 @@ Each step minimises the risk with the losses replaced by their quadratic model, 
   proximal Newton method (Lee, Sun and Saunders, 2014). Once the descent has identified the weights at kinks, the linear
   system of the other weights gives the next steps.
 
-Steps are halved until the risk falls. A Hessian takes as long as many gradients, so that it is used for several steps
-as long as they reduce the gradient norm fast enough.
+Steps are halved until the risk falls. A Hessian takes as long as many gradients, so it is used for several steps, as
+long as they reduce the gradient norm. For a smooth penalty it is meanwhile updated by the changes of the gradient, as
+in the L-BFGS method (Nocedal, 1980).
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ from gamp_attention.penalties.standard import ScaledPenalty
 MAX_WEIGHTS = 600  # maximum d r for which Newton steps take less time than message passing
 MAX_WEIGHTS_SQUARED = 1200  # the same for the squared loss, for which one Hessian is enough
 MAX_STEPS = 50  # default maximum number of Newton steps
-KEEP_BELOW = 0.2  # ratio of the gradient norms after and before a step, at or below which the Hessian is kept
+KEEP_BELOW = 0.7  # ratio of the gradient norms after and before a step, at or below which the Hessian is kept
 GAIN = 0.5  # the same ratio, at or below which a step is accepted even if the risk does not fall, by rounding errors
 SUFFICIENT_DECREASE = 1e-4  # decrease of the risk that a step must reach, in units of the predicted decrease
 SHORTEST = 1e-4  # fraction of a step below which the line search fails
@@ -76,6 +77,8 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
             break
         if end is None or end[1].gradient_norm > KEEP_BELOW * at.gradient_norm:
             model = None
+        elif data.penalty.smooth:
+            model.add_pair(end[0] - Q, end[1].gradient - at.gradient)
         Q, at = (Q, at) if end is None else end
     if not at.gradient_norm <= max(tol, USEFUL * first):
         return None, n_steps
@@ -93,6 +96,13 @@ class _Model:
         self._penalty, self._shape = data.penalty, (data.dim, data.rank)
         self._H = data_hessian(scaled_blocks(data), at.hessians, whole)
         self._system: tuple[np.ndarray, np.ndarray, Any] | None = None  # free weights, curvatures and factor
+        self._pairs = list[tuple[np.ndarray, np.ndarray]]()
+
+    def add_pair(self, step: np.ndarray, change: np.ndarray) -> None:
+        """Correct the later solutions of a smooth problem by the change (d, r) of the gradient along a step."""
+        s, y = step.T.ravel(), change.T.ravel()
+        if y @ s > 0:
+            self._pairs.append((s, y))
 
     def solve(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | None:
         """Return the step P (d, r) to the minimum of the model over the weights that are not at kinks.
@@ -109,10 +119,16 @@ class _Model:
                     H = self._H.copy() if len(movable) == len(free) else self._H[np.ix_(movable, movable)]
                     H[np.diag_indices(len(H))] += curvature[movable]
                     self._system = free, curvature, cho_factor(H, overwrite_a=True, check_finite=False)
-                step = moved - Q.T.ravel()
-                step[movable] -= cho_solve(self._system[2], at.gradient.T.ravel()[movable], check_finite=False)
             except LinAlgError:
                 return None
+            slope, weights = at.gradient.T.ravel(), list[float]()
+            for s, y in reversed(self._pairs):  # the recursion of Nocedal (1980)
+                weights.append((s @ slope) / (y @ s))
+                slope = slope - weights[-1] * y
+            step = moved - Q.T.ravel()
+            step[movable] -= cho_solve(self._system[2], slope[movable], check_finite=False)
+            for (s, y), weight in zip(self._pairs, reversed(weights), strict=True):
+                step -= s * (weight + (y @ step) / (y @ s))
         return step.reshape(self._shape[::-1]).T
 
     def sweep(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:

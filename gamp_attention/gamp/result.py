@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention._core import progress
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
 from gamp_attention.gamp.budget import (
     FURTHER_STARTS,
     HESSIANS_TO_HOLD,
@@ -267,8 +267,8 @@ def _count_lower_minima(
     The proximal objective is taken at ω = z − V g, of which z is a local minimum. Only `samples` are searched (default:
     all), each from at most `max_starts` further starts.
     """
-    if samples is not None and not len(samples):
-        return 0, 0
+    if is_convex(data) or (samples is not None and not len(samples)):
+        return 0, 0  # a convex proximal objective has one minimum
     local = denoise_at(data, at, V, samples=samples, hold=True)
     best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
     off = best.moreau < local.moreau - 1e-9 * (1.0 + np.abs(local.moreau))

@@ -3,7 +3,7 @@
 import math
 import numbers
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class ScaledPenalty:
         """Return λ of ρ."""
         return float(self.penalty.lam)
 
-    @property
+    @cached_property  # iterations evaluate it many times
     def strength(self) -> float:
         """Return the strength of ρ at the median factor of the penalised rows, within `bounds`."""
         positive = self.scales[self.scales > 0]
