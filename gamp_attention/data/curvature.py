@@ -7,7 +7,7 @@ import numpy as np
 
 from gamp_attention._core.eigenpairs import lowest_eigenpair
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import data_hessian, scaled_blocks
+from gamp_attention.data.hessian import risk_hessian
 from gamp_attention.data.risk import RiskAtPoint, hessian_product
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.matrix import on_kinks
@@ -76,7 +76,7 @@ def _lowest_of_dense(
 
     rows = tuple(np.flatnonzero(column) for column in free.T)
     places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
-    H = data_hessian(scaled_blocks(data), at.hessians, rows)
+    H = risk_hessian(data, at.hessians, rows)
     H[np.diag_indices(len(H))] += curvature.ravel()[places]
     directions = flat.reshape(len(flat), free.size)[:, places]
     H += strength * directions.T @ directions

@@ -13,7 +13,7 @@ from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix
+from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.data.stores import joined
 from gamp_attention.denoisers.input import input_step
@@ -26,6 +26,7 @@ from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
 
+FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
 # iteration for V, see `susceptibility`
 MAX_ITER = 500  # maximum number of iterations
 SETTLED = 1e-10  # relative change at which it has converged
@@ -49,6 +50,7 @@ class RiskAtPoint:
     smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
     loss, params : the per-sample loss and its rows of parameters.
     fields : a function that returns z.
+    known : losses, gradients and Hessians of the samples, if they are known.
     """
 
     train_loss: float
@@ -58,6 +60,7 @@ class RiskAtPoint:
     loss: Any
     params: np.ndarray
     fields: Callable[[], np.ndarray]
+    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
@@ -81,7 +84,7 @@ class RiskAtPoint:
 
     @cached_property
     def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return sample_derivatives(self.loss, self.params, self.z)
+        return sample_derivatives(self.loss, self.params, self.z) if self.known is None else self.known
 
 
 def is_convex(data: Dataset) -> bool:
@@ -100,11 +103,21 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
-    """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens."""
-    sums = data.sum_risk(risk, Q)
+    """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
+
+    For samples with few fields in one token, two products with the tokens and the derivatives of the losses, Hessians
+    included, take less time than this pass.
+    """
+    terms, known = data.terms(risk), None
+    if data.n_tokens == 1 and data.rank <= FEW_FIELDS and data.rows_here and isinstance(data.tokens, np.ndarray):
+        z = data.matrix.fields(Q)
+        known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
+        sums = RiskSums(float(np.sum(losses + terms.constant)), data.matrix.back_project(slopes), lambda: z)
+    else:
+        sums = data.sum_risk(risk, Q)
     grad, value = least_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)
-    norm, params = gradient_norm(data, grad), data.terms(risk).params
-    return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, params, sums.fields)
+    norm = gradient_norm(data, grad)
+    return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, terms.params, sums.fields, known)
 
 
 def denoise_at(

@@ -56,7 +56,8 @@ class LinearRows(InferenceMixin, BaseEstimator):
         n, d = X.shape
         wide = d + intercept
         offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
-        columns = np.ones((n, wide))
+        columns = np.empty((n, wide))
+        columns[:, d:] = 1.0
         centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
         np.subtract(X, offset, out=centred)
         size = max(float(X.max()), -float(X.min())) or 1.0

@@ -24,7 +24,7 @@ import numpy as np
 from gamp_attention._core.compiled import kernel
 from gamp_attention._core.numerics import ignore_float_errors, one_thread
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import data_hessian, scaled_blocks
+from gamp_attention.data.hessian import risk_hessian
 from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at, susceptibility
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.gamp.step import GampState
@@ -92,9 +92,8 @@ class _Model:
     """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q."""
 
     def __init__(self, data: Dataset, at: RiskAtPoint) -> None:
-        whole = tuple(np.arange(data.dim) for _ in range(data.rank))
         self._penalty, self._shape = data.penalty, (data.dim, data.rank)
-        self._H = data_hessian(scaled_blocks(data), at.hessians, whole)
+        self._H = risk_hessian(data, at.hessians)
         self._system: tuple[np.ndarray, np.ndarray, Any] | None = None  # free weights, curvatures and factor
         self._pairs = list[tuple[np.ndarray, np.ndarray]]()
 
