@@ -5,15 +5,15 @@ from itertools import combinations
 
 import numpy as np
 
-from gamp_attention._core.eigenpairs import lowest_eigenpair
+from gamp_attention._core.eigenpairs import FINE, Product, lowest_eigenpair
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.hessian import risk_hessian
-from gamp_attention.data.risk import RiskAtPoint, hessian_product
+from gamp_attention.data.risk import RiskAtPoint, hessian_product, is_convex
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.matrix import on_kinks
 
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
-DENSE = 128  # maximum d r for which the Hessian of samples with one token is computed as a matrix
+DENSE = 256  # maximum number of weights for which the Hessian of samples with one token is computed as a matrix
 RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
 
 
@@ -34,6 +34,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     """Return the lowest curvature at a critical point Q (d, r), at which the risk is `at`.
 
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. If
+    the risk is convex, so that no sign is to be determined, and `nearby` is an eigenvector, it is the result. If
     the risk is invariant under common rotations of the columns, the directions of the rotations count as zero
     curvature. The norm of spherical columns is not varied.
     """
@@ -56,13 +57,29 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
 
     if not len(movable):
         return Curvature(np.inf, np.zeros(Q.shape), True)
-    if data.n_tokens == 1 and Q.size <= DENSE and not has_spheres(data.penalty):
+    known = _check_direction(product, nearby, movable, strength) if is_convex(data) else None
+    if known is not None:
+        value, vector = known
+    elif data.n_tokens == 1 and len(movable) <= DENSE and not has_spheres(data.penalty):
         value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
     else:
         value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
+
+
+def _check_direction(
+    product: Product, nearby: np.ndarray | None, movable: np.ndarray, strength: float
+) -> tuple[float, np.ndarray] | None:
+    """Return the eigenvalue of a direction (d, r) and its movable entries if it is an eigenvector; otherwise None."""
+    x = np.zeros(len(movable)) if nearby is None else nearby.ravel()[movable]
+    if not x.any():
+        return None
+    x = x / np.linalg.norm(x)
+    image = product(x)
+    value = float(x @ image)
+    return (value, x) if np.linalg.norm(image - value * x) <= FINE * (value + strength) else None
 
 
 def _lowest_of_dense(

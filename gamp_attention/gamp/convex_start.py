@@ -17,6 +17,7 @@ long as they reduce the gradient norm. For a smooth penalty it is meanwhile upda
 in the L-BFGS method (Nocedal, 1980).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,21 @@ from gamp_attention.penalties.standard import ScaledPenalty
 
 MAX_WEIGHTS = 600  # maximum d r for which Newton steps take less time than message passing
 MAX_WEIGHTS_SQUARED = 1200  # the same for the squared loss, for which one Hessian is enough
-MAX_STEPS = 50  # default maximum number of Newton steps
-KEEP_BELOW = 0.7  # ratio of the gradient norms after and before a step, at or below which the Hessian is kept
-GAIN = 0.5  # the same ratio, at or below which a step is accepted even if the risk does not fall, by rounding errors
+MAX_STEPS = 200  # default maximum number of Newton steps
+MIN_USE = 0.25  # minimum number of steps with a Hessian, in units of the number of steps that take its time
+GAIN = 0.5  # ratio of the gradient norms after and before a step, at or below which the step is accepted in any case
+ROUNDING = 1e-14  # relative change of the risk that counts as a rounding error: the gradient norm then decides
 SUFFICIENT_DECREASE = 1e-4  # decrease of the risk that a step must reach, in units of the predicted decrease
 SHORTEST = 1e-4  # fraction of a step below which the line search fails
 USEFUL = 1e-2  # ratio of the gradient norms after and before Newton's method, above which it has failed
 MAX_SWEEPS = 2000  # maximum number of sweeps of a coordinate descent
 SWEEP_TOL = 1e-14  # decrease of the model at one weight, relative to the largest so far, that ends the descent
 MIN_CURVATURE = 1e-3  # curvature of the model for weights that affect no field, in units of the penalty's strength
+# costs of operations on rows, of which only the ratios matter
+PRODUCT = 0.15e-9  # seconds of a multiplication and addition of a product with the tokens
+DENSE = 0.05e-9  # seconds of a multiplication and addition of a product of matrices
+COPY = 1e-9  # seconds of the scaling of an entry of the tokens
+CALL = 50e-9  # seconds of the derivatives of the loss of a sample
 
 
 def can_start(data: Dataset) -> bool:
@@ -63,37 +70,63 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
     """
     Q = np.zeros((data.dim, data.rank))
     at = risk_at(data, Q, "exact")
-    first, n_steps, model, identified = at.gradient_norm, 0, None, data.penalty.smooth
+    smooth, quadratic, n_cheap = data.penalty.smooth, isinstance(data.student, SquaredLoss), _steps_per_hessian(data)
+    begin, since, model, identified = at.gradient_norm, 0, None, smooth
+    first, n_steps, dense = begin, 0, quadratic or not smooth
     while at.gradient_norm > tol and n_steps < max_steps:
-        fresh = model is None
-        model = _Model(data, at) if model is None else model
+        if model is None:
+            model, begin, since = _Model(data, at, dense), at.gradient_norm, 0
         # if weights are at kinks, a shorter step of the others is no better: the descent then finds the kinks again
-        shortest = SHORTEST if data.penalty.smooth else 1.0
-        end = _search_line(data, at, Q, model.solve(at, Q), shortest) if identified else None
-        if end is None and not data.penalty.smooth:
+        end = _search_line(data, at, Q, model.solve(at, Q), SHORTEST if smooth else 1.0) if identified else None
+        if end is None and not smooth:
             end = _search_line(data, at, Q, model.sweep(at, Q), SHORTEST)
-        n_steps, identified = n_steps + 1, True
-        if end is None and fresh:
-            break
-        if end is None or end[1].gradient_norm > KEEP_BELOW * at.gradient_norm:
-            model = None
-        elif data.penalty.smooth:
-            model.add_pair(end[0] - Q, end[1].gradient - at.gradient)
-        Q, at = (Q, at) if end is None else end
+        n_steps, since, identified = n_steps + 1, since + 1, True
+        if end is None:
+            if since == 1 and dense:
+                break
+            model, dense = None, True
+            continue
+        before, (Q, at), moved = at, end, end[0] - Q
+        if smooth:
+            model.add_pair(moved, at.gradient - before.gradient)
+        remaining = np.log(at.gradient_norm / tol) / max(np.log(begin / at.gradient_norm) / since, 1e-9)
+        if remaining > n_cheap + 3 and since >= MIN_USE * n_cheap:
+            model, dense = None, True
     if not at.gradient_norm <= max(tol, USEFUL * first):
         return None, n_steps
     V = susceptibility(data, at, Q, quick=True)
     if not np.isfinite(V).all():
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
-    return GampState(Q, V, weighted(data.groups, V, -at.loss_gradients), at.z.copy()), n_steps
+    # the Hessian of the squared loss is the same at all weights
+    direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
+    return GampState(Q, V, weighted(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
+
+
+def _steps_per_hessian(data: Dataset) -> int:
+    """Return the number of gradients that take the time of a Hessian and its factor, from the numbers of operations."""
+    n, d, r = data.n_samples, data.dim, data.rank
+    products = 0.5 if r == 1 else r * (r + 1) / 2
+    hessian = n * d * (COPY + products * d * DENSE) + DENSE * (d * r) ** 3 / 3
+    return int(hessian / (n * (CALL + 2 * d * r * PRODUCT)))
 
 
 class _Model:
-    """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q."""
+    """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q.
 
-    def __init__(self, data: Dataset, at: RiskAtPoint) -> None:
-        self._penalty, self._shape = data.penalty, (data.dim, data.rank)
-        self._H = risk_hessian(data, at.hessians)
+    If `dense` is False, H is an estimate of its diagonal only.
+    """
+
+    def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool) -> None:
+        self._penalty, self._shape, self.dense = data.penalty, (data.dim, data.rank), dense
+        if dense:
+            self._H = risk_hessian(data, at.hessians)
+        else:
+            sums = np.einsum("naa->a", at.hessians) / data.dim
+            self._H = (
+                np.outer(sums, data.spectra[0]).ravel()
+                if data.n_tokens == 1
+                else np.full(data.dim * data.rank, sums.sum())
+            )
         self._system: tuple[np.ndarray, np.ndarray, Any] | None = None  # free weights, curvatures and factor
         self._pairs = list[tuple[np.ndarray, np.ndarray]]()
 
@@ -108,27 +141,53 @@ class _Model:
 
         The other weights move to their kinks. Return None if the linear system is not positive definite.
         """
-        from scipy.linalg import LinAlgError, cho_factor, cho_solve
+        from scipy.linalg import LinAlgError
 
         moved, free, curvature = (array.T.ravel() for array in on_kinks(self._penalty, Q, at.smooth))
         movable = np.flatnonzero(free)
-        with one_thread():
-            try:
-                if self._system is None or not all(map(np.array_equal, self._system, (free, curvature))):
-                    H = self._H.copy() if len(movable) == len(free) else self._H[np.ix_(movable, movable)]
-                    H[np.diag_indices(len(H))] += curvature[movable]
-                    self._system = free, curvature, cho_factor(H, overwrite_a=True, check_finite=False)
-            except LinAlgError:
-                return None
-            slope, weights = at.gradient.T.ravel(), list[float]()
-            for s, y in reversed(self._pairs):  # the recursion of Nocedal (1980)
-                weights.append((s @ slope) / (y @ s))
-                slope = slope - weights[-1] * y
-            step = moved - Q.T.ravel()
-            step[movable] -= cho_solve(self._system[2], slope[movable], check_finite=False)
-            for (s, y), weight in zip(self._pairs, reversed(weights), strict=True):
-                step -= s * (weight + (y @ step) / (y @ s))
+        try:
+            if self._system is None or not all(map(np.array_equal, self._system, (free, curvature))):
+                self._system = free, curvature, self._factor(movable, curvature)
+        except LinAlgError:
+            return None
+        slope, weights = at.gradient.T.ravel(), list[float]()
+        for s, y in reversed(self._pairs):  # the recursion of Nocedal (1980)
+            weights.append((s @ slope) / (y @ s))
+            slope = slope - weights[-1] * y
+        step = moved - Q.T.ravel()
+        step[movable] -= self._system[2](slope[movable])
+        for (s, y), weight in zip(self._pairs, reversed(weights), strict=True):
+            step -= s * (weight + (y @ step) / (y @ s))
         return step.reshape(self._shape[::-1]).T
+
+    def _restrict(self, movable: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+        """Return H + r'' of the movable weights."""
+        H = self._H.copy() if len(movable) == len(self._H) else self._H[np.ix_(movable, movable)]
+        H[np.diag_indices(len(H))] += curvature[movable]
+        return H
+
+    def _factor(self, movable: np.ndarray, curvature: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function that solves linear systems with H + r'' of the movable weights."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        if not self.dense:
+            return lambda x: x / (self._H + curvature)
+        with one_thread():
+            factor = cho_factor(self._restrict(movable, curvature), overwrite_a=True, check_finite=False)
+        return lambda x: cho_solve(factor, x, check_finite=False)
+
+    def lowest_direction(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | None:
+        """Return the direction (d, r) of lowest curvature of H + r'' of the free weights; None if there are none."""
+        from scipy.linalg import eigh
+
+        _, free, curvature = (array.T.ravel() for array in on_kinks(self._penalty, Q, at.smooth))
+        movable, direction = np.flatnonzero(free), np.zeros(free.shape)
+        if not (self.dense and len(movable)):
+            return None
+        with one_thread():
+            H = self._restrict(movable, curvature)
+            direction[movable] = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)[1][:, 0]
+        return direction.reshape(self._shape[::-1]).T
 
     def sweep(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         """Return the step P (d, r) to the minimum of the model and a `ScaledPenalty`, by coordinate descent."""
@@ -144,7 +203,8 @@ def _search_line(
 ) -> tuple[np.ndarray, RiskAtPoint] | None:
     """Return weights Q + t P and the risk there, for the first t of 1, 1/2, 1/4, ... that is accepted; None if none is.
 
-    A step is accepted if the risk falls by a fraction of the predicted decrease, or the gradient norm falls by half.
+    A step is accepted if the risk falls by a fraction of the predicted decrease, or the gradient norm falls by half. If
+    rounding errors hide the change of the risk, the gradient norm must fall.
     """
     if P is None or not np.isfinite(P).all():
         return None
@@ -152,8 +212,9 @@ def _search_line(
     slope = float(np.sum(at.smooth * P)) + penalty_total(penalty, Q + P) - penalty_total(penalty, Q)
     while t >= shortest:
         there = risk_at(data, Q + t * P, "exact")
-        falls = slope < 0 and data.dim * (there.train_loss - at.train_loss) <= SUFFICIENT_DECREASE * t * slope
-        if falls or there.gradient_norm <= GAIN * at.gradient_norm:
+        change, ratio = there.train_loss - at.train_loss, there.gradient_norm / at.gradient_norm
+        falls = slope < 0 and data.dim * change <= SUFFICIENT_DECREASE * t * slope
+        if falls or ratio <= GAIN or (ratio < 1 and abs(change) <= ROUNDING * abs(at.train_loss)):
             return Q + t * P, there
         t *= 0.5
     return None

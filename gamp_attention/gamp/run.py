@@ -234,7 +234,7 @@ def run_gamp(
     ladder = _require_ladder(data, survey, options)
 
     init = default_start(data) if init is None else init
-    direction = init.direction if isinstance(init, GampResult) else None
+    direction = init.direction if isinstance(init, GampResult | GampState) else None
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
     V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
     is_default = options.predictable and options.hold_after is None and tol > 0

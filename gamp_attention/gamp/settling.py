@@ -218,7 +218,8 @@ def is_fixed_point(
     are checked; None for all.
     """
     samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
-    lowest = float(np.linalg.eigvalsh(at.hessians if samples is None else at.hessians[samples]).min())
+    hessians = at.hessians if samples is None else at.hessians[samples]
+    lowest = float((hessians if hessians.shape[1] == 1 else np.linalg.eigvalsh(hessians)).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
     out = denoise_at(data, at, V, samples=samples, hold=True)

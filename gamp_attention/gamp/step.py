@@ -118,12 +118,14 @@ class GampState(DisplayMixin):
     V : (L, r, r) variances of the fields. For mixtures, V, V_hat and W have a matrix for each of the S sources.
     D : (n, L, r) Onsager memory.
     z : (n, L, r) minimisers of the last proximal step, from which the next proximal step starts; None before the first.
+    direction : (d, r) direction of low curvature of the risk, near which its lowest curvature is searched for; or None.
     """
 
     Q: np.ndarray
     V: np.ndarray
     D: np.ndarray
     z: np.ndarray | None = None
+    direction: np.ndarray | None = None
 
     def fetched(self) -> "GampState":
         """Return the state with D and z copied from workers, if they are there, to this process."""
