@@ -33,19 +33,20 @@ def data_hessian(
     free : indices of the free weights in each of the r columns of Q.
     """
     r = len(free)
-    D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
-    coupled = [(a, b) for a in range(r) for b in range(a, r) if D[:, :, a, :, b].any()]
-    one_field = hessians.shape[1] == 1 and float(hessians.min()) >= 0
     edges = np.cumsum([0, *map(len, free)])
     H = np.zeros((edges[-1], edges[-1]))
+    if hessians.shape[1] == 1 and float(hessians.min()) >= 0:
+        with one_thread():
+            for rows, x in blocks:  # the product of a matrix with its transpose takes half the time
+                flat = x.reshape(-1, x.shape[2])
+                rooted = np.sqrt(hessians[rows, 0]) * (flat if len(H) == flat.shape[1] else flat[:, free[0]])
+                H += rooted.T @ rooted
+        return H
+    D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
+    coupled = [(a, b) for a in range(r) for b in range(a, r) if D[:, :, a, :, b].any()]
     for rows, x in blocks:
         flat = x.reshape(-1, x.shape[2])
         columns = [flat if len(part) == flat.shape[1] else flat[:, part] for part in free]
-        if one_field:  # the product of a matrix with its transpose takes half the time
-            rooted = np.sqrt(hessians[rows, 0]) * columns[0]
-            with one_thread():
-                H += rooted.T @ rooted
-            continue
         for a, b in coupled:
             d, second = D[rows, :, a, :, b], columns[b].reshape(*x.shape[:2], -1)
             weighted = (d * second if x.shape[1] == 1 else d @ second).reshape(len(flat), -1)

@@ -28,6 +28,7 @@ from gamp_attention._core.compiled import (
     prefetch,
     sample_kernel,
 )
+from gamp_attention._core.numerics import one_thread
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import (
@@ -88,6 +89,10 @@ class TokenMatrix(NamedTuple):
     def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
         """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
         (_, L, d), r = self.tokens.shape, P.shape[1]
+        if L == 1 and isinstance(self.tokens, np.ndarray) and self.tokens.dtype == float and not self.positions.any():
+            with one_thread():
+                rows = self.tokens[:, 0]
+                return rows.T @ np.einsum("nab,nb->na", hessians, rows @ P) / d
         columns = np.ascontiguousarray(P.T) / np.sqrt(d)
         shift = (self.positions @ columns.T).ravel()
         over_rows, over_samples = np.zeros((r, d)), np.zeros((L, r))

@@ -23,6 +23,7 @@ from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_pena
 
 LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
 ROUNDING = 1e-12  # root mean square of a centred column, relative to its mean, below which the column is constant
+MAX_UNIT = 1e100  # size of numbers above which, or below the inverse of which, rows are divided by it
 WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest: the curvature along a column
 TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes, along which the risk is flat
 
@@ -60,8 +61,10 @@ class LinearRows(InferenceMixin, BaseEstimator):
         columns[:, d:] = 1.0
         centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
         np.subtract(X, offset, out=centred)
-        size = max(float(X.max()), -float(X.min())) or 1.0
-        centred /= size  # squares are within the range of doubles
+        size = max(float(X.max()), -float(X.min()))
+        size = 1.0 if 1 / MAX_UNIT < size < MAX_UNIT or size == 0 else size
+        if size != 1:
+            centred /= size  # squares are within the range of doubles
         relative = np.sqrt(_mean_squares(centred, weights))
         constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
         empty = constant | (relative == 0)
