@@ -49,6 +49,7 @@ STRIP = 8  # cache lines of a row between two prefetches
 EARLY = 2  # lines of a strip that are prefetched while fields are computed; the others, while rows are added up
 MAX_BLOCKS = 32  # maximum number of blocks of samples, because the sums of each block cost memory traffic
 MAX_SUMS = 0.025  # maximum size of the sums of all blocks, as a fraction of the size of the tokens
+CACHE = 2e7  # size in bytes of tokens that fit into the cache, so that a second product with them takes little time
 PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because single precision is copied into doubles
 
 
@@ -63,6 +64,11 @@ class TokenMatrix(NamedTuple):
 
     tokens: Tokens
     positions: np.ndarray
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether samples have one token, and all tokens are in memory and fit into the cache of a processor."""
+        return self.tokens.shape[1] == 1 and isinstance(self.tokens, np.ndarray) and self.tokens.nbytes <= CACHE
 
     def fields(self, Q: np.ndarray) -> np.ndarray:
         """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
@@ -89,7 +95,7 @@ class TokenMatrix(NamedTuple):
     def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
         """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
         (_, L, d), r = self.tokens.shape, P.shape[1]
-        if L == 1 and isinstance(self.tokens, np.ndarray) and self.tokens.dtype == float and not self.positions.any():
+        if self.is_small and self.tokens.dtype == float and not self.positions.any():
             with one_thread():
                 rows = self.tokens[:, 0]
                 return rows.T @ np.einsum("nab,nb->na", hessians, rows @ P) / d

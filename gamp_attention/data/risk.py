@@ -105,11 +105,11 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
 
-    For samples with few fields in one token, two products with the tokens and the derivatives of the losses, Hessians
-    included, take less time than this pass.
+    For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
+    Hessians included, take less time than this pass.
     """
     terms, known = data.terms(risk), None
-    if data.n_tokens == 1 and data.rank <= FEW_FIELDS and data.rows_here and isinstance(data.tokens, np.ndarray):
+    if data.matrix.is_small and data.rank <= FEW_FIELDS and data.rows_here:
         z = data.matrix.fields(Q)
         known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
         sums = RiskSums(float(np.sum(losses + terms.constant)), data.matrix.back_project(slopes), lambda: z)

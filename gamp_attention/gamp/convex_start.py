@@ -18,6 +18,7 @@ in the L-BFGS method (Nocedal, 1980).
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.base import penalty_prox
+from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.penalties.matrix import on_kinks, penalty_total
 from gamp_attention.penalties.standard import ScaledPenalty
 
-MAX_WEIGHTS = 600  # maximum d r for which Newton steps take less time than message passing
-MAX_WEIGHTS_SQUARED = 1200  # the same for the squared loss, for which one Hessian is enough
+MAX_DENSE = 3000  # maximum d r for which a Hessian is computed
+MAX_KINKS = 1000  # maximum d r for penalties with kinks, for which every step needs a Hessian
 MAX_STEPS = 200  # default maximum number of Newton steps
 MIN_USE = 0.25  # minimum number of steps with a Hessian, in units of the number of steps that take its time
 GAIN = 0.5  # ratio of the gradient norms after and before a step, at or below which the step is accepted in any case
@@ -44,6 +46,8 @@ ROUNDING = 1e-14  # relative change of the risk that counts as a rounding error:
 SUFFICIENT_DECREASE = 1e-4  # decrease of the risk that a step must reach, in units of the predicted decrease
 SHORTEST = 1e-4  # fraction of a step below which the line search fails
 USEFUL = 1e-2  # ratio of the gradient norms after and before Newton's method, above which it has failed
+TYPICAL = 30  # typical number of steps without a Hessian
+MEMORY = 30  # number of previous steps that update a Hessian
 MAX_SWEEPS = 2000  # maximum number of sweeps of a coordinate descent
 SWEEP_TOL = 1e-14  # decrease of the model at one weight, relative to the largest so far, that ends the descent
 MIN_CURVATURE = 1e-3  # curvature of the model for weights that affect no field, in units of the penalty's strength
@@ -52,13 +56,14 @@ PRODUCT = 0.15e-9  # seconds of a multiplication and addition of a product with 
 DENSE = 0.05e-9  # seconds of a multiplication and addition of a product of matrices
 COPY = 1e-9  # seconds of the scaling of an entry of the tokens
 CALL = 50e-9  # seconds of the derivatives of the loss of a sample
+STEP = 3e-4  # seconds of a step in addition
 
 
 def can_start(data: Dataset) -> bool:
     """Return whether `newton_start` accepts the data, and takes less time than message passing usually does."""
-    limit = MAX_WEIGHTS_SQUARED if isinstance(data.student, SquaredLoss) else MAX_WEIGHTS
-    has_kernel = data.penalty.smooth or isinstance(data.penalty, ScaledPenalty)
-    return is_convex(data) and has_kernel and data.rows_here and data.dim * data.rank <= limit
+    smooth, size = data.penalty.smooth, data.dim * data.rank
+    accepted = smooth or (isinstance(data.penalty, ScaledPenalty) and size <= MAX_KINKS)
+    return is_convex(data) and accepted and not has_spheres(data.penalty) and data.rows_here
 
 
 @ignore_float_errors
@@ -71,8 +76,9 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
     Q = np.zeros((data.dim, data.rank))
     at = risk_at(data, Q, "exact")
     smooth, quadratic, n_cheap = data.penalty.smooth, isinstance(data.student, SquaredLoss), _steps_per_hessian(data)
+    # the Hessian of the squared loss is the same at all weights, so that one step is enough
     begin, since, model, identified = at.gradient_norm, 0, None, smooth
-    first, n_steps, dense = begin, 0, quadratic or not smooth
+    first, n_steps, dense = begin, 0, not smooth or (quadratic and n_cheap < TYPICAL)
     while at.gradient_norm > tol and n_steps < max_steps:
         if model is None:
             model, begin, since = _Model(data, at, dense), at.gradient_norm, 0
@@ -82,7 +88,7 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
             end = _search_line(data, at, Q, model.sweep(at, Q), SHORTEST)
         n_steps, since, identified = n_steps + 1, since + 1, True
         if end is None:
-            if since == 1 and dense:
+            if (since == 1 and dense) or n_cheap == inf:
                 break
             model, dense = None, True
             continue
@@ -97,17 +103,21 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
     V = susceptibility(data, at, Q, quick=True)
     if not np.isfinite(V).all():
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
-    # the Hessian of the squared loss is the same at all weights
     direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
     return GampState(Q, V, weighted(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
 
 
-def _steps_per_hessian(data: Dataset) -> int:
-    """Return the number of gradients that take the time of a Hessian and its factor, from the numbers of operations."""
+def _steps_per_hessian(data: Dataset) -> float:
+    """Return the number of steps without a Hessian that take its time, from the numbers of operations.
+
+    It is infinite if the Hessian has too many entries.
+    """
     n, d, r = data.n_samples, data.dim, data.rank
+    if d * r > MAX_DENSE:
+        return inf
     products = 0.5 if r == 1 else r * (r + 1) / 2
     hessian = n * d * (COPY + products * d * DENSE) + DENSE * (d * r) ** 3 / 3
-    return int(hessian / (n * (CALL + 2 * d * r * PRODUCT)))
+    return hessian / (STEP + n * (CALL + 2 * d * r * PRODUCT))
 
 
 class _Model:
@@ -134,7 +144,7 @@ class _Model:
         """Correct the later solutions of a smooth problem by the change (d, r) of the gradient along a step."""
         s, y = step.T.ravel(), change.T.ravel()
         if y @ s > 0:
-            self._pairs.append((s, y))
+            self._pairs = [*self._pairs[1 - MEMORY :], (s, y)]
 
     def solve(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | None:
         """Return the step P (d, r) to the minimum of the model over the weights that are not at kinks.
