@@ -43,17 +43,22 @@ def restarted_lanczos(
         return error.eigenvalues, error.eigenvectors
 
 
-def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
+def lowest_eigenpair(
+    product: Product, start: np.ndarray, scale: float, *, sign_known: bool = False
+) -> tuple[float, np.ndarray]:
     """Return the lowest eigenvalue and its eigenvector (n,), accurately enough to know the sign of the eigenvalue.
 
     `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue. Eigenvalues below
-    `CLEAR * scale` are computed more accurately.
+    `CLEAR * scale` are computed more accurately. If the sign is known, the result is an upper bound of the eigenvalue
+    from `MIN_PRODUCTS` products.
     """
     n = len(start)
     if n <= SMALL:
         values, vectors = all_eigenpairs(product, n)
         return float(values[0]), vectors[:, 0]
-    value, start, accurate = _lanczos(product, start, scale)
+    value, start, accurate = _lanczos(product, start, scale, MIN_PRODUCTS if sign_known else MAX_VECTORS)
+    if sign_known:
+        return value, start
     tol, shift = ROUGH, SHIFT * scale
     while not accurate:
         values, vectors = restarted_lanczos(_shifted(product, shift), 1, "SA", start, tol, MAX_RESTARTS)
@@ -70,7 +75,7 @@ def _shifted(product: Product, shift: float) -> Product:
     return lambda x: product(x) + shift * x
 
 
-def _lanczos(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray, bool]:
+def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:
     """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
 
     All vectors are kept and orthogonalised, so no product is lost to a restart.
@@ -89,7 +94,7 @@ def _lanczos(product: Product, start: np.ndarray, scale: float) -> tuple[float, 
         tol = ROUGH if abs(value) > CLEAR * scale else FINE
         accurate = k >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
         exhausted = size <= np.finfo(float).eps * np.abs(values).max()  # the Krylov space is invariant
-        if accurate or exhausted or k == min(MAX_VECTORS, len(start)):
+        if accurate or exhausted or k == min(max_vectors, len(start)):
             return value, vectors_so_far.T @ weights, accurate or exhausted
         off_diagonal.append(size)
         basis.append(image / size)

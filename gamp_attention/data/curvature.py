@@ -34,7 +34,8 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     """Return the lowest curvature at a critical point Q (d, r), at which the risk is `at`.
 
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. If
-    the risk is convex, so that no sign is to be determined, and `nearby` is an eigenvector, it is the result. If
+    the risk is convex, so that no sign is to be determined, `nearby` is the result if it is an eigenvector, and the
+    eigenvalue of more than `DENSE` weights is an upper bound, from few products. If
     the risk is invariant under common rotations of the columns, the directions of the rotations count as zero
     curvature. The norm of spherical columns is not varied.
     """
@@ -63,7 +64,8 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     elif data.n_tokens == 1 and len(movable) <= DENSE and not has_spheres(data.penalty):
         value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
     else:
-        value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
+        start, sign_known = _initial_vector(movable, nearby), is_convex(data)
+        value, vector = lowest_eigenpair(product, start, strength, sign_known=sign_known)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
