@@ -65,10 +65,16 @@ class TokenMatrix(NamedTuple):
     tokens: Tokens
     positions: np.ndarray
 
-    @property
-    def is_small(self) -> bool:
-        """Return whether samples have one token, and all tokens are in memory and fit into the cache of a processor."""
-        return self.tokens.shape[1] == 1 and isinstance(self.tokens, np.ndarray) and self.tokens.nbytes <= CACHE
+    def small_rows(self) -> np.ndarray | None:
+        """Return the tokens as rows (n, d) for products by BLAS, or None if other products are faster or necessary.
+
+        BLAS reads the tokens once for each product, which is faster only if they fit into the cache. Samples must have
+        one token without a position, in double precision.
+        """
+        tokens = self.tokens
+        if not isinstance(tokens, np.ndarray) or tokens.shape[1] > 1 or tokens.dtype != float or tokens.nbytes > CACHE:
+            return None
+        return None if self.positions.any() else tokens[:, 0]
 
     def fields(self, Q: np.ndarray) -> np.ndarray:
         """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
@@ -95,9 +101,9 @@ class TokenMatrix(NamedTuple):
     def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
         """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
         (_, L, d), r = self.tokens.shape, P.shape[1]
-        if self.is_small and self.tokens.dtype == float and not self.positions.any():
+        rows = self.small_rows()
+        if rows is not None:
             with one_thread():
-                rows = self.tokens[:, 0]
                 return rows.T @ np.einsum("nab,nb->na", hessians, rows @ P) / d
         columns = np.ascontiguousarray(P.T) / np.sqrt(d)
         shift = (self.positions @ columns.T).ravel()

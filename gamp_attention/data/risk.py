@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
+from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -108,11 +108,13 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
     Hessians included, take less time than this pass.
     """
-    terms, known = data.terms(risk), None
-    if data.matrix.is_small and data.rank <= FEW_FIELDS and data.rows_here:
-        z = data.matrix.fields(Q)
-        known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
-        sums = RiskSums(float(np.sum(losses + terms.constant)), data.matrix.back_project(slopes), lambda: z)
+    terms, known, root = data.terms(risk), None, np.sqrt(data.dim)
+    rows = data.matrix.small_rows() if data.rank <= FEW_FIELDS and data.rows_here else None
+    if rows is not None:
+        with one_thread():
+            z = (rows @ (Q / root))[:, None]
+            known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
+            sums = RiskSums(float(np.sum(losses + terms.constant)), rows.T @ slopes[:, 0] / root, lambda: z)
     else:
         sums = data.sum_risk(risk, Q)
     grad, value = least_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)

@@ -95,8 +95,8 @@ class GampResult(Ended):
     is_minimum : whether the run converged and no eigenvalue of ∇²R at Q is negative; False for a saddle.
     lowest_eigenvalue : lowest eigenvalue of ∇²R at Q, with the R of `gamp_attention.gradient`, over all entries of Q
         that are not at a kink of the penalty; NaN if the run did not converge. If the risk is invariant under common
-        rotations of the columns of Q, it is at most 0. For a convex loss, whose critical points are minima, and more than
-        256 weights, it is an upper bound from 20 products with the Hessian.
+        rotations of the columns of Q, it is at most 0. For a convex loss, whose critical points are minima, and more
+        than 256 weights, it is an upper bound from 20 products with the Hessian.
     direction : (d, r) eigenvector of this eigenvalue, of norm 1; None if the run did not converge.
     n_escapes : number of saddles that the run has left.
     n_off_global : number of searched samples whose proximal minimum is not the global minimum.
