@@ -112,3 +112,33 @@ def test_two_tokens_match_the_minimum_on_a_dense_grid(V):
         value = 0.25 * ((0.5 * S - T[i]) * S).sum(axis=(-1, -2)) + 0.5 * ((z - omega[i, :, 0]) ** 2).sum(axis=-1) / V
         assert out.moreau[i] <= value.min() + 1e-12
         assert out.moreau[i] >= value.min() - 20 * (grid[1] - grid[0]) ** 2 * (1 + 1 / V)
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic", "phase retrieval"])
+@pytest.mark.parametrize("V", [0.05, 1.0, 30.0])
+def test_a_single_field_matches_the_minimum_on_a_dense_grid(name, V):
+    """The minimum, its derivatives, and the values of the objective and of the loss."""
+    losses = {"squared": ga.SquaredLoss(), "logistic": ga.LogisticLoss(), "phase retrieval": ga.PhaseRetrievalLoss()}
+    rng, n = np.random.default_rng(3), 40
+    p = np.where(rng.random((n, 1)) < 0.5, -1.0, 1.0) if name == "logistic" else rng.random((n, 1)) * 3
+    loss = ga.LabelledDataset(rng.standard_normal((n, 4)), p, losses[name]).loss
+    omega, blocks = rng.standard_normal((n, 1, 1)) * 2, np.full((1, 1, 1), V)
+
+    def value(z):
+        if name == "squared":
+            return 0.5 * (z - p) ** 2
+        return np.logaddexp(0, -p * z) if name == "logistic" else 0.25 * (z**2 - p) ** 2
+
+    grid = np.linspace(-8, 8, 160_001)[None]
+    objective = 0.5 * (grid - omega[:, 0]) ** 2 / V + value(grid)
+    out, step = ga.denoise(loss, p, omega, blocks, jacobian=True), 1e-4
+    assert out.solved.all()
+    assert np.allclose(out.moreau, objective.min(axis=1), rtol=0, atol=1e-6)
+    assert np.allclose(out.z[:, 0, 0], grid[0, objective.argmin(axis=1)], atol=2e-4)
+    assert np.allclose(out.g, (out.z - omega) / V)
+    assert np.allclose(out.loss, value(out.z[:, 0])[:, 0])
+    near = [ga.denoise(loss, p, omega + s * step, blocks, out.z, hold=True) for s in (1, -1)]
+    slope = (near[0].z - near[1].z)[:, 0, 0] / (2 * step)
+    assert np.allclose(out.jacobian[:, 0, 0], slope, atol=1e-5)
+    assert np.allclose(out.response[:, 0, 0, 0], (1 - slope) / V, atol=1e-5 / V)
+    assert (np.isinf(out.gap) | (name == "phase retrieval")).all()
