@@ -37,7 +37,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "data": (
         "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
-        "sample", "spectral_directions", "train_loss",
+        "sample", "sampled_test_error", "spectral_directions", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention", "GampClassifier", "GampRegressor"),
