@@ -49,8 +49,6 @@ def fix_columns(
 ) -> SequenceModel | Dataset:
     """Hold columns of Q fixed at given values and return the problem of the other columns, in their order.
 
-    Eq. :eq:`fixed-columns`.
-
     Parameters
     ----------
     problem : a model of `sequence_model` or `attention_model(values=...)`, or samples with the loss of such a model.
@@ -135,7 +133,7 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     )  # fmt: skip
 
 
-def _fix_in_data(data: LabelledDataset, fixed: list[int], values: np.ndarray, convex: bool | None) -> LabelledDataset:
+def _fix_in_data(data: LabelledDataset, fixed: list[int], values: np.ndarray, convex: bool | None) -> Dataset:
     """Return samples with the loss of the free columns, for values (d, f) of the fixed columns."""
     if len(values) != data.dim:
         raise check.fail(f"columns[{fixed[0]}]", len(values), f"an array of d = {data.dim} numbers")

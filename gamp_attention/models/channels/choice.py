@@ -17,8 +17,8 @@ def channel_of(model: Model) -> Channel:
     Raises
     ------
     TypeError : if the argument is not a Model.
-    ValueError : if tokens have classes; columns are fixed; labels are user-defined; or attention matrices have no noise and do not
-        determine the fields up to a rotation of at most two columns.
+    ValueError : if tokens have classes; columns are fixed; labels are user-defined; or attention matrices have no noise
+        and do not determine the fields up to a rotation of at most two columns.
     """
     require_model(model)
     L, t = model.n_tokens, model.teacher_rank
