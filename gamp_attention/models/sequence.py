@@ -110,11 +110,13 @@ class SequenceModel(GLMModel):
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
+    fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
     head: Any = field(default=None, kw_only=True, repr=False)
+    fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -151,9 +153,16 @@ class SequenceModel(GLMModel):
         return _are_equal(evaluate(self.teacher(u, noise), z), changed)
 
     def predict(self, z: ArrayLike) -> np.ndarray:
-        """Return the student's predictions (N, ...) for fields z (N, L, r)."""
+        """Return the student's predictions (N, ...) for fields z (N, L, r).
+
+        Raises
+        ------
+        ValueError : if columns are fixed: the model without fixed columns predicts from the fields of all columns.
+        """
+        if self.prediction is None:
+            needs = "none for predictions: call predict of the model without fixed columns, with fields of all columns"
+            raise check.fail("fixed_columns", list(self.fixed_columns), needs)
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
-        assert self.prediction is not None
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
         return rows.reshape(len(fields), *self.target_shape)
@@ -257,7 +266,7 @@ def sequence_model(
     prediction = _trace_student(student, (L, r), labels.target_shape)
     value = _trace_loss(loss, prediction, labels.target_shape)
     spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
-    spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
+    spec = complete_spec(spec, probe_targets(labels, L, t), "loss" if loss is not None else "student")
     return SequenceModel(
         labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction, intercept=intercept
     )
@@ -405,14 +414,20 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= SYMMETRY_ERROR * (1 + np.abs(a).max()))
 
 
-def _complete_spec(spec: SequenceSpec, labels: SequenceLabels, name: str, t: int) -> SequenceSpec:
-    """Return the content of a loss with its symmetries and bounds, after checks at random targets and fields.
+def probe_targets(labels: SequenceLabels, n_tokens: int, teacher_rank: int) -> np.ndarray:
+    """Return the targets (N, P) of random fields, at which `complete_spec` checks a loss."""
+    rng = np.random.default_rng(7)
+    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
+    return labels(u, rng.standard_normal((N_SYMMETRY, labels.count)))
+
+
+def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
+    """Return the content of a loss with its symmetries and bounds, after checks at targets y (N, P) and random fields.
 
     `name` is the function that messages refer to.
     """
-    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(7)
-    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
-    y, z = labels(u, noise), rng.standard_normal((N_SYMMETRY, L, r))
+    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(6)
+    z = rng.standard_normal((N_SYMMETRY, L, r))
     values, rotation = spec.evaluate(y, z), np.linalg.qr(rng.standard_normal((r, r)))[0]
     for size in FAR:
         far = spec.evaluate(y, size * z)
