@@ -291,7 +291,8 @@ def sequence_model(
                 raise check.fail(
                     name, value, "None unless `classes` are given; `tau` are means of the student's tokens"
                 )
-        coordinates, numbers = isotropic_law(L, t, sigma, tau), [None]
+        numbers: list[int | None] = [None]
+        coordinates = isotropic_law(L, t, sigma, tau)
     else:
         law, coordinates, class_means = _classes_law(classes, means, spikes, sigma, tau, t)
         numbers = list(range(len(law.probability)))
@@ -303,7 +304,8 @@ def sequence_model(
     prediction = _trace_student(student, (L, r), shape)
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, floor, -np.inf, convex, False, False)
     spec = _complete_spec(spec, of_class, "loss" if loss is not None else "student", t)
-    student_loss, options = sequence_loss(spec), {"prediction": prediction, "intercept": intercept}
+    student_loss = sequence_loss(spec)
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
     return SequenceMixture(
