@@ -204,7 +204,7 @@ class GampRegressor(RegressorMixin, LinearRows):
     result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
         part of a pickled estimator; predictions still work after `del model.data_`.
-    n_features_in_, n_iter_ : d, and the number of iterations of message passing.
+    n_features_in_, n_iter_ : d, and the number of Newton steps plus iterations of message passing.
 
     Examples
     --------
@@ -289,7 +289,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
     result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
         part of a pickled estimator; predictions still work after `del model.data_`.
-    n_features_in_, n_iter_ : d, and the number of iterations of message passing.
+    n_features_in_, n_iter_ : d, and the number of Newton steps plus iterations of message passing.
 
     Examples
     --------
