@@ -179,9 +179,10 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
         raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
     n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
     wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
-    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
+    wanted["state.direction"] = wanted["state.Q"]
+    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z, state.direction)
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
-        if array is None and name in ("state.z", "V_hat"):
+        if array is None and name in ("state.z", "state.direction", "V_hat"):
             continue
         remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # rows on workers, or a tensor
         remote = remote and not hasattr(array, "detach")
