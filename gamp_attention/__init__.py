@@ -36,8 +36,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
-        "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
-        "sample", "spectral_directions", "train_loss",
+        "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections",
+        "gradient", "hessian_spectrum", "law_of", "sample", "spectral_directions", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention", "GampClassifier", "GampRegressor"),
@@ -65,8 +65,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
-        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap", "PopulationMinimum",
+        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch", "limiting_spectrum",
         "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip

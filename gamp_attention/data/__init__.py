@@ -5,9 +5,10 @@ from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.law import law_of
 from gamp_attention.data.risk import gradient, train_loss
 from gamp_attention.data.sampling import sample
+from gamp_attention.data.spectrum import HessianSpectrum, hessian_spectrum
 from gamp_attention.data.starts import SpectralDirections, spectral_directions
 
 __all__ = [
-    "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
-    "sample", "spectral_directions", "train_loss",
+    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "gradient",
+    "hessian_spectrum", "law_of", "sample", "spectral_directions", "train_loss",
 ]  # fmt: skip

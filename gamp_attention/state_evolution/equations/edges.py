@@ -180,13 +180,13 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
     values, near = np.full(len(x), np.nan), None
     for k, position in enumerate(x):
         near = None if near is None else _newton(ensemble, complex(position, width), near.V)
-        near = _lowered(ensemble, position, width) if near is None else near
+        near = solve_near_axis(ensemble, position, width) if near is None else near
         values[k] = np.nan if near is None else near.density
     return values
 
 
-def _lowered(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
-    """Return the solution at x + i `width`, from solutions at larger distances from the real axis."""
+def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
+    """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
     here = None
     for height in _heights(ensemble, x, width):
         V = _far_solution(ensemble, complex(x, height)) if here is None else here.V

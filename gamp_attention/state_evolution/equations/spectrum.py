@@ -20,7 +20,7 @@ Q, their response C_Q, and q̂_l = −α E[(R (a + U g))_l g_lᵀ],
     E[v Q] ← E[γ_l C b Qᵀ] + E[γ_l C (Σ_k γ_k q̂_k) C_Q],   U_l ← E[γ_l C (Σ_k γ_k θ̂_{Q,k}) C_Q].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -99,9 +99,7 @@ class Ensemble:
 
     def negated(self) -> "Ensemble":
         """Return the ensemble of the negative matrices, whose lowest eigenvalues are minus the highest."""
-        return Ensemble(
-            self.law, self.alpha, -self.h, self.y, -np.asarray(self.ridge), self.weight, self.groups, self.student
-        )
+        return replace(self, h=-self.h, ridge=-np.asarray(self.ridge))
 
 
 class Resolvent:
