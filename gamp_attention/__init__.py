@@ -65,9 +65,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap", "PopulationMinimum",
-        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch", "limiting_spectrum",
-        "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
+        "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
+        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_state_evolution",
+        "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)

@@ -270,4 +270,4 @@ def _projections(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the norms (j,) of the projections of vectors (j, d, r) on the span of columns (d, c)."""
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     span = left[:, sizes > 1e-12 * sizes.max(initial=0.0)]
-    return np.linalg.norm((np.swapaxes(vectors, 1, 2) @ span).reshape(len(vectors), -1), axis=1)
+    return np.asarray(np.linalg.norm(np.swapaxes(vectors, 1, 2) @ span, axis=(1, 2)))

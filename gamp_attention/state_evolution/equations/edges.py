@@ -4,9 +4,9 @@
    V grow together up to the edge, where x turns back. At a given x there is no solution beyond the edge, but at a given
    size of V there is. Therefore the size of V is the parameter, and plain Newton steps pass the edge. The upper edge is
    the lower edge of the negative matrices.
-2. Eigenvalues outside. At each size, a linear map gives the new overlaps of a direction after a step of message passing.
-   x is an eigenvalue if this map has the eigenvalue 1, and the second moments of this eigenvector give its projections
-   (`eigenvalues_below`).
+2. Eigenvalues outside. At each size, a linear map gives the new overlaps of a direction after a step of message
+   passing. x is an eigenvalue if this map has the eigenvalue 1, and the second moments of this eigenvector give its
+   projections (`eigenvalues_below`).
 3. Density. At x + iη, η > 0, there is one solution with positive imaginary part. Newton steps start from the solution
    nearby, and from the solution at larger η if they fail (`densities`).
 """
@@ -71,7 +71,7 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
 
     ValueError if the spectrum is zero or not finite.
     """
-    (S, c, _), law = ensemble.shape, ensemble.law
+    c, law = ensemble.shape[1], ensemble.law
     # an upper bound of ‖X̃‖²; positions increase it but do not change the bulk
     L = ensemble.h.shape[1]
     scale = float(np.abs(ensemble.h).max() * L * c * law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
@@ -173,7 +173,7 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
 
 
 def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
-    """Return the density of the spectrum at increasing x (k,), with the resolution `width`; NaN if no solution is found.
+    """Return the density of the spectrum at increasing x (k,), with the resolution `width`; NaN if not found.
 
     The density is convolved with the Cauchy distribution of scale `width`.
     """

@@ -246,8 +246,8 @@ def _draw_fields(
 ) -> tuple[np.ndarray, np.ndarray, RiskTerms, Denoised]:
     """Return teacher fields y, student fields without mean, the risk of the samples, and the proximal minimiser.
 
-    With one step of replica symmetry breaking, the fields of a minimum are the outer field plus an inner field, which is
-    drawn from `N_INNER` candidates with probabilities proportional to exp(−y M) of the Moreau envelope M.
+    With one step of replica symmetry breaking, the fields of a minimum are the outer field plus an inner field, which
+    is drawn from `N_INNER` candidates with probabilities proportional to exp(−y M) of the Moreau envelope M.
     """
     if not isinstance(fixed_point, BrokenStateEvolutionResult):
         channel = Channel(model, overlaps)
@@ -287,7 +287,7 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:
     """Return the edges, the variances at x = 0, and the eigenvalues outside with their projections."""
-    law, (S, r, t) = ensemble.law, ensemble.shape
+    law, S, t = ensemble.law, ensemble.shape[0], ensemble.shape[2]
     n_teacher = t - ensemble.n_student
     parts = {"positions": slice(0, S), "teacher": slice(S, S + n_teacher), "weights": slice(S + n_teacher, S + t)}
     edges, rows = [], []
@@ -302,7 +302,8 @@ def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> di
     rows = _without_rotations(sorted(rows), n_rotations)
     table = np.array(rows).reshape(len(rows), 1 + len(parts))
     found = dict(zip(("eigenvalues", *parts), table.T, strict=True))
-    V = solve_near_axis(ensemble, 0.0, NEAR_AXIS * (edges[1] - edges[0])).V.real
+    near = solve_near_axis(ensemble, 0.0, NEAR_AXIS * (edges[1] - edges[0]))
+    V = np.full(ensemble.law.gamma.shape[1:] + ensemble.h.shape[2:3] * 2, np.nan) if near is None else near.V.real
     return {"lower_edge": edges[0], "upper_edge": edges[1], "V": V, **found}
 
 
