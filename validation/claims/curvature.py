@@ -3,10 +3,11 @@
 Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
 minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
-(edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions, on
-the positional branch also with one step of replica symmetry breaking (not with --quick). The replicon eigenvalue of a
-minimum, γ²α E[∂g/∂ω ⊗ ∂g/∂ω]/(λ + …)² with the matrices of its samples, is 1 at a marginal minimum. The exponent s of
-the number of eigenvalues below x, ∝ x^s, is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
+(edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
+on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
+state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, of V²α E[R ⊗ R] with the matrices
+R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum. The exponent s of the number of eigenvalues below x, ∝ x^s,
+is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
 
 Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
 eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
@@ -21,16 +22,17 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.experiments.figures import figure
-from gamp_attention.state_evolution.equations.spectrum import Ensemble, Resolvent
+from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
-from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
 
 ALPHA = 1.5
-SEEDS = {500: 12, 1000: 8, 2000: 6, 4000: 3}  # instances by d
-X, WIDTH = np.linspace(-0.004, 0.1, 105), 1e-3  # points and resolution of densities
-EDGE = np.geomspace(2e-4, 2e-2, 40)  # points of the density near the lower edge
+SEEDS = {250: 12, 500: 8, 1000: 6, 2000: 3}  # instances by d
+X, WIDTH = np.linspace(-0.004, 0.1, 79), 1e-3  # points and resolution of densities
+EDGE = np.geomspace(2e-4, 2e-2, 30)  # points of the density near the lower edge
 EDGE_WIDTH = 2e-5  # resolution there
+N_POINTS = 2048  # points of averages of the theory
 N_LOWEST = 12  # number of lowest eigenvalues
 BRANCHES = ("semantic", "positional")
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
@@ -43,11 +45,9 @@ def run_cell(branch, d, seed):
     run = ga.run_gamp(data, branch, "asymptotic", max_iter=1000)
     spectrum = ga.hessian_spectrum(data, run.Q, "asymptotic", n_eigenvalues=N_LOWEST, n_probes=4, n_steps=200)
     at = risk_at(data, run.Q, "asymptotic")
-    h = at.hessians.reshape(-1, 2, 1, 2, 1)
-    law = data.model.coordinates
-    ensemble = Ensemble(law, ALPHA, h, np.zeros((len(h), 2, 1)), data.penalty.lam)
-    replicon = np.abs(np.linalg.eigvals(Resolvent(ensemble, 0.0, run.overlaps.V).squares)).max()
-    vectors = spectrum.vectors[..., 0]
+    V = float(run.overlaps.V.mean())
+    R = at.hessians @ np.linalg.inv(np.eye(2) + V * at.hessians)
+    replicon = np.linalg.eigvalsh(V**2 * ALPHA * np.mean(R**2, axis=0)).max() if np.isfinite(V) else np.nan
     outside = [
         [float(value), *(float(getattr(spectrum, name)[k]) for name in ("teacher", "weights", "positions"))]
         for k, value in enumerate(spectrum.eigenvalues)
@@ -56,9 +56,9 @@ def run_cell(branch, d, seed):
     return [
         {
             "branch": branch, "d": d, "seed": seed, "status": run.status.value, "gradient_norm": run.gradient_norm,
-            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7), "replicon": float(replicon),
-            "V": float(run.overlaps.V.mean()), "outside": outside, "n_vectors": len(vectors),
-            "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) // 2 else None,
+            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7), "replicon": round_number(float(replicon)),
+            "V": round_number(V), "outside": outside,
+            "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
         }
     ]  # fmt: skip
 
@@ -68,9 +68,10 @@ def predict(branch, response="stein", rsb=0):
     model = ga.paper_model(0.3)
     se = ga.solve_state_evolution(model, ALPHA, branch, response=response, rtol=1e-3, stability=False)
     if rsb:
-        se = ga.solve_state_evolution(model, ALPHA, se.overlaps, rsb=rsb, rtol=1e-2)
-    spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=4096)
-    near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=4096)
+        ground = load_result(ROOT / "results" / "positional_breaking.json")["ground"]
+        se = ga.solve_state_evolution(model, ALPHA, se.overlaps, rsb=rsb, parisi=ground[:1], rtol=1e-2)
+    spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=N_POINTS)
+    near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=N_POINTS)
     replicons = [float(se.replicon)] if not rsb else [float(value) for value in se.replicons]
     return spectrum.to_dict() | {"near": near.density, "status": se.status.value, "replicons": replicons}
 
@@ -101,7 +102,8 @@ def main():
 def summary(rows, branch, value, power=1.0):
     """Return means with errors at every d, and the limit with its error."""
     sizes = sorted({row["d"] for row in rows})
-    pairs = [mean_and_error([value(row) for row in rows if (row["branch"], row["d"]) == (branch, d)]) for d in sizes]
+    groups = [[value(row) for row in rows if (row["branch"], row["d"]) == (branch, d)] for d in sizes]
+    pairs = [mean_and_error([number for number in group if number is not None]) for group in groups]
     return pairs, extrapolate(sizes, *zip(*pairs, strict=True), power)
 
 
