@@ -177,6 +177,7 @@ def hessian_spectrum(
     n_eigenvalues = check.integer("n_eigenvalues", n_eigenvalues, low=1)
     n_probes, n_steps = check.integer("n_probes", n_probes, low=2), check.integer("n_steps", n_steps, low=2)
     check.require_memory("n_steps", min(n_steps, Q.size), Q.size)
+    check.require_memory("n_probes", n_probes, min(n_steps, Q.size))
     _require_hessian(data)
     rng = generator(seed, Stream.STARTS)
     at = risk_at(data, Q, risk)

@@ -6,8 +6,8 @@ minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lo
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
 on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
 state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, of V²α E[R ⊗ R] with the matrices
-R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum. The exponent s of the number of eigenvalues below x, ∝ x^s,
-is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
+R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum. The exponent s of the number of eigenvalues below x is
+Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
 
 Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
 eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
@@ -56,8 +56,8 @@ def run_cell(branch, d, seed):
     return [
         {
             "branch": branch, "d": d, "seed": seed, "status": run.status.value, "gradient_norm": run.gradient_norm,
-            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7), "replicon": round_number(float(replicon)),
-            "V": round_number(V), "outside": outside,
+            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7),
+            "replicon": round_number(float(replicon)), "V": round_number(V), "outside": outside,
             "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
         }
     ]  # fmt: skip
@@ -73,7 +73,9 @@ def predict(branch, response="stein", rsb=0):
     spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=N_POINTS)
     near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=N_POINTS)
     replicons = [float(se.replicon)] if not rsb else [float(value) for value in se.replicons]
-    return spectrum.to_dict() | {"near": near.density, "status": se.status.value, "replicons": replicons}
+    levels = se.levels[:, 0, 0, 0] if rsb else se.overlaps.q[:1, 0, 0]
+    solution = {"q": levels, "train_loss": se.train_loss, "status": se.status.value, "replicons": replicons}
+    return spectrum.to_dict() | {"near": near.density} | solution
 
 
 def main():

@@ -34,6 +34,7 @@ OUTSIDE = 1e-3  # smallest excess over 1 of an eigenvalue of the map of overlaps
 
 # Density
 LOWERED = 0.5  # ratio of successive distances η from the real axis
+NEAREST = 1e-7  # distance η in units of the largest eigenvalue, below which the next distance is the requested one
 DAMPED_STEPS = 100  # maximum number of damped iterations far from the real axis
 
 
@@ -201,7 +202,7 @@ def _heights(ensemble: Ensemble, x: float, width: float) -> Iterator[float]:
     L, c = ensemble.h.shape[1:3]
     scale = np.abs(ensemble.h).max() * ensemble.law.gamma.max() * L * c * (1 + np.sqrt(ensemble.alpha * L)) ** 2
     height = float(max(scale, abs(x), width))
-    while height > width:
+    while height > max(width, NEAREST * scale):
         yield height
         height *= LOWERED
     yield width

@@ -47,6 +47,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import FEW_JUMPS, St
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 ZERO = 0.02  # eigenvalue along a rotation, in units of the largest outside the bulk; zero up to the error of averages
+DEVIATION = 0.1  # relative deviation of V̂ from the fixed point above which α or the model is another
 N_INNER = 128  # number of fields of a cluster from which the field of a minimum is drawn
 MARGIN = 0.05  # distance of the default grid of the density from both edges, in units of the width of the bulk
 GRID = 128  # number of points of this grid
@@ -154,7 +155,8 @@ def limiting_spectrum(
     TypeError : if an argument has the wrong type.
     ValueError : if `alpha` or `width` is not positive; `x` is empty or does not increase; `n_points` is odd or too
         small; the penalty is not a ridge without spherical columns; the model has an intercept; or `fixed_point`
-        belongs to another model, has not converged, or has more than one step of replica symmetry breaking.
+        belongs to another model or α, has not converged, or has more than one step of replica symmetry breaking; or the
+        equations are not solved because `width` is too small or too large.
 
     Examples
     --------
@@ -184,6 +186,9 @@ def limiting_spectrum(
     if not isinstance(fixed_point, BrokenStateEvolutionResult):
         rule = first_rule("auto", model, (0,))
         hats = OverlapMap(model, alpha, rule, fixed_point.response).images(fixed_point.overlaps)[0].hats
+        size = np.abs(fixed_point.V_hat).max()
+        if not np.abs(hats.response(fixed_point.response) - fixed_point.V_hat).max() <= DEVIATION * size:
+            raise check.fail("alpha", alpha, "the sample complexity of the fixed point")
     ensembles = [_draw_ensemble(model, alpha, fixed_point, hats, n_points, rng) for _ in range(n_replicas)]
     rotations = model.rank * (model.rank - 1) // 2 if model.rotations else 0
     replicas = [_solve(ensemble, limit, rotations) for ensemble, limit in ensembles]
@@ -193,6 +198,8 @@ def limiting_spectrum(
     width = (high - low) / RESOLUTION if width is None else width
     for replica, (ensemble, _) in zip(replicas, ensembles, strict=True):
         replica["density"] = densities(ensemble, points, width)
+        if not np.isfinite(replica["density"]).all():
+            raise check.fail("width", width, "a value, larger or not as large, at which the equations are solved")
     numbers = _with_errors(replicas)
     return LimitingSpectrum(x=points, width=width, **numbers)
 
