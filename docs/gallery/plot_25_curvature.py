@@ -2,8 +2,8 @@
 Curvature at trained weights
 ============================
 
-How steep is the training loss around a minimum, and in which directions? This example computes the spectrum of the Hessian
-at the two minima of the paper's model, without forming the matrix, and compares it with the limit d → ∞.
+How steep is the training loss around a minimum, and in which directions? This example computes the spectrum of the
+Hessian at the two minima of the paper's model, without forming the matrix, and compares it with the limit d → ∞.
 :doc:`/curvature` explains the equations.
 """
 
@@ -23,12 +23,12 @@ for branch in branches:
     result = ga.run_gamp(data, branch)
     instances[branch] = ga.hessian_spectrum(data, result.Q)
     fixed_point = ga.solve_state_evolution(model, alpha, branch, rtol=1e-3, stability=False)
-    limits[branch] = ga.limiting_spectrum(model, alpha, fixed_point, n_points=1024, n_replicas=2)
+    limits[branch] = ga.limiting_spectrum(model, alpha, fixed_point, width=1.5e-3, n_points=1024)
     print(branch, instances[branch], limits[branch], sep="\n")
 
 # %%
-# The bulk of the spectrum is the same for almost all directions. A few eigenvalues lie above it: one along the positions,
-# and at the semantic minimum one along the teacher and the weights.
+# A few eigenvalues lie above the bulk: one along the positions, and at the semantic minimum one along the teacher and
+# the weights.
 for branch, limit in limits.items():
     for k, value in enumerate(limit.eigenvalues):
         parts = {name: getattr(limit, name)[k] for name in ("teacher", "weights", "positions")}
@@ -38,8 +38,7 @@ for branch, limit in limits.items():
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
 for ax, (branch, colour) in zip(axes, branches.items(), strict=True):
     limit, spectrum = limits[branch], instances[branch]
-    width = 3 * limit.width
-    density, error = spectrum.density(limit.x, width)
+    density, error = spectrum.density(limit.x, limit.width)
     ax.fill_between(limit.x, density - 2 * error, density + 2 * error, color=colour, alpha=0.3, label=f"d = {d}")
     ax.plot(limit.x, limit.density, color=colour, label="d → ∞")
     for value in limit.eigenvalues:

@@ -48,6 +48,7 @@ class HessianSpectrum(Result):
     ----------
     lowest, highest : (k,) lowest and highest eigenvalues, ascending. Zero eigenvalues along common rotations of the
         columns, which do not change the risk, are left out.
+    lowest_vectors, highest_vectors : (k, d, r) their eigenvectors, with norm 1.
     lowest_error, highest_error : (k,) norms of the residuals of the eigenvectors, upper bounds of the errors.
     eigenvalues : (j,) eigenvalues outside the bulk, ascending: at most k − 5 from each end.
     eigenvalues_error : (j,) upper bounds of their errors.
@@ -61,6 +62,8 @@ class HessianSpectrum(Result):
 
     lowest: np.ndarray
     highest: np.ndarray
+    lowest_vectors: np.ndarray
+    highest_vectors: np.ndarray
     lowest_error: np.ndarray
     highest_error: np.ndarray
     eigenvalues: np.ndarray
@@ -73,8 +76,8 @@ class HessianSpectrum(Result):
     node_weights: np.ndarray
 
     _columns: ClassVar[Columns] = {
-        "lowest": lambda s: format_with_error(float(s.lowest[0]), float(s.lowest_error[0]), 4),
-        "highest": lambda s: format_with_error(float(s.highest[-1]), float(s.highest_error[-1]), 4),
+        "lowest": lambda s: format_with_error(float(s.lowest[0]), float(s.lowest_error[0]), 6),
+        "highest": lambda s: format_with_error(float(s.highest[-1]), float(s.highest_error[-1]), 6),
         "eigenvalues outside": lambda s: ", ".join(f"{value:.4g}" for value in s.eigenvalues),
     }
 
@@ -206,6 +209,8 @@ def hessian_spectrum(
     return HessianSpectrum(
         lowest=lowest,
         highest=highest,
+        lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
+        highest_vectors=high_vectors.T.reshape(-1, *Q.shape),
         lowest_error=errors[0],
         highest_error=errors[1],
         eigenvalues=np.concatenate([lowest[:n_low], highest[len(highest) - n_high :]]),

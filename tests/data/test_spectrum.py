@@ -78,6 +78,8 @@ def test_directions_of_outside_eigenvalues_are_projected_on_teacher_weights_and_
     assert spectrum.eigenvalues[-1] == pytest.approx(values[-1], rel=1e-6)
     assert values[-1] > 2 * values[-2]
     assert spectrum.vectors[-1].shape == (300, 1)
+    assert np.array_equal(spectrum.vectors[-1], spectrum.highest_vectors[-1])
+    assert abs(np.sum(spectrum.lowest_vectors[0] * vectors[:, :1])) == pytest.approx(1, abs=1e-3)
     for name, columns in (("teacher", data.Q_star), ("weights", result.Q), ("positions", data.positions.T)):
         span = np.linalg.svd(columns, full_matrices=False)[0][:, :1]
         assert getattr(spectrum, name)[-1] == pytest.approx(np.linalg.norm(span.T @ vectors[:, -1]), abs=1e-5)

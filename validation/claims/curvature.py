@@ -6,7 +6,8 @@ minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lo
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
 on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
 state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, of V²α E[R ⊗ R] with the matrices
-R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum. The exponent s of the number of eigenvalues below x is
+R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its median is reported,
+because R² has a heavy tail. The exponent s of the number of eigenvalues below x is
 Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
 
 Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
@@ -23,7 +24,7 @@ import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.experiments.figures import figure
 from validation._tools.catalogue import ROOT, load_result
-from validation._tools.report import Verdict, options, plus_minus
+from validation._tools.report import Verdict, folder, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
 
@@ -48,10 +49,11 @@ def run_cell(branch, d, seed):
     V = float(run.overlaps.V.mean())
     R = at.hessians @ np.linalg.inv(np.eye(2) + V * at.hessians)
     replicon = np.linalg.eigvalsh(V**2 * ALPHA * np.mean(R**2, axis=0)).max() if np.isfinite(V) else np.nan
+    spans = [np.linalg.svd(columns, full_matrices=False)[0] for columns in (data.Q_star, run.Q, data.positions.T)]
+    spans[2] = spans[2][:, :1]  # both positions are opposite
     outside = [
-        [float(value), *(float(getattr(spectrum, name)[k]) for name in ("teacher", "weights", "positions"))]
-        for k, value in enumerate(spectrum.eigenvalues)
-        if value > spectrum.highest[0]
+        [float(value), *(float(np.linalg.norm(span.T @ vector)) for span in spans)]
+        for value, vector in zip(spectrum.highest[-2:], spectrum.highest_vectors[-2:], strict=True)
     ]
     return [
         {
@@ -91,7 +93,9 @@ def main():
             "positional, derivative": partial(predict, "positional", "derivative"),
             "positional, one step": partial(predict, "positional", rsb=1),
         }
-    theory = complete_parts(verdict.path("_theory.json"), parts)
+    parts_folder = folder(args, verdict.name)
+    parts_folder.mkdir(parents=True, exist_ok=True)
+    theory = complete_parts(parts_folder / "theory.json", parts)
     reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
     verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
     table = [*outside_rows(verdict, reached, theory), *lowest_rows(reached, theory)]
@@ -101,12 +105,18 @@ def main():
     verdict.end({"rows": reached, "theory": theory, "table": table, "distances": distances}, draw)
 
 
-def summary(rows, branch, value, power=1.0):
+def summary(rows, branch, value, power=1.0, average=mean_and_error):
     """Return means with errors at every d, and the limit with its error."""
     sizes = sorted({row["d"] for row in rows})
     groups = [[value(row) for row in rows if (row["branch"], row["d"]) == (branch, d)] for d in sizes]
-    pairs = [mean_and_error([number for number in group if number is not None]) for group in groups]
+    pairs = [average([number for number in group if number is not None]) for group in groups]
     return pairs, extrapolate(sizes, *zip(*pairs, strict=True), power)
+
+
+def median_and_error(values):
+    """Return the median of numbers whose mean has no error, and its standard error from their quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return float(middle), float(1.25 * (high - low) / 1.35 / np.sqrt(len(values)))
 
 
 def outside_rows(verdict, rows, theory):
@@ -121,8 +131,7 @@ def outside_rows(verdict, rows, theory):
                 if name != "eigenvalues" and value < 0.1:
                     continue
                 label = "eigenvalue" if name == "eigenvalues" else f"projection on {name}"
-                at = [row for row in rows if len(row["outside"]) >= -place]
-                pairs, limit = summary(at, branch, lambda row, p=place, c=column: row["outside"][p][c])
+                pairs, limit = summary(rows, branch, lambda row, p=place, c=column: row["outside"][p][c])
                 difference = abs(limit[0] - value) / (limit[1] + error / 4)
                 verdict.check(difference < 4, f"{branch} {label} {place}: {limit} against {value:.4f} ± {error:.1g}")
                 cells = [plus_minus(*pair) for pair in (*pairs, limit, (value, error))]
@@ -145,7 +154,7 @@ def lowest_rows(rows, theory):
             table.append([branch, name, *[plus_minus(*pair) for pair in (*pairs, limit)], edges])
         pairs, limit = summary(rows, branch, hill)
         table.append([branch, "exponent s", *[plus_minus(*pair) for pair in pairs], "", ""])
-        pairs, limit = summary(rows, branch, itemgetter("replicon"))
+        pairs, limit = summary(rows, branch, itemgetter("replicon"), average=median_and_error)
         replicons = "; ".join(f"{theory[name]['replicons'][-1]:.2f}{name[len(branch) :]}" for name in names)
         table.append([branch, "replicon eigenvalue", *[plus_minus(*pair) for pair in (*pairs, limit)], replicons])
         pairs, limit = summary(rows, branch, itemgetter("V"))
@@ -192,9 +201,8 @@ def draw(stored, path):
             ax = axes[0][1]
             largest = [row for row in rows if row["branch"] == branch and row["d"] == at[-1]]
             x = np.sort([value for row in largest for value in row["lowest"]])
-            n = N_LOWEST * len(largest)
-            if n:
-                ax.plot(x, np.arange(1, n + 1) / (len(largest) * at[-1]), ".", color=colour)
+            x = x[x <= min((row["lowest"][-1] for row in largest), default=0.0)]  # all eigenvalues below are known
+            ax.plot(x, np.arange(1, len(x) + 1) / (max(len(largest), 1) * at[-1]), ".", color=colour)
             for name, style in ((branch, "-"), (f"{branch}, one step", "--")):
                 if name in theory:
                     near = np.array(theory[name]["near"])
@@ -217,8 +225,10 @@ def draw(stored, path):
         )  # fmt: skip
         axes[0][2].set(xlabel="$d^{-2/5}$", ylabel="lowest eigenvalue", xlim=(0, None), ylim=(0, None))
         axes[0][2].set(title="Lowest eigenvalue; squares: predicted edge")
-        for ax in axes[0]:
-            ax.legend(fontsize=8)
+        axes[0][1].set(xticks=[1e-3, 3e-3, 1e-2], xticklabels=["0.001", "0.003", "0.01"])
+        axes[0][1].tick_params(axis="x", which="minor", labelbottom=False)
+        for ax, location in zip(axes[0], ("center right", "upper left", "lower right"), strict=True):
+            ax.legend(fontsize=8, loc=location)
 
 
 if __name__ == "__main__":

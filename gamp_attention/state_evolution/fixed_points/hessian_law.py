@@ -73,8 +73,8 @@ class LimitingSpectrum(Result):
         distribution of scale `width`. It includes neither the eigenvalues outside the bulk, a fraction of order 1/d,
         nor the eigenvalues 0 along rotations of the columns of Q.
     V : (S, r, r) variances γ tr H⁻¹ of the minimum, from the almost-everywhere derivative.
-    lower_edge_error, upper_edge_error, eigenvalues_error, teacher_error, weights_error, positions_error, density_error,
-        V_error : errors.
+    lower_edge_error, upper_edge_error, density_error, V_error : errors of the bulk.
+    eigenvalues_error, teacher_error, weights_error, positions_error : errors of the eigenvalues outside it.
     width : resolution of the density.
 
     Examples
