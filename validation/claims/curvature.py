@@ -5,10 +5,10 @@ gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and t
 minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
 on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
-state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, of V²α E[R ⊗ R] with the matrices
-R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its median is reported,
-because R² has a heavy tail. The exponent s of the number of eigenvalues below x is
-Hill's estimate from the 12 lowest eigenvalues: 3/2 for a marginal minimum.
+state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, V²α Σ_lk E[R_lk²] with the
+matrices R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its median is reported, because R² has a heavy
+tail. The exponent s of the number of eigenvalues below x is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a
+marginal minimum.
 
 Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
 eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
@@ -48,7 +48,7 @@ def run_cell(branch, d, seed):
     at = risk_at(data, run.Q, "asymptotic")
     V = float(run.overlaps.V.mean())
     R = at.hessians @ np.linalg.inv(np.eye(2) + V * at.hessians)
-    replicon = np.linalg.eigvalsh(V**2 * ALPHA * np.mean(R**2, axis=0)).max() if np.isfinite(V) else np.nan
+    replicon = V**2 * ALPHA * np.mean(R**2, axis=0).sum()
     spans = [np.linalg.svd(columns, full_matrices=False)[0] for columns in (data.Q_star, run.Q, data.positions.T)]
     spans[2] = spans[2][:, :1]  # both positions are opposite
     outside = [
