@@ -10,7 +10,8 @@ losses between algorithms are paired. Predictions: replica symmetry and the grou
 theory of `curvature`; the end of descent from the stored results of `end_of_descent`.
 
 Criterion: at least 90 % of the runs reach a gradient norm of 1e-6; q_1 and the training loss of GAMP's minima,
-extrapolated, are within 5 % of the prediction. Distances, and the order of the losses, are reported.
+extrapolated, are within 4 standard errors of replica symmetry and of the ground state, respectively. Distances, and the
+order of the losses, are reported.
 (Page "Curvature" of the manual.)
 """
 
@@ -30,6 +31,7 @@ from validation._tools.tables import extrapolate, markdown_table, mean_and_error
 ALPHA = 1.5
 SEEDS = {250: 8, 500: 6, 1000: 4, 2000: 2}  # instances by d
 N_STARTS = 4
+LBFGS = {250: 8, 500: 6, 1000: 4}  # L-BFGS takes too long at larger d
 SURVEY = {250: 3}  # instances with survey propagation by d
 REACHED = 1e-6  # gradient norm of a minimum
 SAME = 1e-3  # relative distance below which two minima are the same
@@ -72,9 +74,9 @@ def main():
     verdict = Verdict("minima_overlaps", args)
     results = ROOT / "results"
     ground = load_result(results / "positional_breaking.json")
-    sizes, surveys = ({200: 3, 300: 3}, {}) if args.quick else (SEEDS, SURVEY)
+    sizes, descents, surveys = ({200: 3, 300: 3}, {200: 3, 300: 3}, {}) if args.quick else (SEEDS, LBFGS, SURVEY)
     plan = {}
-    for algorithm, seeds in (("gamp", sizes), ("lbfgs", sizes), ("survey", surveys)):
+    for algorithm, seeds in (("gamp", sizes), ("lbfgs", descents), ("survey", surveys)):
         for d, count in seeds.items():
             for seed in range(count):
                 plan[algorithm, d, seed] = partial(run_cell, algorithm, d, seed, ground["ground"][0])
@@ -92,11 +94,13 @@ def main():
                 values = [row[quantity] for row in rows if (row["algorithm"], row["d"]) == (name, d)]
                 values = [value for value in values if value is not None]
                 pairs[d] = mean_and_error(values) if len(values) > 1 else (np.nan, np.nan)
-            usable = {d: pair for d, pair in pairs.items() if np.isfinite(pair[1]) and pair[1] > 0}
+            usable = {d: pair for d, pair in pairs.items() if pair[1] > 0 and quantity != "same"}
             limit = extrapolate([*usable], *zip(*usable.values(), strict=True)) if len(usable) > 2 else (np.nan, np.nan)
             limits[f"{name} {quantity}"] = limit
             digits = 1e6 if quantity == "loss" else 1.0
-            cells = ["" if np.isnan(a) else plus_minus(digits * a, digits * b) for a, b in (*pairs.values(), limit)]
+            cells = [
+                "" if np.isnan(a) else plus_minus(digits * a, digits * b or np.nan) for a, b in (*pairs.values(), limit)
+            ]
             table.append([label, f"{symbol}, 1e-6" if quantity == "loss" else symbol, *cells])
     table += paired_losses(rows, sizes)
     theory = load_result(results / "curvature.json")["theory"]
@@ -113,10 +117,10 @@ def main():
     if not args.quick:
         for quantity, value in (("q_1", symmetric["q"][0]), ("loss", ground["ground"][3])):
             limit = limits[f"gamp {quantity}"]
-            verdict.check(
-                abs(limit[0] / value - 1) < 0.05,
-                f"{quantity} of GAMP {limit[0]:.5g} ± {limit[1]:.1g}, prediction {value:.5g}",
+            claim = (
+                f"{quantity} of GAMP {limit[0]:.5g} ± {limit[1]:.1g}, prediction {value:.5g}, within 4 standard errors"
             )
+            verdict.check(abs(limit[0] - value) < 4 * limit[1], claim)
     levels = None if one is None else one["q"]
     verdict.end({"rows": rows, "limits": limits, "levels": levels, "ground_loss": ground["ground"][3]}, draw)
 
