@@ -83,7 +83,7 @@ class LimitingSpectrum(Result):
     >>> model = ga.paper_model()
     >>> se = ga.solve_state_evolution(model, 1.5, rtol=1e-3, stability=False)
     >>> spectrum = ga.limiting_spectrum(model, 1.5, se, x=[0.02], n_points=512)
-    >>> 0 < spectrum.lower_edge < spectrum.upper_edge < spectrum.eigenvalues[-1]
+    >>> bool(0 < spectrum.lower_edge < spectrum.upper_edge < spectrum.eigenvalues[-1])
     True
     """
 
