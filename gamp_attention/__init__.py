@@ -36,8 +36,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
-        "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "fix_columns", "gradient", "law_of",
-        "sample", "sampled_test_error", "spectral_directions", "train_loss",
+        "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",
+        "gradient", "hessian_spectrum", "law_of", "sample", "sampled_test_error", "spectral_directions", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention", "GampClassifier", "GampRegressor"),
@@ -65,9 +65,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "BrokenStateEvolutionResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
-        "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
-        "population_loss", "population_map", "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
+        "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
+        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_state_evolution",
+        "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)

@@ -67,6 +67,7 @@ THEORY_PAGES = (
     "dynamics.md",
     "starts.md",
     "survey.md",
+    "curvature.md",
     "believed_error.md",
     "own_law.md",
     "bayes.md",

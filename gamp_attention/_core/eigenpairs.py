@@ -1,10 +1,11 @@
 """Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
 
 Small operators are diagonalised. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
-vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK.
+vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK. Averages over the whole
+spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -75,26 +76,52 @@ def _shifted(product: Product, shift: float) -> Product:
     return lambda x: product(x) + shift * x
 
 
-def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:
-    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
+def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+    """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the size of the rest.
 
     All vectors are kept and orthogonalised, so no product is lost to a restart.
     """
-    basis, shift = [start / np.linalg.norm(start)], SHIFT * scale
+    basis = [start / np.linalg.norm(start)]
     diagonal, off_diagonal = list[float](), list[float]()
     while True:
         image = product(basis[-1])
         diagonal.append(float(image @ basis[-1]))
-        vectors_so_far = np.array(basis)
+        vectors = np.array(basis)
         for _ in range(2):  # the second pass removes the rounding errors of the first
-            image = image - vectors_so_far.T @ (vectors_so_far @ image)
-        size, k = float(np.linalg.norm(image)), len(basis)
-        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
-        value, weights = float(values[0]), vectors[:, 0]
-        tol = ROUGH if abs(value) > CLEAR * scale else FINE
-        accurate = k >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
-        exhausted = size <= np.finfo(float).eps * np.abs(values).max()  # the Krylov space is invariant
-        if accurate or exhausted or k == min(max_vectors, len(start)):
-            return value, vectors_so_far.T @ weights, accurate or exhausted
+            image = image - vectors.T @ (vectors @ image)
+        size = float(np.linalg.norm(image))
+        yield vectors, np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1), size
         off_diagonal.append(size)
         basis.append(image / size)
+
+
+def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:
+    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough."""
+    shift = SHIFT * scale
+    for basis, matrix, size in _krylov_spaces(product, start):
+        values, vectors = np.linalg.eigh(matrix)
+        value, weights = float(values[0]), vectors[:, 0]
+        tol = ROUGH if abs(value) > CLEAR * scale else FINE
+        accurate = len(basis) >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
+        exhausted = _is_invariant(values, size)
+        if accurate or exhausted or len(basis) == min(max_vectors, len(start)):
+            break
+    return value, basis.T @ weights, accurate or exhausted
+
+
+def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (k,) and weights (k,), k ≤ n_steps, of the Gauss rule for the spectrum seen by a vector (n,).
+
+    For the normalised vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
+    nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f.
+    """
+    for basis, matrix, size in _krylov_spaces(product, start):
+        if len(basis) == min(n_steps, len(start)) or _is_invariant(np.diag(matrix), size):
+            break
+    nodes, vectors = np.linalg.eigh(matrix)
+    return nodes, vectors[0] ** 2
+
+
+def _is_invariant(values: np.ndarray, size: float) -> bool:
+    """Return whether a Krylov space with Ritz values or diagonal entries `values` contains its image."""
+    return bool(size <= np.finfo(float).eps * np.abs(values).max())

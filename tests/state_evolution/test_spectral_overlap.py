@@ -5,8 +5,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.starts import lowest_eigenvectors
+from gamp_attention.state_evolution.equations.edges import lowest_edge
 from gamp_attention.state_evolution.equations.spectrum import Ensemble
-from gamp_attention.state_evolution.fixed_points.spectral import lowest_edge
 
 
 def measure_at_finite_d(model, alpha, weights, d, k, instances=4):

@@ -61,6 +61,7 @@ OBJECTS = {
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
     "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
     "FIT": "ga.run_gamp(DATA, 'random')",
+    "FIXED_POINT": "ga.solve_state_evolution(PAPER, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
     "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
@@ -145,10 +146,17 @@ LINES = {
         "hold_after=20))"
     ),
     "initial_state": "ga.initial_state(DATA, Q=WEIGHTS, V=WIDE)",
+    "hessian_spectrum": (
+        "ga.hessian_spectrum(DATA, Q=WEIGHTS, risk='exact', n_eigenvalues=2, n_probes=2, n_steps=4, seed=0)"
+    ),
     "law_of": (
         "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"
     ),
     "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS, n_classes=3)",
+    "limiting_spectrum": (
+        "ga.limiting_spectrum(PAPER, alpha=1.5, fixed_point=FIXED_POINT, x=HALVES[:1], width=0.01, n_points=64, "
+        "n_replicas=2, seed=0)"
+    ),
     "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
     "local_pool": "ga.local_pool(workers=1).shutdown()",
     "minimize_risk": (
@@ -230,13 +238,13 @@ BUILDERS = (
 # classes of results, and names that take neither a number nor an array
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
-    "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap", "PopulationMinimum",
-    "RecoveryStage", "StagedThresholds",
-    "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
-    "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
-    "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel",
-    "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd",
-    "SurveyRecord", "SurveyReport", "Sweep", "Trajectory", "__version__",
+    "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap",
+    "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
+    "Denoised", "Departure", "DescentResult", "GLMModel", "GampResult", "HessianSpectrum", "History", "KinkWarning",
+    "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
+    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
+    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
+    "SurveyReport", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",

@@ -1,102 +1,171 @@
-"""Spectrum of Σ_μ X̃ᵀ h X̃ for d → ∞, for matrices h (L c, L c) that depend on the teacher's fields.
+"""Spectrum of Λ + Σ_μ X̃ᵀ h X̃ for d → ∞, for matrices h (L c, L c) that depend on the teacher's fields.
 
-Below the spectrum, at x, the resolvent has variances V_l(x). A direction v with overlaps m_l = vᵀp_l/√d and
-θ_l = vᵀΣ_lQ*/d is mapped linearly to a direction with other overlaps:
+At x, below the spectrum or in the upper half of the complex plane, the resolvent has variances V_l(x). A direction v
+with overlaps m_l = vᵀp_l/√d and θ_l = vᵀΣ_lQ*/d is mapped linearly to a direction with other overlaps:
 
-    R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Σ_l γ_l^i V̂_l − x)⁻¹,   V_l = E[γ_l C]
+    R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Λ + Σ_l γ_l^i V̂_l − x)⁻¹,   V_l = E[γ_l C]
     a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
     b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
 
-These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x. Mondelli and Montanari
-(2019) derived edge and overlap for generalized linear models, which have one token and one column.
+These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty Λ − x. Mondelli and
+Montanari (2019) derived edge and overlap for generalized linear models, which have one token and one column. The
+density is Im E[tr C]/(π c) (Marchenko and Pastur, 1967).
+
+**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h also depends on Q, which depends on
+all samples. The columns of Q, in the form that does not depend on the sample, are added to the columns of the teacher,
+their fields to y, and message passing for v and Q is done together. Its forces are −R (a + U g), with the output
+function g of Q and the response U_l = E[γ_l ∂v/∂b] of v to the forces b on Q. With the conjugate θ̂_Q of the columns of
+Q, their response C_Q, and q̂_l = −α E[(R (a + U g))_l g_lᵀ],
+
+    E[v Q] ← E[γ_l C b Qᵀ] + E[γ_l C (Σ_k γ_k q̂_k) C_Q],   U_l ← E[γ_l C (Σ_k γ_k θ̂_{Q,k}) C_Q].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.sources import Group, single_group
 from gamp_attention.state_evolution.equations.weights import drift
 
 
 @dataclass(frozen=True, eq=False)
+class Student:
+    """The dependence of the matrices h on weights Q with r columns, the last r columns of the teacher.
+
+    Attributes
+    ----------
+    g : (N, L, r) output function of Q for each sample.
+    response : (K, r, r) response C_Q of the weights Q in each class of coordinates.
+    """
+
+    g: np.ndarray
+    response: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α."""
+    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α.
+
+    Attributes
+    ----------
+    law : distribution of the coordinates, with S sources of tokens.
+    alpha, h, y : sample complexity, matrices, and teacher fields with mean zero.
+    ridge : (c,) strengths Λ of a ridge penalty.
+    weight : (N,) weights of the samples, which add to 1; equal if not given.
+    groups : rows of samples with the same sources of tokens; one source for each token if not given.
+    student : the dependence of h on a student, if there is one.
+    """
 
     law: CoordinateLaw
     alpha: float
     h: np.ndarray
     y: np.ndarray
+    ridge: np.ndarray | float = 0.0
+    weight: np.ndarray | None = None
+    groups: tuple[Group, ...] | None = None
+    student: Student | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Dimensions L, c and t."""
-        return (*self.h.shape[1:3], self.y.shape[2])
+        """Number of sources S, c and t."""
+        return self.law.gamma.shape[1], self.h.shape[2], self.y.shape[2]
+
+    @property
+    def n_student(self) -> int:
+        """Number of columns of the student on which h depends."""
+        return 0 if self.student is None else self.student.g.shape[2]
 
     @cached_property
-    def products(self) -> np.ndarray:
-        """Concatenation of 1, y and y yᵀ for each sample, (N, 1 + L t + (L t)²)."""
-        flat = self.y.reshape(len(self.y), -1)
-        return np.concatenate(
-            [np.ones((len(flat), 1)), flat, (flat[:, :, None] * flat[:, None]).reshape(len(flat), -1)], 1
-        )
+    def weighted_groups(self) -> list[tuple[Group, np.ndarray]]:
+        """Groups of samples, and α times their weights."""
+        N, L = self.h.shape[:2]
+        weight = np.full(N, 1 / N) if self.weight is None else self.weight
+        groups = single_group(N, L) if self.groups is None else self.groups
+        return [(group, self.alpha * weight[group.rows]) for group in groups]
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """Numbers (N, L, k) on which the mean fields of a direction depend linearly: 1, y_l and g_l."""
+        parts = [np.ones((*self.y.shape[:2], 1)), self.y]
+        return np.concatenate(parts if self.student is None else [*parts, self.student.g], axis=2)
 
     @cached_property
     def inverse_rho(self) -> np.ndarray:
-        """Inverse ρ_l⁻¹ (L, t, t), a pseudo-inverse if ρ_l is singular."""
+        """Inverse ρ_l⁻¹ (S, t, t), a pseudo-inverse if ρ_l is singular."""
         return np.linalg.pinv(self.law.rho, hermitian=True)
+
+    def negated(self) -> "Ensemble":
+        """Return the ensemble of the negative matrices, whose lowest eigenvalues are minus the highest."""
+        return replace(self, h=-self.h, ridge=-np.asarray(self.ridge))
 
 
 class Resolvent:
-    """Result of one step of the equations at given x and V (L, c, c); valid only below the edge of the spectrum.
+    """Result of one step of the equations at given x and V (S, c, c): below the spectrum, or both complex.
 
     Eq. :eq:`spectral-law`.
 
     Attributes
     ----------
     x, V : the arguments.
-    inside : True if x is below the edge according to this step, that is, if all matrices are positive definite.
+    inside : True if x is below the edge according to this step, that is, if all matrices are positive definite; for
+        complex x, if the imaginary parts of the variances are positive definite.
     R : (N, L, c, L, c) R = h (1 + V h)⁻¹ of each sample.
     C : (K, c, c) variance of the weights in each class of coordinates; NaN if not `inside`.
-    V_hat, W : (L, c, c) conjugate variances and the new V.
+    V_hat, W : (S, c, c) conjugate variances and the new V.
     """
 
-    def __init__(self, ensemble: Ensemble, x: float, V: np.ndarray) -> None:
+    def __init__(self, ensemble: Ensemble, x: complex, V: np.ndarray) -> None:
         self._ensemble, self.x, self.V = ensemble, x, V
-        (L, c, _), law = ensemble.shape, ensemble.law
-        big = np.zeros((L, c, L, c))
-        big[np.arange(L), :, np.arange(L)] = V
-        flat, h = big.reshape(L * c, L * c), ensemble.h.reshape(-1, L * c, L * c)
-        root = psd_root(flat)
-        self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
-        self.R = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
-        self.V_hat = ensemble.alpha * np.einsum("nlalb->lab", self.R) / len(h)
-        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) - x * np.eye(c)
-        self.inside = self.inside and _are_positive_definite(A)
+        (S, c, _), law, L = ensemble.shape, ensemble.law, ensemble.h.shape[1]
+        real, self.inside = not np.iscomplexobj(V), True
+        self.R, self.V_hat = np.empty(ensemble.h.shape, dtype=V.dtype), np.zeros((S, c, c), dtype=V.dtype)
+        for (rows, sources), weight in ensemble.weighted_groups:
+            big = np.zeros((L, c, L, c), dtype=V.dtype)
+            big[np.arange(L), :, np.arange(L)] = V[sources]
+            flat, h = big.reshape(L * c, L * c), ensemble.h[rows].reshape(-1, L * c, L * c)
+            if real and self.inside:
+                root = psd_root(flat)
+                self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
+            self.R[rows] = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
+            self.V_hat[sources] += np.einsum("n,nlalb->lab", weight, self.R[rows])
+        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) + (np.asarray(ensemble.ridge) - x) * np.eye(c)
+        self.inside = self.inside and (not real or _are_positive_definite(A))
         self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
+        if not real:
+            self.inside = _are_positive_definite(V.imag) and _are_positive_definite(self.C.imag)
         self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
+
+    @property
+    def density(self) -> float:
+        """Density of the spectrum at the real part of a complex x, with the resolution of its imaginary part."""
+        c = self.V.shape[1]
+        return float(np.einsum("k,kaa->", self._ensemble.law.weight, self.C).imag / (np.pi * c))
 
     @cached_property
     def slope(self) -> np.ndarray:
-        """Derivative ∂W/∂x (L, c, c)."""
+        """Derivative ∂W/∂x (S, c, c)."""
         law = self._ensemble.law
         return np.asarray(np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C @ self.C))
 
     @cached_property
     def squares(self) -> np.ndarray:
-        """Linear map (L c², L c²) of covariances of the fields in one step; its spectral radius is 1 at the edge."""
+        """Linear map (S c², S c²) of covariances of the fields in one step; its spectral radius is 1 at the edge."""
         size = len(self._hats_of_q)
         return np.asarray(self._q_of_hats @ self._hats_of_q).reshape(size, size)
 
     @cached_property
     def _hats_of_q(self) -> np.ndarray:
         """Average α E[R_lp ⊗ R_lp]."""
-        L, c, _ = self._ensemble.shape
-        flat = self.R.reshape(len(self.R), -1)
-        pairs = (flat.T @ flat).reshape(L, c, L, c, L, c, L, c) * (self._ensemble.alpha / len(flat))
-        return np.asarray(np.einsum("lapclbpd->labpcd", pairs)).reshape(L * c * c, L * c * c)
+        (S, c, _), L = self._ensemble.shape, self._ensemble.h.shape[1]
+        total = np.zeros((S, S, c, c, c, c), dtype=self.V.dtype)
+        for (rows, sources), weight in self._ensemble.weighted_groups:
+            flat = self.R[rows].reshape(len(weight), -1)
+            pairs = (flat.T @ (weight[:, None] * flat)).reshape(L, c, L, c, L, c, L, c)
+            total[np.ix_(sources, sources)] += np.einsum("lapclbpd->lpabcd", pairs)
+        return np.asarray(total.transpose(0, 2, 3, 1, 4, 5)).reshape(S * c * c, S * c * c)
 
     @cached_property
     def _q_of_hats(self) -> np.ndarray:
@@ -107,57 +176,82 @@ class Resolvent:
 
     @cached_property
     def directions(self) -> np.ndarray:
-        """Linear map of (m, θ), as one vector; it has an eigenvalue 1 if x is an isolated eigenvalue."""
-        L, c, t = self._ensemble.shape
-        size = L * c * (1 + t)
-        columns = []
-        for unit in np.eye(size):
-            m, theta = self.overlaps(*self.hats(unit[: L * c].reshape(L, c), unit[L * c :].reshape(L, c, t)))
-            columns.append(np.concatenate([m.ravel(), theta.ravel()]))
-        return np.stack(columns, axis=1)
+        """Linear map of (m, θ, U), as one vector; it has an eigenvalue 1 if x is an isolated eigenvalue."""
+        S, c, t = self._ensemble.shape
+        size = S * c * (1 + t + self._ensemble.n_student)
+        return np.stack([self._step(unit.reshape(S, c, -1)).ravel() for unit in np.eye(size)], axis=1)
 
-    def hats(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return m̂ (L, c) and θ̂ (L, c, t) for overlaps m and θ."""
-        inverse, slope = self._ensemble.inverse_rho, theta @ self._ensemble.inverse_rho
-        plain, left, right, both = self._forces
-        m_hat = np.einsum("lapc,pc->la", plain, m) + np.einsum("lapct,pct->la", right, slope)
-        with_teacher = np.einsum("lapcs,pc->las", left, m) + np.einsum("lapcst,pct->las", both, slope)
-        return m_hat, (self.V_hat @ theta + with_teacher) @ inverse
+    def _step(self, overlaps: np.ndarray) -> np.ndarray:
+        """Return the new overlaps (S, c, 1 + t + r), that is m, θ and U, of a direction."""
+        ensemble, law = self._ensemble, self._ensemble.law
+        S, r = ensemble.shape[0], ensemble.n_student
+        H, cross = self._forces(overlaps)
+        with_coordinates = self._with_coordinates(H, cross)
+        m = np.einsum("k,kcl->lc", law.weight, with_coordinates[:, :, :S])
+        theta = np.einsum("k,kl,kct->lct", law.weight, law.gamma, with_coordinates[:, :, S:])
+        if ensemble.student is None:
+            return np.concatenate([m[:, :, None], theta], axis=2)
+        responses = self.C @ H[:, :, -r:] @ ensemble.student.response
+        U = np.einsum("k,kl,kcr->lcr", law.weight, law.gamma, responses)
+        return np.concatenate([m[:, :, None], theta, U], axis=2)
+
+    def _forces(self, overlaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return H (K, c, S + t) of the forces H (τ, π) + ζ on a direction, and the covariance of ζ and g (K, c, r)."""
+        ensemble, law, t = self._ensemble, self._ensemble.law, self._ensemble.shape[2]
+        averages = -np.einsum("lcipdj,pdj->lci", self._force_averages, self._field_coefficients(overlaps))
+        with_teacher = averages[:, :, 1 : 1 + t]
+        theta_hat = (self.V_hat @ overlaps[:, :, 1 : 1 + t] + with_teacher) @ ensemble.inverse_rho
+        cross = np.einsum("kl,lcr->kcr", law.gamma, averages[:, :, 1 + t :])
+        return drift(law.gamma, averages[:, :, 0], theta_hat), cross
+
+    def _field_coefficients(self, overlaps: np.ndarray) -> np.ndarray:
+        """Return the coefficients (S, c, k) of the mean fields of a direction in `Ensemble.features`."""
+        t = self._ensemble.shape[2]
+        slope = overlaps[:, :, 1 : 1 + t] @ self._ensemble.inverse_rho
+        return np.concatenate([overlaps[:, :, :1], slope, overlaps[:, :, 1 + t :]], axis=2)
 
     @cached_property
-    def _forces(self) -> tuple[np.ndarray, ...]:
-        """Averages −α E[R_lp], and the same multiplied by y_l, by y_p, and by both."""
-        L, c, t = self._ensemble.shape
-        products = self._ensemble.products
-        sums = (self.R.reshape(len(products), -1).T @ products) * (-self._ensemble.alpha / len(products))
-        plain, first, second = np.split(sums, [1, 1 + L * t], axis=1)
-        first, second = first.reshape(L, c, L, c, L, t), second.reshape(L, c, L, c, L, t, L, t)
-        left, right = np.einsum("lapcls->lapcs", first), np.einsum("lapcpt->lapct", first)
-        return plain.reshape(L, c, L, c), left, right, np.einsum("lapclspt->lapcst", second)
-
-    def overlaps(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return m (L, c) and θ (L, c, t) for given hats."""
-        law, L = self._ensemble.law, self._ensemble.shape[0]
-        first = self.C @ drift(law.gamma, m_hat, theta_hat) @ law.moments
-        m = np.einsum("k,kcl->lc", law.weight, first[:, :, :L])
-        return m, np.einsum("k,kl,kct->lct", law.weight, law.gamma, first[:, :, L:])
-
-    def weights_of(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, L + t) of the eigenvector with overlaps m and θ."""
+    def _force_averages(self) -> np.ndarray:
+        """Averages α E[R_lp φ_l φ_p] (S, c, k, S, c, k) with the features φ."""
         ensemble = self._ensemble
-        (L, c, _), law = ensemble.shape, ensemble.law
-        slope = theta @ ensemble.inverse_rho
-        a = m + np.einsum("lct,nlt->nlc", slope, ensemble.y)
-        force = np.einsum("nlapc,npc->nla", self.R, a, optimize=True)
+        (S, c, _), (_, L, k) = ensemble.shape, ensemble.features.shape
+        total = np.zeros((S, S, c, c, k, k))
+        for (rows, sources), weight in ensemble.weighted_groups:
+            features = ensemble.features[rows].reshape(len(weight), -1)
+            products = (features[:, :, None] * features[:, None]).reshape(len(weight), -1)
+            sums = self.R[rows].reshape(len(weight), -1).T @ (weight[:, None] * products)
+            sums = sums.reshape(L, c, L, c, L, k, L, k)
+            total[np.ix_(sources, sources)] += np.einsum("lapclipj->lpacij", sums)
+        return total.transpose(0, 2, 4, 1, 3, 5)
+
+    def _with_coordinates(self, H: np.ndarray, cross: np.ndarray) -> np.ndarray:
+        """Return E[v (τ, π)ᵀ] (K, c, S + t) of a direction with given forces."""
+        student = self._ensemble.student
+        first = self.C @ H @ self._ensemble.law.moments
+        if student is not None:
+            first[:, :, -cross.shape[2] :] += self.C @ cross @ student.response
+        return first
+
+    def weights_of(self, overlaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, S + t) of the eigenvector with overlaps (S, c, 1 + t + r)."""
+        ensemble = self._ensemble
+        (S, c, t), law, r = ensemble.shape, ensemble.law, ensemble.n_student
+        coefficients, theta = self._field_coefficients(overlaps), overlaps[:, :, 1 : 1 + t]
         # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
-        source = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
-        source -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
-        first = self.C @ drift(law.gamma, *self.hats(m, theta))
-        with_coordinates = first @ law.moments
+        rest = coefficients[:, :, 1 : 1 + t] @ np.swapaxes(theta, 1, 2)
+        source = -(self._hats_of_q @ rest.ravel()).reshape(S, c, c)
+        for (rows, sources), weight in ensemble.weighted_groups:
+            a = np.einsum("lck,nlk->nlc", coefficients[sources], ensemble.features[rows])
+            force = np.einsum("nlapc,npc->nla", self.R[rows], a, optimize=True)
+            source[sources] += np.einsum("n,nla,nlb->lab", weight, force, force)
+        H, cross = self._forces(overlaps)
+        with_coordinates, first = self._with_coordinates(H, cross), self.C @ H
         second = with_coordinates @ np.swapaxes(first, 1, 2)
+        if ensemble.student is not None:
+            second = second + first[:, :, -r:] @ ensemble.student.response @ np.swapaxes(self.C @ cross, 1, 2)
         q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ source.ravel()
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
-        q_hat = source + (self._hats_of_q @ q).reshape(L, c, c)
+        q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
         return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
 

@@ -1,14 +1,8 @@
 """Overlap of spectral starts with the teacher for d → ∞: eigenvalues below the bulk of a spectrum.
 
 Spectral starts are eigenvectors of Σ_μ X̃ᵀ h X̃ (Lu and Li, Information and Inference 9, 2020; Mondelli and Montanari,
-Foundations of Computational Mathematics 19, 2019). The steps are:
-
-1. Follow the resolvent's variances V and the position x from −∞ up to the lower edge of the bulk (`lowest_edge`). x and
-   V grow together up to the edge, where x turns back. At a given x there is no solution beyond the edge, but at a given
-   size of V there is. Therefore the size of V is the parameter, and plain Newton steps pass the edge.
-2. At each size, a linear map gives the new overlaps of a direction after a step of message passing. x is an eigenvalue
-   if this map has the eigenvalue 1 (`_solve_eigenvalue`).
-3. The second moments of this eigenvector give its projections on the teacher and on the positions.
+Foundations of Computational Mathematics 19, 2019). `equations.edges` solves for the edge of the bulk and the
+eigenvalues below it.
 """
 
 from dataclasses import dataclass
@@ -25,87 +19,10 @@ from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
-from gamp_attention.state_evolution.equations.spectrum import Ensemble, Resolvent
+from gamp_attention.state_evolution.equations.edges import eigenvalues_below, growths, lowest_edge
+from gamp_attention.state_evolution.equations.spectrum import Ensemble
 
-# Solutions below the spectrum
-MAX_NEWTON = 30  # maximum number of Newton steps
-CONVERGED = 1e-11  # relative change of V and x at which Newton steps end
-GROWTH = 1.3  # ratio of the sizes of V of successive solutions
-MAX_BISECTIONS = 40  # maximum number of bisections of the interval of sizes that contains the edge
-EDGE_RTOL = 1e-6  # relative error of the size at the edge; the error of x, which is maximal there, is of second order
-MAX_SIZE = 1e12  # size of V relative to the first, above which the edge counts as zero: some eigenvalues are zero
-
-# Eigenvalues outside the bulk
 MAX_ALPHA = 1e12  # largest sample complexity
-SIZE_RTOL = 1e-8  # relative error of the sizes of V at which eigenvalues lie
-OUTSIDE = 1e-3  # smallest excess over 1 of an eigenvalue of the map of overlaps at the edge, for an eigenvalue below it
-
-
-def size_of(V: np.ndarray) -> float:
-    """Return the size of V (L, c, c): the sum of the traces."""
-    return float(np.trace(V, axis1=1, axis2=2).sum())
-
-
-def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent | None:
-    """Return the solution with a given size of V, by Newton steps from a scaled solution; None if they diverge."""
-    V, x = near.V * (size / size_of(near.V)), near.x
-    identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
-    for _ in range(MAX_NEWTON):
-        here = Resolvent(ensemble, x, V)
-        if not here.inside:
-            return None
-        residual = np.append((here.W - V).ravel(), size - size_of(V))
-        # a change V' of V lowers V_hat by R V' R, so that the derivative is the transpose of the map of squares
-        system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
-        step = np.linalg.lstsq(system, residual, rcond=None)[0]
-        change = step[:-1].reshape(V.shape)
-        V, x = V + 0.5 * (change + np.swapaxes(change, 1, 2)), x + float(step[-1])
-        if max(np.abs(change).max() / np.abs(V).max(), abs(step[-1] / x)) <= CONVERGED:
-            here = Resolvent(ensemble, x, V)
-            return here if here.inside else None
-    return None
-
-
-def is_below(solution: Resolvent | None) -> bool:
-    """Return whether there is a solution and it is below the edge, so that x still grows with the size of V."""
-    return solution is not None and float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
-
-
-def lowest_edge(ensemble: Ensemble) -> list[Resolvent]:
-    """Return solutions from far below the spectrum upwards; the last solution is at the lower edge.
-
-    ValueError if the spectrum is zero or not finite.
-    """
-    (L, c, _), law = ensemble.shape, ensemble.law
-    # an upper bound of ‖X̃‖²; positions increase it but do not change the bulk
-    scale = float(np.abs(ensemble.h).max() * L * c * law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
-    if not (np.isfinite(scale) and scale > 0):
-        raise check.fail("model", scale, "a spectrum within the range of doubles that is not all zero")
-    x = -4 * scale
-    V = np.einsum("l,ab->lab", law.trace / -x, np.eye(c))
-    first = solve_at_size(ensemble, size_of(V), Resolvent(ensemble, x, V))
-    if first is None:
-        raise check.fail("model", scale, "a spectrum within the range of doubles")
-    path, low = [first], size_of(first.V)
-    high = low
-    while high < MAX_SIZE * size_of(first.V):
-        high = GROWTH * low
-        solution = solve_at_size(ensemble, high, path[-1])
-        if solution is None or not is_below(solution):
-            break
-        path.append(solution)
-        low = high
-    for _ in range(MAX_BISECTIONS):
-        if high - low <= EDGE_RTOL * low:
-            break
-        middle = 0.5 * (low + high)
-        solution = solve_at_size(ensemble, middle, path[-1])
-        if solution is None or not is_below(solution):
-            high = middle
-        else:
-            path.append(solution)
-            low = middle
-    return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,54 +133,13 @@ def _draw_ensemble(model: Model, alpha: float, weights: str, n_points: int, rng:
 def _solve_lowest(ensemble: Ensemble) -> dict[str, Any]:
     """Return the edge, its strength, the eigenvalues below it and their projections, as in `SpectralOverlap`."""
     path = lowest_edge(ensemble)
-    edge, (L, c, t) = path[-1], ensemble.shape
-    n_outside = int(np.count_nonzero(_growths(edge) > 1 + OUTSIDE))
-    values, teacher, positions = [], [], []
-    for j in range(n_outside):
-        solution = _solve_eigenvalue(ensemble, path, j)
-        growths, vectors = np.linalg.eig(solution.directions)
-        vector = vectors[:, np.argsort(-growths.real)[j]].real
-        second, first = solution.weights_of(vector[: L * c].reshape(L, c), vector[L * c :].reshape(L, c, t))
-        values.append(solution.x)
-        teacher.append(_projection(first, ensemble.law, slice(L, L + t), second))
-        positions.append(_projection(first, ensemble.law, slice(0, L), second))
-    order = np.argsort(values)
-    arrays = {"eigenvalues": values, "teacher": teacher, "positions": positions}
-    return {"edge": edge.x, "strength": float(_growths(edge)[0])} | {
-        name: np.array(entries)[order] for name, entries in arrays.items()
+    L, t = ensemble.shape[0], ensemble.shape[2]
+    outside = eigenvalues_below(ensemble, path)
+    arrays = {
+        "eigenvalues": [value.x for value in outside],
+        "teacher": [value.projection(ensemble.law, slice(L, L + t)) for value in outside],
+        "positions": [value.projection(ensemble.law, slice(0, L)) for value in outside],
     }
-
-
-def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
-    """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
-    from scipy.optimize import brentq
-
-    solutions = {size_of(solution.V): solution for solution in path}
-
-    def excess(size: float) -> float:
-        if size not in solutions:
-            nearest = solutions[min(solutions, key=lambda other: abs(other - size))]
-            solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
-        return float(_growths(solutions[size])[j] - 1)
-
-    first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
-    if first_above == 0:
-        return path[0]
-    size = brentq(excess, *(size_of(path[k].V) for k in (first_above - 1, first_above)), rtol=SIZE_RTOL)
-    excess(size)
-    return solutions[size]
-
-
-def _projection(first: np.ndarray, law: Any, part: slice, second: np.ndarray) -> float:
-    """Return the norm, from 0 to 1, of the projection of a random vector on the span of some coordinates.
-
-    `first` are its first moments with all coordinates, and `second` its second moments.
-    """
-    moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
-    inside = np.trace(first[:, part] @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first[:, part].T)
-    return float(np.sqrt(max(inside, 0.0) / np.trace(second)))
-
-
-def _growths(at: Resolvent) -> np.ndarray:
-    """Return the eigenvalues of the map of overlaps, all of which are real, in descending order."""
-    return np.sort(np.linalg.eigvals(at.directions).real)[::-1]
+    return {"edge": path[-1].x, "strength": float(growths(path[-1])[0])} | {
+        name: np.array(entries) for name, entries in arrays.items()
+    }

@@ -1,0 +1,235 @@
+"""Spectrum of the Hessian at minima, against its limit for d → ∞, and whether positional minima are marginal.
+
+Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
+gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
+minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
+(edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
+on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
+state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, V²α Σ_lk E[R_lk²] with the
+matrices R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its median is reported, because R² has a heavy
+tail. The exponent s of the number of eigenvalues below x is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a
+marginal minimum.
+
+Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
+eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
+eigenvalues, lowest eigenvalues and exponents are reported. (Page "Curvature" of the manual.)
+"""
+
+from functools import partial
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.data.risk import risk_at
+from gamp_attention.experiments.figures import figure
+from validation._tools.catalogue import ROOT, load_result
+from validation._tools.report import Verdict, folder, options, plus_minus
+from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
+
+ALPHA = 1.5
+SEEDS = {250: 12, 500: 8, 1000: 6, 2000: 3}  # instances by d
+X, WIDTH = np.linspace(-0.004, 0.1, 79), 1e-3  # points and resolution of densities
+EDGE = np.geomspace(2e-4, 2e-2, 30)  # points of the density near the lower edge
+EDGE_WIDTH = 2e-5  # resolution there
+N_POINTS = 2048  # points of averages of the theory
+N_LOWEST = 12  # number of lowest eigenvalues
+BRANCHES = ("semantic", "positional")
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+POWERS = {"2/3": 2 / 3, "2/5": 2 / 5}  # powers of 1/d for the lowest eigenvalue
+
+
+def run_cell(branch, d, seed):
+    """Return the numbers of one minimum."""
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, 60_000 + seed)
+    run = ga.run_gamp(data, branch, "asymptotic", max_iter=1000)
+    spectrum = ga.hessian_spectrum(data, run.Q, "asymptotic", n_eigenvalues=N_LOWEST, n_probes=4, n_steps=200)
+    at = risk_at(data, run.Q, "asymptotic")
+    V = float(run.overlaps.V.mean())
+    R = at.hessians @ np.linalg.inv(np.eye(2) + V * at.hessians)
+    replicon = V**2 * ALPHA * np.mean(R**2, axis=0).sum()
+    spans = [np.linalg.svd(columns, full_matrices=False)[0] for columns in (data.Q_star, run.Q, data.positions.T)]
+    spans[2] = spans[2][:, :1]  # both positions are opposite
+    outside = [
+        [float(value), *(float(np.linalg.norm(span.T @ vector)) for span in spans)]
+        for value, vector in zip(spectrum.highest[-2:], spectrum.highest_vectors[-2:], strict=True)
+    ]
+    return [
+        {
+            "branch": branch, "d": d, "seed": seed, "status": run.status.value, "gradient_norm": run.gradient_norm,
+            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7),
+            "replicon": round_number(float(replicon)), "V": round_number(V), "outside": outside,
+            "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
+        }
+    ]  # fmt: skip
+
+
+def predict(branch, response="stein", rsb=0):
+    """Return the predicted spectrum at a fixed point of state evolution."""
+    model = ga.paper_model(0.3)
+    se = ga.solve_state_evolution(model, ALPHA, branch, response=response, rtol=1e-3, stability=False)
+    if rsb:
+        ground = load_result(ROOT / "results" / "positional_breaking.json")["ground"]
+        se = ga.solve_state_evolution(model, ALPHA, se.overlaps, rsb=rsb, parisi=ground[:1], rtol=1e-2)
+    spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=N_POINTS)
+    near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=N_POINTS)
+    replicons = [float(se.replicon)] if not rsb else [float(value) for value in se.replicons]
+    levels = se.levels[:, 0, 0, 0] if rsb else se.overlaps.q[:1, 0, 0]
+    solution = {"q": levels, "train_loss": se.train_loss, "status": se.status.value, "replicons": replicons}
+    return spectrum.to_dict() | {"near": near.density} | solution
+
+
+def main():
+    args = options(__doc__)
+    verdict = Verdict("curvature", args)
+    sizes = {200: 4, 400: 4} if args.quick else SEEDS
+    plan = {(b, d, s): partial(run_cell, b, d, s) for b in BRANCHES for d, seeds in sizes.items() for s in range(seeds)}
+    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("branch", "d", "seed"), "runs")
+    rows = [row for row in rows if (row["branch"], row["d"], row["seed"]) in plan]
+    parts = {branch: partial(predict, branch) for branch in BRANCHES}
+    if not args.quick:
+        parts |= {
+            "positional, derivative": partial(predict, "positional", "derivative"),
+            "positional, one step": partial(predict, "positional", rsb=1),
+        }
+    parts_folder = folder(args, verdict.name)
+    parts_folder.mkdir(parents=True, exist_ok=True)
+    theory = complete_parts(parts_folder / "theory.json", parts)
+    reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
+    verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
+    table = [*outside_rows(verdict, reached, theory), *lowest_rows(reached, theory)]
+    heads = ["branch", "quantity", *[f"d = {d}" for d in sizes], "d → ∞", "prediction"]
+    verdict.write_table(markdown_table(heads, table))
+    distances = compare_densities(verdict, reached, theory)
+    verdict.end({"rows": reached, "theory": theory, "table": table, "distances": distances}, draw)
+
+
+def summary(rows, branch, value, power=1.0, average=mean_and_error):
+    """Return means with errors at every d, and the limit with its error."""
+    sizes = sorted({row["d"] for row in rows})
+    groups = [[value(row) for row in rows if (row["branch"], row["d"]) == (branch, d)] for d in sizes]
+    pairs = [average([number for number in group if number is not None]) for group in groups]
+    return pairs, extrapolate(sizes, *zip(*pairs, strict=True), power)
+
+
+def median_and_error(values):
+    """Return the median of numbers whose mean has no error, and its standard error from their quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return float(middle), float(1.25 * (high - low) / 1.35 / np.sqrt(len(values)))
+
+
+def outside_rows(verdict, rows, theory):
+    """Return table rows of the eigenvalues above the bulk, with checks against the predictions."""
+    table = []
+    for branch in BRANCHES:
+        predicted = theory[branch]
+        for k in range(len(predicted["eigenvalues"])):
+            place = k - len(predicted["eigenvalues"])
+            for column, name in enumerate(("eigenvalues", "teacher", "weights", "positions")):
+                value, error = predicted[name][place], predicted[f"{name}_error"][place]
+                if name != "eigenvalues" and value < 0.1:
+                    continue
+                label = "eigenvalue" if name == "eigenvalues" else f"projection on {name}"
+                pairs, limit = summary(rows, branch, lambda row, p=place, c=column: row["outside"][p][c])
+                difference = abs(limit[0] - value) / (limit[1] + error / 4)
+                verdict.check(difference < 4, f"{branch} {label} {place}: {limit} against {value:.4f} ± {error:.1g}")
+                cells = [plus_minus(*pair) for pair in (*pairs, limit, (value, error))]
+                table.append([branch, label if name != "eigenvalues" else f"{label} outside", *cells])
+    return table
+
+
+def lowest_rows(rows, theory):
+    """Return table rows of lowest eigenvalues, exponents and replicon eigenvalues."""
+    table = []
+    for branch in BRANCHES:
+        names = [name for name in theory if name.startswith(branch)]
+        edges = "; ".join(
+            f"{plus_minus(theory[name]['lower_edge'], theory[name]['lower_edge_error'])}{name[len(branch) :]}"
+            for name in names
+        )
+        for label, power in POWERS.items():
+            pairs, limit = summary(rows, branch, lambda row: row["lowest"][0], power)
+            name = f"lowest eigenvalue, linear in d^(−{label})"
+            table.append([branch, name, *[plus_minus(*pair) for pair in (*pairs, limit)], edges])
+        pairs, limit = summary(rows, branch, hill)
+        table.append([branch, "exponent s", *[plus_minus(*pair) for pair in pairs], "", ""])
+        pairs, limit = summary(rows, branch, itemgetter("replicon"), average=median_and_error)
+        replicons = "; ".join(f"{theory[name]['replicons'][-1]:.2f}{name[len(branch) :]}" for name in names)
+        table.append([branch, "replicon eigenvalue", *[plus_minus(*pair) for pair in (*pairs, limit)], replicons])
+        pairs, limit = summary(rows, branch, itemgetter("V"))
+        predicted = "; ".join(
+            f"{plus_minus(theory[name]['V'][0][0][0], theory[name]['V_error'][0][0][0])}{name[len(branch) :]}"
+            for name in names
+        )
+        table.append([branch, "V", *[plus_minus(*pair) for pair in (*pairs, limit)], predicted])
+    return table
+
+
+def hill(row):
+    """Return Hill's estimate of the exponent s of the number of eigenvalues below x, ∝ x^s."""
+    x = np.array(row["lowest"])
+    return 1 / np.mean(np.log(x[-1] / x[:-1])) if x[0] > 0 else np.nan
+
+
+def compare_densities(verdict, rows, theory):
+    """Check the L1 distances between measured and predicted densities, and return them."""
+    distances = {}
+    for name, predicted in theory.items():
+        measured = [row["density"] for row in rows if row["branch"] == name.split(",")[0] and row["density"]]
+        if not measured:
+            continue
+        distance = float(np.trapezoid(np.abs(np.mean(measured, axis=0) - predicted["density"]), X))
+        distances[name] = distance
+        verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below .05")
+    return distances
+
+
+def draw(stored, path):
+    """Draw densities with edges and eigenvalues outside, the densities near the lower edge, and lowest eigenvalues."""
+    theory, rows = stored["theory"], stored["rows"]
+    with figure(path, 1, 3, (13, 4)) as axes:
+        for branch, colour in zip(BRANCHES, (BLUE, ORANGE), strict=True):
+            ax, predicted = axes[0][0], theory[branch]
+            ax.plot(X, predicted["density"], color=colour, label=f"{branch}, d → ∞")
+            measured = [row["density"] for row in rows if row["branch"] == branch and row["density"]]
+            if measured:
+                ax.plot(X[::2], np.mean(measured, axis=0)[::2], ".", color=colour, label="instances")
+            for value in predicted["eigenvalues"]:
+                ax.axvline(value, color=colour, ls=":")
+            at = sorted({row["d"] for row in rows})
+            ax = axes[0][1]
+            largest = [row for row in rows if row["branch"] == branch and row["d"] == at[-1]]
+            x = np.sort([value for row in largest for value in row["lowest"]])
+            x = x[x <= min((row["lowest"][-1] for row in largest), default=0.0)]  # all eigenvalues below are known
+            ax.plot(x, np.arange(1, len(x) + 1) / (max(len(largest), 1) * at[-1]), ".", color=colour)
+            for name, style in ((branch, "-"), (f"{branch}, one step", "--")):
+                if name in theory:
+                    near = np.array(theory[name]["near"])
+                    total = np.concatenate([[0], np.cumsum(np.diff(EDGE) * (near[1:] + near[:-1]) / 2)])
+                    ax.plot(EDGE, total, style, color=colour, label=name)
+            ax = axes[0][2]
+            pairs = [
+                mean_and_error([row["lowest"][0] for row in rows if (row["branch"], row["d"]) == (branch, d)])
+                for d in at
+            ]
+            mean, error = np.array(pairs).T
+            ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=colour, label=branch)
+            ax.plot([0], [predicted["lower_edge"]], "s", color=colour, mfc="none", clip_on=False)
+        axes[0][0].set(
+            xlabel="eigenvalue", ylabel="density", title="Density and eigenvalues outside", xlim=(-0.004, 0.25)
+        )
+        axes[0][1].set(
+            xscale="log", yscale="log", xlabel="x", ylabel="fraction of eigenvalues below x", ylim=(1e-4, 1e-1),
+            title="Lower edge", xlim=(1e-3, 1.5e-2),
+        )  # fmt: skip
+        axes[0][2].set(xlabel="$d^{-2/5}$", ylabel="lowest eigenvalue", xlim=(0, None), ylim=(0, None))
+        axes[0][2].set(title="Lowest eigenvalue; squares: predicted edge")
+        axes[0][1].set(xticks=[1e-3, 3e-3, 1e-2], xticklabels=["0.001", "0.003", "0.01"])
+        axes[0][1].tick_params(axis="x", which="minor", labelbottom=False)
+        for ax, location in zip(axes[0], ("center right", "upper left", "lower right"), strict=True):
+            ax.legend(fontsize=8, loc=location)
+
+
+if __name__ == "__main__":
+    main()
