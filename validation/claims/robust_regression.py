@@ -209,10 +209,12 @@ def draw(numbers, path):
             dots = [[dot[key] for dot in numbers["dots"] if dot["name"] == name] for key in ("alpha", "mean", "error")]
             left.errorbar(*dots, fmt="o", ms=4, color=colour)
         left.set(xlabel="samples per dimension α", ylabel="‖Q − Q*‖²/d", title="optimal λ and width; dots: d = 500")
+        left.set_xticks([2, 3, 5, 10, 30], ["2", "3", "5", "10", "30"])
+        left.set_xticks([], minor=True)
         left.legend(frameon=False)
         small = {key: [row[key] for row in numbers["small"]] for key in ("lam", "replicon", "different")}
-        right.semilogx(small["lam"], small["replicon"], "o-", color="C1", label="replicon eigenvalue")
-        right.semilogx(small["lam"], small["different"], "s--", color="0.4", label="fraction with several minima")
+        right.semilogx(small["lam"], small["replicon"], "o", color="C1", label="replicon eigenvalue")
+        right.semilogx(small["lam"], small["different"], "s", color="0.4", label="fraction with several minima")
         right.axhline(1, color="0.7", lw=1)
         right.set(xlabel="λ", title="Tukey's loss, width 1, α = 3")
         right.legend(frameon=False)
