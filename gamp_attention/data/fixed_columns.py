@@ -23,13 +23,8 @@ from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.losses.sequence import SequenceLoss, SequenceSpec, sequence_loss
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence import (
-    N_SYMMETRY,
-    SequenceLabels,
-    SequenceModel,
-    complete_spec,
-    probe_targets,
-)
+from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
+from gamp_attention.models.sequence_labels import N_SYMMETRY, SequenceLabels
 from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.intercept import InterceptPenalty
 
@@ -70,9 +65,9 @@ def fix_columns(
     ------
     TypeError : if `problem` is neither a sequence model nor samples with its loss, or `columns` is not a dictionary of
         arrays.
-    ValueError : if `columns` is empty or fixes all columns, an index is not in 0 to r − 1, an array has another length
-        or is not finite, `convex` is wrong, or the problem is an attention layer whose head has several free columns
-        of scores.
+    ValueError : if samples have classes, `columns` is empty or fixes all columns, an index is not in 0 to r − 1, an
+        array has another length or is not finite, `convex` is wrong, or the problem is an attention layer whose head
+        has several free columns of scores.
 
     Examples
     --------
@@ -88,6 +83,8 @@ def fix_columns(
     >>> known.rank, data.targets.shape, gamp.converged
     (1, (200, 2), True)
     """
+    if isinstance(problem, SequenceModel | Dataset) and problem.is_mixture:
+        raise check.fail("problem", type(problem).__name__, "samples without classes")
     if isinstance(problem, SequenceModel):
         fixed, values = _require_columns(columns, problem.rank, "(t + k,)")
         if convex is not None:
@@ -125,7 +122,7 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     first = [a for a in free if a < t]
     order = first + [c for c in range(len(values)) if c not in first]
     labels = _extend_labels(model.teacher, L, t, order, values)
-    spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets(labels, L, len(values)))
+    spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets([labels], L, len(values)))
     return replace(
         model, teacher=labels, coordinates=_extend_law(model.coordinates, order),
         penalty=_without(model.penalty, fixed), rank=len(free), student=sequence_loss(spec), prediction=None, head=None,

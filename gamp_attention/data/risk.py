@@ -328,10 +328,13 @@ def sampled_test_error(
     errors = []
     for first in range(0, n, TEST_CHUNK):
         count = min(TEST_CHUNK, n - first)
-        tokens = np.asarray(draw_tokens(rng, count, *law)[0])
+        drawn, sources = draw_tokens(rng, count, *law)
+        tokens = np.asarray(drawn)
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = TokenMatrix(tokens, data.positions).fields(Q)
-        errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))
+        for rows, of in sources.groups:
+            task = data.model.task_of(of)
+            errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
     mean, error = mean_and_error(np.concatenate(errors))
     return _require_finite(Q, mean), error
 

@@ -8,7 +8,8 @@ from gamp_attention.models.channels.noiseless import PlaneChannel, SignChannel, 
 from gamp_attention.models.channels.noisy import LABEL_CHANNELS, ScoreChannel
 from gamp_attention.models.channels.teacher import teacher_channel
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceLabels, SequenceModel
+from gamp_attention.models.sequence import SequenceModel
+from gamp_attention.models.sequence_labels import SequenceLabels
 
 
 def channel_of(model: Model) -> Channel:
