@@ -377,7 +377,8 @@ def solve_steps(
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
         try:
-            x = iterate(problem, packing, x, DAMPED_STEPS)
+            if packing.k < 2 or packing.parisi is not None:  # otherwise the start is near a solution
+                x = iterate(problem, packing, x, DAMPED_STEPS)
             for attempt in range(0 if packing.parisi is None else ATTEMPTS):
                 near, _, size, _, _ = newton(problem, packing, x, SEARCH[0][0], ROUGH)
                 if size <= SEARCH[0][0]:
@@ -491,7 +492,7 @@ def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]
     fraction = np.append(levels.q[:, 0] / top, 1.0)
     old = np.linspace(0, 1, k + 1)
     new = np.interp(np.linspace(0, 1, k + 2), old, fraction[: k + 1])
-    new[0] = 0.8 * fraction[0]
+    new[0] = fraction[0] - 0.2 * min(fraction[0], 1 - fraction[0])
     new[-2] = 1 - 0.6 * (1 - new[-2])
     ends = np.log(parisi[0]) - 0.35, np.log(parisi[-1]) + 0.6
     inner = np.interp(np.linspace(0, 1, k + 1)[1:-1], np.linspace(0, 1, k) if k > 1 else [0.5], np.log(parisi))
