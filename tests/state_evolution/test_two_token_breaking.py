@@ -1,4 +1,4 @@
-"""One step of replica symmetry breaking for two tokens against brute force, one field, its limits, and stationarity."""
+"""Replica symmetry breaking for two tokens against brute force, one field, its limits, and stationarity."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from gamp_attention.losses.registration import sample_loss
 from gamp_attention.state_evolution.rsb.one_field import innermost_tables
 from gamp_attention.state_evolution.rsb.recursion import average_levels
 from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, newton
-from gamp_attention.state_evolution.rsb.two_fields import TwoFields, average_label, even_ceil
+from gamp_attention.state_evolution.rsb.two_fields import Lattice, TwoFields, average_label, even_ceil
 from gamp_attention.state_evolution.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model
 
@@ -47,9 +47,10 @@ class TwoAmplitudes(NamedTuple):
         return 0.0
 
 
-def lattice_of(variances, spacing, cut=8.0):
-    h = spacing * np.sqrt(variances[1])
-    return h, even_ceil((6 * np.sqrt(variances[0]) + cut * np.sqrt(variances[1])) / h), int(np.ceil(cut / spacing))
+def lattice_of(variances, spacing, strides, cut=8.0):
+    h = spacing * np.sqrt(variances[-1])
+    n = even_ceil((6 * np.sqrt(variances[0]) + cut * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
+    return Lattice(h, n, strides)
 
 
 def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field():
@@ -198,8 +199,6 @@ def test_a_distant_parisi_parameter_is_followed_for_one_field():
 @pytest.mark.parametrize(
     ("model", "steps"),
     [
-        (ga.paper_model(), 2),
-        (ga.paper_model(), "full"),
         (ga.paper_model(score_noise=0.1), 1),
         (ga.attention_model(3), 1),
     ],

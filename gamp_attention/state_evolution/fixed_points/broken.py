@@ -1,6 +1,6 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`require_problem` returns the output channel of the model (`rsb.one_field`). `solve_broken` solves k = 1, 2, … in turn,
+`require_problem` returns the output channel of the model (`rsb.one_field` or `rsb.two_fields`). `solve_broken` solves k = 1, 2, … in turn,
 each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers for three successive k
 are extrapolated to k → ∞ (`extrapolate`).
 """
@@ -104,8 +104,8 @@ def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
     return steps, values
 
 
-def require_problem(model: Model, alpha: float, steps: int | str) -> Problem:
-    """Return the output channel of a model; ValueError if `steps` of breaking are not implemented for it."""
+def require_problem(model: Model, alpha: float) -> Problem:
+    """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
     needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     if not has_one_strength(model.penalty):
@@ -116,8 +116,6 @@ def require_problem(model: Model, alpha: float, steps: int | str) -> Problem:
         return OneField(model, alpha)
     if model.n_tokens != 2 or not model.attention:
         raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens")
-    if steps not in (0, 1):
-        raise check.fail("rsb", steps, "1 for attention with two tokens")
     if not (model.even and model.reversible):
         raise check.fail("rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal")
     if model.task.n_noise:

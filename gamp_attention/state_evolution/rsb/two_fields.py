@@ -43,8 +43,8 @@ SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where 
 DIFFERENCE_NODES = (16, 4)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
 SUM_NODES = (4, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
 DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-REACH = 6.0  # half-width of the lattice in standard deviations of the outer field
-TAIL = 5.5  # standard deviations of the inner field around its most likely value
+REACH = (4.75, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
+# lattice: at resolution 0, and added for each resolution
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
 STRIDE = 4  # distance of the nodes with a global search, in nodes
 APART = 0.1  # deviation of a minimiser from its linear prediction from a neighbour, in units of the distance of
@@ -208,7 +208,8 @@ class TwoFields:
         field of level j − 1.
         """
         sds, fine = np.sqrt(variances), FINER**resolution
-        reach = REACH * sds[0]
+        width = REACH[0] + REACH[1] * resolution
+        reach = width * sds[0]
         if len(parisi) == 0:
             h = SYMMETRIC_SPACING * fine * sds[0]
             return Lattice(h, even_ceil(reach / h), ())
@@ -223,7 +224,7 @@ class TwoFields:
         for largest in spacings[::-1]:  # from the innermost level outward
             strides.append(max(int(largest / spacing), 1))
             spacing *= strides[-1]
-        n = even_ceil((reach + drifts.sum() + TAIL * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
+        n = even_ceil((reach + drifts.sum() + width * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
         if 2 * n + 1 > MAX_NODES:
             raise FloatingPointError(f"the lattice would need {2 * n + 1} nodes in each direction")
         return Lattice(h, n, tuple(strides[::-1]))
