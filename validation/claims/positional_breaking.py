@@ -44,13 +44,15 @@ def main():
     measured = {name: minima[f"{ALPHA} asymptotic {name}"]["limit"] for name in ("V", "q", "m")}
     diagram = load_result(ROOT / "results" / "phase_diagram.json")
     parts = {"symmetric": solve_symmetric}
-    parts |= {f"y = {y:.4g}": lambda y=y: solve_one_step(y) for y in (FIXED[1:2] if args.quick else (*FIXED, np.nan))}
+    fixed = FIXED[1:2] if args.quick else FIXED
     if not args.quick:
+        parts["y = nan"] = lambda: solve_one_step(np.nan)
         parts |= {f"two steps, α = {start[0]:.5g}": lambda s=start: solve_two_steps(*s) for start in TWO_STEPS}
         for omega in OMEGAS:
             index = diagram["probed"].index(omega)
             at = {name: (diagram["lines"][name][index], diagram["errors"][name][index]) for name in BOUNDARIES}
             parts[f"ω = {omega}"] = lambda omega=omega, at=at: shift_boundary(omega, *at.values())
+    parts |= {f"y = {y:.4g}": lambda y=y: solve_one_step(y) for y in fixed}
     quick = "_quick" if args.quick else ""
     results = complete_parts(args.out / f"positional_breaking{quick}_parts.json", parts)
     rows = []
@@ -65,7 +67,8 @@ def main():
 
     symmetric = results["symmetric"]
     show("replica symmetry", [symmetric[name] for name in measured])
-    steps = {name: r for name, r in results.items() if "parisi" in r and r["alpha"] == ALPHA}
+    steps = {name: r for name, r in results.items() if r.get("alpha") == ALPHA}
+    steps = dict(sorted(steps.items(), key=lambda item: (len(item[1]["parisi"]), item[1]["parisi"][0])))
     for name, r in steps.items():
         y = ", ".join(f"{value:.4g} ± {error:.1g}" if error else f"{value:.4g}" for value, error in r["parisi"])
         ground = " (ground state)" if r["parisi"][0][1] else ""
