@@ -44,7 +44,6 @@ ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
 MAX_RESOLUTION = 6  # number of refinements
 SEARCH_TOL = 1e-4  # largest residual after the search on the coarsest grids
-STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the first starts
 TOTAL = 1.6  # y (q_1 − q_0) at these starts in units of the strength times V with replica symmetry
 COLLAPSED = 1e-3  # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
@@ -64,6 +63,10 @@ class Problem(Protocol):
     @property
     def signs(self) -> np.ndarray:
         """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths (q_1 − q_0)/q_1 of breaking at the starts, in the order in which they are tried."""
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
@@ -207,9 +210,7 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     return x
 
 
-def find_maximum(
-    problem: Problem, packing: Packing, x: np.ndarray, near: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
+def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and their Jacobian.
 
     If `near`, the start is near the maximum: the overlaps are solved at its Parisi parameters, and Newton steps follow
@@ -503,15 +504,17 @@ def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, status: Status
     )  # fmt: skip
 
 
-def first_starts(symmetric: Levels, parisi: np.ndarray | None = None) -> list[tuple[Levels, np.ndarray]]:
-    """Return starts with one step from replica-symmetric overlaps (q of shape (1, L)), strong breaking first.
+def first_starts(
+    symmetric: Levels, parisi: np.ndarray | None, strengths: tuple[float, ...]
+) -> list[tuple[Levels, np.ndarray]]:
+    """Return starts with one step and given strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
 
     The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
     determines y, or the largest gap if the Parisi parameter (1,) is given.
     """
     q, V = symmetric.q, symmetric.V
     starts = []
-    for strength in STRENGTHS:
+    for strength in strengths:
         y = TOTAL * V[:1] / q[0, :1] if parisi is None else parisi
         gap = np.minimum(strength * q, TOTAL * strength * V / y)
         starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))

@@ -53,6 +53,7 @@ MAX_NODES = 4000  # largest number of lattice nodes in each direction
 SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
 SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattices: powers of the plastic number
+STRENGTHS = (0.05, 0.2, 0.65)  # (q_1 − q_0)/q_1 at the starts of the search
 RANGE = 1300.0  # largest range of the logarithm of the weights of the inner fields
 
 
@@ -95,9 +96,7 @@ def transition(psi: np.ndarray, spacing: float, stride: int, variance: float) ->
     gaussian /= gaussian.sum(axis=1, keepdims=True)
     moments = [gaussian, gaussian * delta, gaussian * (delta**2 - variance)]
     rows = [moment @ density for moment in moments]
-    norm, a, b, aa, ab, bb = (
-        rows[i] @ moments[j].T for i, j in ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2))
-    )
+    norm, a, b, aa, ab, bb = (rows[i] @ moments[j].T for i, j in ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)))
     first = np.stack([a, b], axis=-1) / norm[..., None]
     second = np.stack([aa, ab, ab, bb], axis=-1).reshape(*norm.shape, 2, 2) / norm[..., None, None]
     second -= first[..., :, None] * first[..., None, :]
@@ -162,6 +161,11 @@ class TwoFields:
     def signs(self) -> np.ndarray:
         """Signs of m of the tokens."""
         return np.array([1.0, -1.0])
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths of breaking at the starts: breaking is weak on the positional branch."""
+        return STRENGTHS
 
     def teacher(self, even: bool, resolution: int) -> tuple[np.ndarray, np.ndarray]:
         """Return teacher fields (n, 2) in the fundamental domain, and probabilities (n,).
