@@ -1,8 +1,8 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`require_problem` returns the output channel of the model (`rsb.one_field` or `rsb.two_fields`). `solve_broken` solves k = 1, 2, … in turn,
-each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers for three successive k
-are extrapolated to k → ∞ (`extrapolate`).
+`require_problem` returns the output channel of the model (`rsb.one_field` or `rsb.two_fields`). `solve_broken` solves
+k = 1, 2, … in turn, each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers
+for three successive k are extrapolated to k → ∞ (`extrapolate`).
 """
 
 from dataclasses import dataclass, replace
