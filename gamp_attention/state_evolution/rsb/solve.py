@@ -44,6 +44,7 @@ ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
 MAX_RESOLUTION = 6  # number of refinements
 SEARCH_TOL = 1e-4  # largest residual after the search on the coarsest grids
+WEAK = 0.1  # the same below which a start counts as near a solution, so that Newton steps begin there
 TOTAL = 1.6  # y (q_1 − q_0) at these starts in units of the strength times V with replica symmetry
 COLLAPSED = 1e-3  # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
@@ -413,7 +414,9 @@ def solve_steps(
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
         try:
-            if packing.k < 2 or packing.parisi is not None:  # otherwise the start is near a solution
+            weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
+            near = weak or (packing.k > 1 and packing.parisi is None)
+            if not near:
                 x = iterate(problem, packing, x, DAMPED_STEPS)
             for attempt in range(0 if packing.parisi is None else ATTEMPTS):
                 near, _, size, _, _ = newton(problem, packing, x, SEARCH_TOL, ROUGH)
@@ -423,7 +426,7 @@ def solve_steps(
                 x = iterate(problem, packing, x, (2 + attempt) * DAMPED_STEPS)
             J = None
             if packing.k and packing.parisi is None:
-                x, J = find_maximum(problem, packing, x, packing.k > 1)
+                x, J = find_maximum(problem, packing, x, near)
             solution = refine_levels(problem, packing, x, rtol, J=J)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
             failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE

@@ -53,7 +53,7 @@ MAX_NODES = 4000  # largest number of lattice nodes in each direction
 SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
 SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattices: powers of the plastic number
-STRENGTHS = (0.05, 0.2, 0.65)  # (q_1 − q_0)/q_1 at the starts of the search
+STRENGTHS = (0.02, 0.05, 0.2)  # (q_1 − q_0)/q_1 at the starts of the search
 RANGE = 1300.0  # largest range of the logarithm of the weights of the inner fields
 
 
