@@ -33,7 +33,7 @@ PUBLISHED = {
 }
 SYMMETRIC = 0.2068  # published at noise variance .001 by extrapolation from .0015 (.20717) and .0031 (.20824)
 MAGNET = {1: (0.7652, 1e-4), 2: (0.7636, 1e-4)}
-MAGNET_LIMIT = (0.763166727, 1e-9)  # Oppermann and Schmidt (2008)
+MAGNET_LIMIT = (0.763166727, 1e-9)  # Oppermann, Schmidt and Sherrington (2007)
 ERRORS = {0: (0.097516, 1e-6)}  # least number of errors per weight at α = 3
 ERRORS_LIMIT = (0.117601, 1e-6)
 CAPACITY = {0: (7.647695, 1e-6), 1: (6.71570, 1e-5)}  # α at which it is 1

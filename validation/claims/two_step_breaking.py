@@ -29,7 +29,7 @@ from validation._tools.tables import markdown_table
 ALPHA, RTOL = 1.5, 0.1
 OMEGAS = (0.3, 0.38, 0.22)
 BLUE, GREY = "#0072B2", "#777777"
-# Start of two steps at ω = .3, near the solution that `solve_state_evolution(..., rsb=2)` finds: α, V, m, q_0 to q_2, and
+# Start of two steps at ω = .3 near the solution of `solve_state_evolution(..., rsb=2)`: α, V, m, q_0 to q_2, and
 # y_1 and y_2
 TWO_STEPS = (ALPHA, 12.6448, 0.25515, (0.04812297, 0.0490758, 0.04927947), (554.13, 1865.4))
 SLOPE_STEP = 0.02  # step in α of the slopes of the training losses
