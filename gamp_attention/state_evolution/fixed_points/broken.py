@@ -178,12 +178,14 @@ def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution
 def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
     packing = Packing(problem.signs, 0, m, theta)
-    given = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
-    x, near = packing.pack(given, np.zeros(0)), None
-    for _ in range(ATTEMPTS):
+    capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
+    x, near = packing.pack(capped, np.zeros(0)), None
+    for attempt in range(ATTEMPTS + 1):
         try:
-            x = iterate(problem, packing, x, FEW_STEPS)
-            near, _, size, _, _ = newton(problem, packing, x, NEAR, ROUGH)
+            if attempt:
+                x = iterate(problem, packing, x, FEW_STEPS)
+            start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
+            near, _, size, _, _ = newton(problem, packing, start, NEAR, ROUGH)
         except (ArithmeticError, np.linalg.LinAlgError):
             continue
         if size <= NEAR:
