@@ -27,11 +27,13 @@ from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table
 
 ALPHA, RTOL = 1.5, 0.1
-OMEGAS = (0.3, 0.38, 0.22)
+OMEGAS = (0.3, 0.38)
 BLUE, GREY = "#0072B2", "#777777"
 # Start of two steps at ω = .3 near the solution of `solve_state_evolution(..., rsb=2)`: α, V, m, q_0 to q_2, and
 # y_1 and y_2
 TWO_STEPS = (ALPHA, 12.6448, 0.25515, (0.04812297, 0.0490758, 0.04927947), (554.13, 1865.4))
+FINER = 2  # resolution of the energy of one step; its overlaps are solved at resolutions 0 and 1
+SAFETY = 1.5  # error in units of the change by the last refinement
 SLOPE_STEP = 0.02  # step in α of the slopes of the training losses
 
 
@@ -47,10 +49,13 @@ def main():
         index = diagram["probed"].index(omega)
         at = [(diagram["lines"][name][index], diagram["errors"][name][index]) for name in BOUNDARIES]
         parts[f"ω = {omega}"] = lambda omega=omega, at=at: shift_boundary(omega, *at)
+        parts[f"F, ω = {omega}"] = lambda omega=omega, at=at: refine_energy(omega, at[0][0], results[f"ω = {omega}"])
     if not args.quick:
         parts["two steps"] = lambda: solve_two_steps(*TWO_STEPS)
     quick = "_quick" if args.quick else ""
-    results = complete_parts(args.out / f"two_step_breaking{quick}_parts.json", parts)
+    results = {}
+    for name, part in parts.items():  # later parts use the results of earlier parts
+        results |= complete_parts(args.out / f"two_step_breaking{quick}_parts.json", {name: part})
     text = "" if args.quick else step_table(results["two steps"], one, measured, verdict) + "\n\n"
     verdict.write_table(text + boundary_table(results, verdict))
     verdict.end({"results": results, "minima": measured}, draw)
@@ -136,19 +141,25 @@ def shift_boundary(omega, crossing, appearance):
     semantic, symmetric = (results[1] for results in pair.values())
     slope = slopes["semantic"] - slopes["positional"]
     broken = ga.solve_state_evolution(model, alpha, symmetric.overlaps, rsb=1, rtol=RTOL)
-    gain = broken.train_loss - symmetric.train_loss
-    gain_error = broken.train_loss_error + symmetric.train_loss_error
     near = ga.solve_state_evolution(model, appearance[0] + 0.01, "semantic", rtol=1e-4, stability=False)
     return {
         "alpha_c": (alpha, alpha_error),
-        "gain": (gain, gain_error),
+        "symmetric": (symmetric.train_loss, symmetric.train_loss_error),
         "slope": slope,
-        "shift": (gain / slope, abs(gain_error / slope)),
         "V": (symmetric.overlaps.V[0, 0, 0], broken.overlaps.V[0, 0, 0]),
         "step": summarize(broken),
         "semantic": [[se.replicon, se.status.value, float(se.jump_mass.max())] for se in (semantic, near)],
         "appears": appearance,
     }
+
+
+def refine_energy(omega, alpha, known):
+    """Return F of one step on grids that are finer by one refinement; F is stationary in the given overlaps."""
+    problem, one, step = TwoFields(ga.paper_model(omega=omega), alpha), np.ones(2), known["step"]
+    levels = Levels(np.outer(step["levels"], one), step["m"][0] * problem.signs, 0 * one, step["V"][0] * one)
+    parisi = np.array([step["parisi"][0][0]])
+    energy = problem.weights.free_energy(levels, problem.hats(levels, parisi, FINER), parisi)
+    return energy, SAFETY * abs(energy - step["energy"][0])
 
 
 def boundary_table(results, verdict):
@@ -157,13 +168,14 @@ def boundary_table(results, verdict):
     for omega in [o for o in OMEGAS if f"ω = {o}" in results]:
         r = results[f"ω = {omega}"]
         verdict.check(r["step"]["status"] == "converged", f"ω = {omega}: {r['step']['status']} {r['step']['message']}")
-        verdict.check(r["shift"][0] + r["shift"][1] < 0, f"ω = {omega}: α_c changes by {r['shift'][0]:.6f}")
+        gain, shift = change_of_boundary(results, omega)
+        verdict.check(shift[0] + shift[1] < 0, f"ω = {omega}: α_c changes by {shift[0]:.6f} ± {shift[1]:.1g}")
         stable = all(replicon < 1 for replicon, _, _ in r["semantic"])
         verdict.check(stable, f"ω = {omega}: replicons of the semantic branch are {r['semantic']}")
         replicon, error = r["step"]["replicons"][0]
         rows.append([
-            f"{omega}", f"{r['alpha_c'][0]:.5f} ± {r['alpha_c'][1]:.1g}", f"{r['gain'][0]:.3g} ± {r['gain'][1]:.1g}",
-            f"{1e4 * r['shift'][0]:.2f} ± {1e4 * r['shift'][1]:.1g}", f"{r['V'][0]:.4g}, {r['V'][1]:.4g}",
+            f"{omega}", f"{r['alpha_c'][0]:.5f} ± {r['alpha_c'][1]:.1g}", f"{gain[0]:.3g} ± {gain[1]:.1g}",
+            f"{1e4 * shift[0]:.2f} ± {1e4 * shift[1]:.1g}", f"{r['V'][0]:.4g}, {r['V'][1]:.4g}",
             f"{replicon:.3f} ± {error:.1g}", f"{r['semantic'][0][0]:.3f}",
             f"{r['appears'][0]:.4f} ± {r['appears'][1]:.1g}", f"{r['semantic'][1][0]:.3f}",
         ])  # fmt: skip
@@ -179,11 +191,18 @@ def numbers(se, name):
     return float(value), float(error)
 
 
+def change_of_boundary(results, omega):
+    """Return the change of the positional training loss at α_c by one step, and the change of α_c, with errors."""
+    r, (energy, error) = results[f"ω = {omega}"], results[f"F, ω = {omega}"]
+    gain, gain_error = energy - r["symmetric"][0], error + r["symmetric"][1]
+    return (gain, gain_error), (gain / r["slope"], abs(gain_error / r["slope"]))
+
+
 def draw(stored, path):
     """Draw the changes of α_c against ω."""
     results = stored["results"]
-    omegas = [omega for omega in OMEGAS if f"ω = {omega}" in results]
-    shifts = np.array([results[f"ω = {omega}"]["shift"] for omega in omegas])
+    omegas = [omega for omega in sorted(OMEGAS) if f"ω = {omega}" in results]
+    shifts = np.array([change_of_boundary(results, omega)[1] for omega in omegas])
     with figure(path, 1, 1, (6, 4.2)) as axes:
         ax = axes[0][0]
         ax.errorbar(omegas, 1e4 * shifts[:, 0], 1e4 * shifts[:, 1], fmt="o-", color=BLUE)
