@@ -117,6 +117,11 @@ def main():
         }
         values |= {f"q_{j}": (se.levels[j, 0, 0, 0], se.levels_error[j, 0, 0, 0]) for j in range(k + 1)}
         values |= {("y" if k == 1 else f"y_{j + 1}"): (se.parisi[j], se.parisi_error[j]) for j in range(k)}
+        if k == 1:  # F is flat, so that the published overlaps belong to the published y rather than to the maximum
+            near = ga.Overlaps(se.overlaps.q, se.overlaps.m, se.overlaps.theta, se.overlaps.V)
+            at = ga.solve_state_evolution(model, ALPHA, near, rsb=1, parisi=PUBLISHED["y"][0], rtol=RTOL)
+            values["V"] = at.overlaps.V[0, 0, 0], at.overlaps_error.V[0, 0, 0]
+            values |= {f"q_{j}": (at.levels[j, 0, 0, 0], at.levels_error[j, 0, 0, 0]) for j in range(2)}
         for name, (value, error) in values.items():
             compare("phase retrieval", f"{name}, k = {k}", value, error, PUBLISHED.get(name) if k == 1 else None)
     curve: list[list[float]] = []
