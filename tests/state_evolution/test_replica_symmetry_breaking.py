@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
+from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
     Packing,
@@ -14,7 +15,7 @@ from gamp_attention.state_evolution.rsb.solve import (
     solve_steps,
 )
 from gamp_attention.state_evolution.rsb.weights import Levels
-from validation._tools.glasses import amplitude_model, magnet_energy, solve_perceptron
+from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
@@ -60,6 +61,51 @@ def test_phase_retrieval_agrees_with_published_values():
     assert abs(se.complexity[0]) < 1e-4
     assert se.overlaps.theta[0, 0, 0] == 0
     assert "one step" in se.validity
+
+
+@pytest.mark.slow
+def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
+    """F and V + y (q_1 − q_0) tend to replica symmetry at both ends, and the complexity is y² times the slope of F."""
+    symmetric, ground = solve_perceptron(3.0, 0), solve_perceptron(3.0, 1)
+    small = solve_perceptron(3.0, 1, 0.03)
+    assert abs(small.energy / symmetric.energy - 1) < 3e-3
+    large = [solve_perceptron(3.0, 1, y) for y in (25.0, 50.0, 100.0)]
+    assert all(solution.status.converged for solution in large)
+    a, b, c = (solution.energy for solution in large)
+    assert symmetric.energy < c < b < a < ground.energy
+    assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
+    for solution, y in ((small, 0.03), (large[-1], 100.0)):
+        levels = solution.point.levels
+        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.point.levels.V[0] - 1) < 0.01
+    low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
+    slope = (high.energy - low.energy) / 0.04
+    complexity = middle.point.indicators.complexity[0]
+    assert complexity > 0 > large[0].point.indicators.complexity[0]
+    assert abs(complexity / (9 * slope) - 1) < 1e-3
+
+
+@pytest.mark.slow
+def test_the_limit_of_many_steps_agrees_with_published_values():
+    """Perceptron: .117601 errors per weight at α = 3, and the α with an error per weight is 6.6980."""
+    value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
+    assert abs(value - 0.117601) < error + 1e-6
+    assert error < 1e-4
+    value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3)])
+    assert abs(value - 6.6980) < error + 1e-4
+    assert error < 2e-3
+
+
+@pytest.mark.slow
+def test_few_samples_of_phase_retrieval():
+    """Between minima that fit all labels: V of replica symmetry is 86, and the start of the search has V = 1."""
+    se = ga.solve_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rsb=1, rtol=1e-2)
+    assert se.converged
+    total = se.overlaps.V[0, 0, 0] + se.parisi[0] * float(np.diff(se.levels[:, 0, 0, 0])[0])
+    symmetric = ga.solve_state_evolution(
+        ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rtol=1e-2, stability=False
+    )
+    assert se.overlaps.V[0, 0, 0] < 0.5 * symmetric.overlaps.V[0, 0, 0] < total
+    assert se.train_loss > symmetric.train_loss
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import legendre_panels
+from gamp_attention.state_evolution.rsb.one_field import STRENGTHS
 from gamp_attention.state_evolution.rsb.recursion import Innermost, average_levels
 from gamp_attention.state_evolution.rsb.solve import (
     Packing,
     first_starts,
+    follow_parisi,
     iterate,
     refine_levels,
     solve_steps,
@@ -40,6 +42,7 @@ class Perceptron:
 
     weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
     signs = ONE
+    strengths = STRENGTHS
 
     def __init__(self, alpha):
         self.alpha = alpha
@@ -60,15 +63,33 @@ class Perceptron:
         return LevelHats(q_hat, ZERO, ZERO, np.array([V_hat]), derivative, self.alpha * averages.phi, squares)
 
 
-def solve_perceptron(alpha, k):
+def solve_perceptron(alpha, k, parisi=None):
+    """Return the solution with k steps at the ground state, or with one step at a fixed Parisi parameter."""
     problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
     x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
     solution = refine_levels(problem, packing, x, 1e-6)
-    starts = first_starts(solution.point.levels)
+    starts = first_starts(solution.point.levels, None, problem.strengths)
     for step in range(1, k + 1):
         solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
         starts = [split_start(solution.point.levels, solution.point.parisi)]
+    if parisi is not None:
+        ground = [(solution.point.levels, solution.point.parisi)]
+        return follow_parisi(problem, Packing(ONE, k, False, False, np.array([parisi])), ground, 1e-4)
     return solution
+
+
+def perceptron_capacity(k, alpha, tol=1e-7):
+    """Return the α at which the smallest number of errors per weight is 1 with k steps, from a guess.
+
+    Newton steps: F is stationary in everything but α, so that its slope is −E φ_0.
+    """
+    for _ in range(8):
+        solution = solve_perceptron(alpha, k)
+        step = (1 - solution.energy) * alpha / -solution.point.hats.phi[0]
+        alpha += step
+        if abs(step) < tol:
+            return alpha, abs(step) + solution.energy_error * alpha / -solution.point.hats.phi[0]
+    raise RuntimeError("the number of errors per weight did not reach 1")
 
 
 @ga.register_loss

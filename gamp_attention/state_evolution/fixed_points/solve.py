@@ -135,9 +135,9 @@ def solve_state_evolution(
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
-        to 3. For k > 0 the model must have one column, a ridge penalty, and labels of one token. k = 1 is also possible
-        for attention with two tokens of opposite positions and without score noise. `rule`, `response`, `max_iter`,
-        `max_work`, `stability` and `seed` are not used.
+        to 3. For k > 0 the model must have one column, a ridge penalty, and labels of one token or attention with two
+        tokens of opposite positions and without score noise. `rule`, `response`, `max_iter`, `max_work`, `stability`
+        and `seed` are not used.
     parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
         energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
@@ -188,7 +188,7 @@ def solve_state_evolution(
     check.flag("raise_on_failure", raise_on_failure)
     steps, given = require_steps(rsb, parisi)
     if steps:
-        problem = require_problem(model, alpha, steps)
+        problem = require_problem(model, alpha)
         start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
         broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")

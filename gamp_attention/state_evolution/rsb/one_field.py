@@ -44,6 +44,8 @@ JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
 CORNER = 4.0  # change of the slope of the hull in units of its neighbours, above which a vertex is a kink
 SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
 
+STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
+
 
 class Hull(NamedTuple):
     """Lower convex hull of z²/2V + ℓ(z) on a grid of z.
@@ -96,6 +98,11 @@ class OneField:
     def signs(self) -> np.ndarray:
         """Signs of m of the tokens."""
         return np.ones(1)
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths of breaking at the starts: strong breaking first."""
+        return STRENGTHS
 
     def labels(self, folded: bool, unaware: bool, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return labels (n, P), teacher fields (n,) and probabilities (n,).

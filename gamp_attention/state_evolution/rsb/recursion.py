@@ -24,7 +24,8 @@ import numpy as np
 
 from gamp_attention._core.compiled import kernel
 
-CUT = 9.0  # distance in standard deviations beyond which a Gaussian transition is neglected
+TURN = 4.0  # scale of φ_{j−1} near a former kink, at large y_j, in units of 1/(y_j max|φ_j'|)
+CUT = 9.0  # distance in standard deviations from its most likely field beyond which a transition is neglected
 
 
 class Innermost(NamedTuple):
@@ -64,14 +65,14 @@ class Averages(NamedTuple):
 
 
 @kernel
-def smooth(x, inner_x, weight, variance, parisi, phi, out, transition):
+def smooth(x, inner_x, weight, variance, parisi, phi, reach, out, transition):
     """Fill `out` (n,) with (1/y) log E exp(y φ(x + √variance u)) at points x (n,), and its transition matrix (n, N).
 
     `phi` (N,) is given at increasing nodes inner_x with quadrature weights. Rows of `transition` have sum 1. The
-    Gaussian is normalised on the nodes, which corrects the ends of their range.
+    Gaussian is normalised on the nodes, which corrects the ends of their range. Nodes farther than `reach` are
+    neglected.
     """
     sd = np.sqrt(variance)
-    reach = CUT * sd
     n_inner = inner_x.shape[0]
     for i in range(x.shape[0]):
         first = np.searchsorted(inner_x, x[i] - reach)
@@ -116,7 +117,8 @@ def average_levels(
     variances : (k + 1,) variance of P_0, then Δ_1, …, Δ_k.
     parisi : (k,) y_1, …, y_k.
     spacing : spacing of the uniform grids in units of the smallest scale of a level: the standard deviation of the
-        Gaussian that is integrated there, or of the next, which smooths the function.
+        Gaussian that is integrated there, or of the next, which smooths the function, or the width of its rounded kinks
+        at large Parisi parameters.
     reach : half-width of the grids in standard deviations.
     """
     k = len(parisi)
@@ -127,10 +129,12 @@ def average_levels(
     transitions: list[np.ndarray] = []
     for j in range(k, 0, -1):
         total = float(np.sqrt(np.sum(sds[:j] ** 2)))
-        scale = min(sds[j - 1], sds[j]) if sds[j - 1] > 0 else sds[j]
+        steepest = float(np.abs(slope).max())
+        scale = min(sds[j - 1] if sds[j - 1] > 0 else np.inf, sds[j], TURN / max(parisi[j - 1] * steepest, 1e-300))
         grid, grid_weight = uniform_grid(centre, total if j > 1 else float(sds[0]), spacing * scale, reach)
         new, transition = np.empty(len(grid)), np.empty((len(grid), len(x)))
-        smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, new, transition)
+        drift = float(parisi[j - 1] * variances[j]) * steepest  # largest distance of the most likely field
+        smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
         new_slope = transition @ slope
         if j == k:
             moment = transition @ (slope * x) - grid * new_slope

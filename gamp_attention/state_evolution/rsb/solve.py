@@ -4,8 +4,8 @@ The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Pa
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
-2. F is maximised over the Parisi parameters by Newton steps. At each of its points the overlaps are solved at fixed
-   Parisi parameters (`ascend`).
+2. F is maximised over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
+   solved at fixed Parisi parameters at each point (`ascend`).
 3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
    shortened until the residual decreases.
 4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
@@ -43,8 +43,8 @@ FIRST_TOL, TOL = 1e-3, 0.02  # residual on the coarsest grids; residual in units
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
 MAX_RESOLUTION = 6  # number of refinements
-SEARCH = ((1e-4, -1), (1e-6, 0))  # residuals and resolutions of the maximisation over the Parisi parameters
-STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the first starts
+SEARCH_TOL = 1e-4  # largest residual after the search on the coarsest grids
+WEAK = 0.1  # the same below which a start counts as near a solution, so that Newton steps begin there
 TOTAL = 1.6  # y (q_1 − q_0) at these starts in units of the strength times V with replica symmetry
 COLLAPSED = 1e-3  # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
@@ -64,6 +64,10 @@ class Problem(Protocol):
     @property
     def signs(self) -> np.ndarray:
         """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths (q_1 − q_0)/q_1 of breaking at the starts, in the order in which they are tried."""
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
@@ -207,6 +211,37 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     return x
 
 
+def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and their Jacobian.
+
+    If `near`, the start is near the maximum: the overlaps are solved at its Parisi parameters, and Newton steps follow
+    for all equations. Their solution is accepted if F is a maximum there. Otherwise `ascend` searches for it.
+    """
+    if near:
+        try:
+            fixed = replace(packing, parisi=np.exp(x[-packing.k :]))
+            inner, _, size, _, _ = newton(problem, fixed, x[: -packing.k], SEARCH_TOL, ROUGH)
+            if size <= SEARCH_TOL:
+                full, _, size, _, J = newton(problem, packing, np.append(inner, x[-packing.k :]), SEARCH_TOL, ROUGH)
+                if size <= SEARCH_TOL and is_maximum(J, packing.k):
+                    return full, J
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            pass
+    return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
+
+
+def is_maximum(J: np.ndarray | None, k: int) -> bool:
+    """Return whether F decreases in all directions of the Parisi parameters, the last k unknowns, from its Jacobian.
+
+    The Jacobian of the k slopes with the overlaps solved at each point is the Schur complement; in units that are
+    positive it is the Hessian of F.
+    """
+    if J is None:
+        return False
+    reduced = J[-k:, -k:] - J[-k:, :-k] @ np.linalg.solve(J[:-k, :-k], J[:-k, -k:])
+    return bool(np.linalg.eigvals(reduced).real.max() < 0)
+
+
 def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
     """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
 
@@ -325,13 +360,15 @@ def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: in
 
 
 def refine_levels(
-    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION
-) -> BrokenSolution:
+    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION,
+    J: np.ndarray | None = None,
+) -> BrokenSolution:  # fmt: skip
     """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
 
-    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`.
+    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `J` is the Jacobian at
+    the start if it is known.
     """
-    n, x, J, count, path = len(start), start, None, 0, [packing.unpack(start)[0]]
+    n, x, count, path = len(start), start, 0, [packing.unpack(start)[0]]
     numbers: list[np.ndarray] = []
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
@@ -377,17 +414,20 @@ def solve_steps(
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
         try:
-            x = iterate(problem, packing, x, DAMPED_STEPS)
+            weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
+            near = weak or (packing.k > 1 and packing.parisi is None)
+            if not near:
+                x = iterate(problem, packing, x, DAMPED_STEPS)
             for attempt in range(0 if packing.parisi is None else ATTEMPTS):
-                near, _, size, _, _ = newton(problem, packing, x, SEARCH[0][0], ROUGH)
-                if size <= SEARCH[0][0]:
+                near, _, size, _, _ = newton(problem, packing, x, SEARCH_TOL, ROUGH)
+                if size <= SEARCH_TOL:
                     x = near
                     break
                 x = iterate(problem, packing, x, (2 + attempt) * DAMPED_STEPS)
+            J = None
             if packing.k and packing.parisi is None:
-                for tol, resolution in SEARCH:
-                    x = ascend(problem, packing, x, tol, resolution)
-            solution = refine_levels(problem, packing, x, rtol)
+                x, J = find_maximum(problem, packing, x, near)
+            solution = refine_levels(problem, packing, x, rtol, J=J)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
             failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
             continue
@@ -415,7 +455,7 @@ def follow_parisi(
     BrokenSolution, or None if no origin has a solution from which steps of at least `SHORTEST_MOVE` lead to the end.
     """
     assert packing.parisi is not None
-    target, tol = np.log(packing.parisi), SEARCH[0][0]
+    target, tol = np.log(packing.parisi), SEARCH_TOL
     for levels, parisi in origins:
         origin = np.log(parisi)
         distance = float(np.abs(target - origin).max())
@@ -467,15 +507,17 @@ def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, status: Status
     )  # fmt: skip
 
 
-def first_starts(symmetric: Levels, parisi: np.ndarray | None = None) -> list[tuple[Levels, np.ndarray]]:
-    """Return starts with one step from replica-symmetric overlaps (q of shape (1, L)), strong breaking first.
+def first_starts(
+    symmetric: Levels, parisi: np.ndarray | None, strengths: tuple[float, ...]
+) -> list[tuple[Levels, np.ndarray]]:
+    """Return starts with one step and given strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
 
     The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
     determines y, or the largest gap if the Parisi parameter (1,) is given.
     """
     q, V = symmetric.q, symmetric.V
     starts = []
-    for strength in STRENGTHS:
+    for strength in strengths:
         y = TOTAL * V[:1] / q[0, :1] if parisi is None else parisi
         gap = np.minimum(strength * q, TOTAL * strength * V / y)
         starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))
@@ -491,7 +533,7 @@ def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]
     fraction = np.append(levels.q[:, 0] / top, 1.0)
     old = np.linspace(0, 1, k + 1)
     new = np.interp(np.linspace(0, 1, k + 2), old, fraction[: k + 1])
-    new[0] = 0.8 * fraction[0]
+    new[0] = fraction[0] - 0.2 * min(fraction[0], 1 - fraction[0])
     new[-2] = 1 - 0.6 * (1 - new[-2])
     ends = np.log(parisi[0]) - 0.35, np.log(parisi[-1]) + 0.6
     inner = np.interp(np.linspace(0, 1, k + 1)[1:-1], np.linspace(0, 1, k) if k > 1 else [0.5], np.log(parisi))

@@ -1,4 +1,4 @@
-"""Output channel with one step of replica symmetry breaking for attention with two tokens (L = 2, r = t = 1).
+"""Output channel with k steps of replica symmetry breaking for attention with two tokens (L = 2, r = t = 1).
 
 Given the teacher's fields u, the outer field is Gaussian with mean m + θu/ρ and covariance q_0 − θ²/ρ, equal for both
 tokens, and with the Moreau envelope M of the sample's loss
@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import kernel
 from gamp_attention._core.quadrature import gauss_hermite, legendre_panels
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.models.model import Model
@@ -44,8 +43,8 @@ SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where 
 DIFFERENCE_NODES = (16, 4)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
 SUM_NODES = (4, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
 DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-REACH = 6.0  # half-width of the lattice in standard deviations of the outer field
-TAIL = 5.5  # standard deviations of the inner field around its most likely value
+REACH = (4.75, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
+# lattice: at resolution 0, and added for each resolution
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
 STRIDE = 4  # distance of the nodes with a global search, in nodes
 APART = 0.1  # deviation of a minimiser from its linear prediction from a neighbour, in units of the distance of
@@ -54,96 +53,69 @@ MAX_NODES = 4000  # largest number of lattice nodes in each direction
 SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
 SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattices: powers of the plastic number
-NEGLIGIBLE = -40.0  # logarithm of weights that count as zero
+STRENGTHS = (0.02, 0.05, 0.2)  # (q_1 − q_0)/q_1 at the starts of the search
+RANGE = 1300.0  # largest range of the logarithm of the weights of the inner fields
 
 
-@kernel
-def smooth_rows(psi, weight, out, transition):
-    """Fill `out` (R, n) with log Σ_w weight[w] exp(psi[i, j + w − c]) for rows psi (R, n), c = len(weight) // 2.
-
-    Row (i, j) of `transition` (R, n, W) are the normalised terms of the sum. The weights (W,) are normalised on the
-    nodes in the lattice, which corrects the ends of rows.
-    """
-    n_rows, n = psi.shape
-    width = weight.shape[0]
-    centre = width // 2
-    for i in range(n_rows):
-        for j in range(n):
-            first, last = max(0, centre - j), min(width, n - j + centre)
-            top, norm = -np.inf, 0.0
-            for w in range(first, last):
-                top = max(top, psi[i, j - centre + w])
-                norm += weight[w]
-            total = 0.0
-            for w in range(first, last):
-                size = psi[i, j - centre + w] - top
-                transition[i, j, w] = weight[w] * np.exp(size) if size > -700.0 else 0.0
-                total += transition[i, j, w]
-            for w in range(width):
-                transition[i, j, w] = transition[i, j, w] / total if first <= w < last else 0.0
-            out[i, j] = top + np.log(total / norm)
-
-
-@kernel
-def average_rows(transition, values, out):
-    """Fill `out` (R, n) with Σ_w transition[i, j, w] values[i, j + w − c]."""
-    n_rows, n, width = transition.shape
-    centre = width // 2
-    for i in range(n_rows):
-        for j in range(n):
-            total = 0.0
-            for w in range(max(0, centre - j), min(width, n - j + centre)):
-                total += transition[i, j, w] * values[i, j - centre + w]
-            out[i, j] = total
-
-
-@kernel
-def scatter_rows(transition, law, out):
-    """Add Σ_j law[i, j] transition[i, j, k − j + c] to `out` (R, n), the adjoint of `average_rows`."""
-    n_rows, n, width = transition.shape
-    centre = width // 2
-    for i in range(n_rows):
-        for j in range(n):
-            for w in range(max(0, centre - j), min(width, n - j + centre)):
-                out[i, j - centre + w] += law[i, j] * transition[i, j, w]
-
-
-class Smoothed(NamedTuple):
-    """The transition of the inner field on a lattice: rows first, then columns.
+class Transition(NamedTuple):
+    """The transition p_j from nodes of a lattice (m, m) to nodes of a finer lattice (n, n).
 
     Attributes
     ----------
-    log_mean : (n, n) log E exp(ψ) at each node.
-    along_rows, along_columns : (n, n, W) normalised terms of the sums.
+    log_mean, first, second : (m, m), (m, m, 2) and (m, m, 2, 2) log E exp(ψ), mean ⟨δ⟩ and covariance of the
+        displacement δ minus the covariance of the Gaussian, along the directions of the lattice.
+    gaussian : (m, n) probabilities of the Gaussian in one direction.
+    density, norm : (n, n) exp(ψ − c) and (m, m) its Gaussian average, with a constant c.
     """
 
     log_mean: np.ndarray
-    along_rows: np.ndarray
-    along_columns: np.ndarray
-
-    def mean(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean (n, n) of values (n, n) under the transition from each node."""
-        rows, columns = np.empty_like(values), np.empty_like(values)
-        average_rows(self.along_rows, values, rows)
-        average_rows(self.along_columns, np.ascontiguousarray(rows.T), columns)
-        return columns.T
+    first: np.ndarray
+    second: np.ndarray
+    gaussian: np.ndarray
+    density: np.ndarray
+    norm: np.ndarray
 
     def spread(self, law: np.ndarray) -> np.ndarray:
-        """Return the probabilities (n, n) of nodes after the transition, from probabilities before it."""
-        columns, rows = np.zeros_like(law), np.zeros_like(law)
-        scatter_rows(self.along_columns, np.ascontiguousarray(law.T), columns)
-        scatter_rows(self.along_rows, np.ascontiguousarray(columns.T), rows)
-        return rows
+        """Return the probabilities (n, n) of nodes after the transition, from probabilities (m, m) before it."""
+        return self.density * (self.gaussian.T @ (law / self.norm) @ self.gaussian)
 
 
-def smooth_plane(psi: np.ndarray, weight: np.ndarray) -> Smoothed:
-    """Return the transition of ψ (n, n) with the product of Gaussian weights (W,) in both directions."""
-    n, width = len(psi), len(weight)
-    rows, columns = np.empty((n, n)), np.empty((n, n))
-    along_rows, along_columns = np.empty((n, n, width)), np.empty((n, n, width))
-    smooth_rows(psi, weight, rows, along_rows)
-    smooth_rows(np.ascontiguousarray(rows.T), weight, columns, along_columns)
-    return Smoothed(columns.T, along_rows, along_columns)
+def transition(psi: np.ndarray, spacing: float, stride: int, variance: float) -> Transition:
+    """Return the transition of ψ (n, n) on a lattice, from each `stride`-th node.
+
+    The Gaussian is normalised on the nodes in the lattice, which corrects the ends of rows. FloatingPointError if ψ
+    varies by more than a floating-point exponential.
+    """
+    top, bottom = psi.max(), psi.min()
+    if not top - bottom < RANGE:
+        raise FloatingPointError("the logarithm of the weights of the inner fields varies by more than 1300")
+    density = np.exp(psi - 0.5 * (top + bottom))
+    x = spacing * np.arange(len(psi))
+    delta = x - x[::stride, None]
+    gaussian = np.exp(-0.5 * delta**2 / variance)
+    gaussian /= gaussian.sum(axis=1, keepdims=True)
+    moments = [gaussian, gaussian * delta, gaussian * (delta**2 - variance)]
+    rows = [moment @ density for moment in moments]
+    norm, a, b, aa, ab, bb = (rows[i] @ moments[j].T for i, j in ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)))
+    first = np.stack([a, b], axis=-1) / norm[..., None]
+    second = np.stack([aa, ab, ab, bb], axis=-1).reshape(*norm.shape, 2, 2) / norm[..., None, None]
+    second -= first[..., :, None] * first[..., None, :]
+    return Transition(np.log(norm) + 0.5 * (top + bottom), first, second, gaussian, density, norm)
+
+
+class Lattice(NamedTuple):
+    """Square lattice of fields.
+
+    Attributes
+    ----------
+    spacing : distance of neighbouring nodes of the innermost level.
+    n : number of nodes on each side of the centre.
+    strides : (k,) distances of the nodes of level j − 1 in nodes of level j, for j = 1, …, k.
+    """
+
+    spacing: float
+    n: int
+    strides: tuple[int, ...]
 
 
 class LabelAverages(NamedTuple):
@@ -190,6 +162,11 @@ class TwoFields:
         """Signs of m of the tokens."""
         return np.array([1.0, -1.0])
 
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths of breaking at the starts: breaking is weak on the positional branch."""
+        return STRENGTHS
+
     def teacher(self, even: bool, resolution: int) -> tuple[np.ndarray, np.ndarray]:
         """Return teacher fields (n, 2) in the fundamental domain, and probabilities (n,).
 
@@ -209,7 +186,7 @@ class TwoFields:
         return size * np.stack([e + f, e - f], axis=1) / np.sqrt(2), probability / probability.sum()
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
-        """Return the averages of the output channel, multiplied by α, for k = len(parisi) ≤ 1."""
+        """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
@@ -217,35 +194,44 @@ class TwoFields:
         terms = self.model.task.terms(u[:, :, None], np.zeros((len(u), self.model.task.n_noise)))
         centres = m * self.signs + theta / rho * u
         variances = np.array([outer, *levels.gaps[:, 0]])
-        V, y = float(levels.V[0]), float(parisi[0]) if len(parisi) else 0.0
-        lattice = self._lattice(terms.params, centres, variances, V, y, resolution)
+        V = float(levels.V[0])
+        lattice = self._lattice(terms.params, centres, variances, V, parisi, resolution)
         averages = [
-            average_label(self.model.loss, params, constant, centre, V, variances, y, lattice, number)
+            average_label(self.model.loss, params, constant, centre, V, variances, parisi, lattice, number)
             for number, (params, constant, centre) in enumerate(zip(terms.params, terms.constant, centres, strict=True))
         ]
         return self._assemble(averages, u, probability, levels, parisi)
 
     def _lattice(
-        self, params: np.ndarray, centres: np.ndarray, variances: np.ndarray, V: float, y: float, resolution: int
-    ) -> tuple[float, int, int]:
-        """Return the spacing of the lattice, the number of nodes on each side of its centre, and of the inner sums.
+        self, params: np.ndarray, centres: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,
+        resolution: int,
+    ) -> Lattice:  # fmt: skip
+        """Return the lattice for given variances of the outer field and of the inner fields.
 
-        The inner field with weight exp(y φ_1) is most likely at a distance of up to yΔ max|φ_1'| from the outer field.
+        The field of level j with weight exp(y_j φ_j) is most likely at a distance of up to y_j Δ_j max|φ_k'| from the
+        field of level j − 1.
         """
-        sds = np.sqrt(variances)
-        reach = REACH * sds[0]
-        if len(variances) == 1:
-            h = SYMMETRIC_SPACING * FINER**resolution * sds[0]
-            return h, even_ceil(reach / h), 0
+        sds, fine = np.sqrt(variances), FINER**resolution
+        width = REACH[0] + REACH[1] * resolution
+        reach = width * sds[0]
+        if len(parisi) == 0:
+            h = SYMMETRIC_SPACING * fine * sds[0]
+            return Lattice(h, even_ceil(reach / h), ())
         grid = np.stack(np.meshgrid(*[np.linspace(-reach, reach, PROBES)] * 2), axis=-1).reshape(-1, 2)
         fields = (centres[:, None] + grid).reshape(-1, 2, 1)
         out = denoise(self.model.loss, np.repeat(params, len(grid), axis=0), fields, np.full((2, 1, 1), V))
-        cut = TAIL + y * sds[1] * float(np.sqrt((out.g**2).sum(axis=(1, 2)).max()))
-        h = SPACING * FINER**resolution * sds[1]
-        n = even_ceil((reach + cut * sds[1]) / h)
+        drifts = parisi * variances[1:] * float(np.sqrt((out.g**2).sum(axis=(1, 2)).max()))
+        # φ_{j−1} varies on the scale √Δ_j, and is integrated with a Gaussian of variance Δ_{j−1}
+        spacings = SPACING * fine * np.minimum(sds[1:], np.append(np.inf, sds[1:-1]))
+        h = spacing = float(spacings.min())
+        strides = []
+        for largest in spacings[::-1]:  # from the innermost level outward
+            strides.append(max(int(largest / spacing), 1))
+            spacing *= strides[-1]
+        n = even_ceil((reach + drifts.sum() + width * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
         if 2 * n + 1 > MAX_NODES:
             raise FloatingPointError(f"the lattice would need {2 * n + 1} nodes in each direction")
-        return h, n, int(np.ceil(cut * sds[1] / h))
+        return Lattice(h, n, tuple(strides[::-1]))
 
     def _assemble(
         self, averages: list[LabelAverages], u: np.ndarray, probability: np.ndarray, levels: Levels, parisi: np.ndarray
@@ -275,9 +261,9 @@ class TwoFields:
         )
 
 
-def even_ceil(x: float) -> int:
-    """Return the smallest even integer that is not below x, so that a lattice with 2 n + 1 nodes fits `STRIDE`."""
-    return 2 * int(np.ceil(x / 2))
+def even_ceil(x: float, factor: int = 1) -> int:
+    """Return the smallest even multiple of `factor` that is not below x; 2 n + 1 nodes then fit `STRIDE`."""
+    return 2 * factor * int(np.ceil(x / (2 * factor)))
 
 
 def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: float) -> Denoised:
@@ -320,8 +306,8 @@ def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: floa
 
 
 def average_label(
-    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, V: float, variances: np.ndarray, y: float,
-    lattice: tuple[float, int, int], number: int,
+    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, V: float, variances: np.ndarray,
+    parisi: np.ndarray, lattice: Lattice, number: int,
 ) -> LabelAverages:  # fmt: skip
     """Return the averages for one label.
 
@@ -330,54 +316,37 @@ def average_label(
     loss, params, constant : loss of a sample, its parameters (P,), and the constant of its risk.
     centre : (2,) mean of the outer field.
     V : response of a minimum.
-    variances : (k + 1,) variance of the outer field, then Δ if k = 1.
-    y : Parisi parameter; not used for k = 0.
-    lattice : spacing, nodes on each side, and nodes on each side of the inner sums.
+    variances : (k + 1,) variance of the outer field, then Δ_1, …, Δ_k.
+    parisi : (k,) y_1, …, y_k.
+    lattice : lattice of the innermost level, and the coarser lattices of the other levels.
     number : index of the label, which determines the shift of the lattice.
     """
-    h, n, width = lattice
+    h, n = lattice.spacing, lattice.n
     size = 2 * n + 1
     line = h * np.arange(-n, n + 1)
     shift = h * ((np.array(SHIFTS) * (number + 1)) % 1 - 0.5)
     a, b = np.meshgrid(line + shift[0], line + shift[1], indexing="ij")  # displacements along both lattice directions
     across = np.array([[1.0, SLOPE], [-SLOPE, 1.0]]) / np.hypot(1.0, SLOPE)  # rows are the directions
-    offsets = np.stack([a.ravel(), b.ravel()], axis=1) @ across
-    fields = centre + offsets
-    out = minima_on_lattice(loss, params, fields.reshape(size, size, 2, 1), V)
+    fields = centre + np.stack([a, b], axis=-1) @ across
+    out = minima_on_lattice(loss, params, fields[..., None], V)
     phi = -(out.moreau + constant).reshape(size, size)
-    g = out.g.reshape(-1, 2)
-    curvature = ((np.eye(2) - out.jacobian) / V) ** 2  # squares of −∂g_l/∂ω_l'
-    outer = np.exp(-0.5 * (a**2 + b**2) / variances[0])
-    outer /= outer.sum()
-    if len(variances) == 1:
-        inner, first = outer.ravel(), g
-        means, log_means, bends = g, phi, np.zeros((0, 2, 2))
-    else:
-        delta = float(variances[1])
-        weight = np.exp(-0.5 * (h * np.arange(-width, width + 1)) ** 2 / delta)
-        moved = smooth_plane(y * phi, weight)
-        inner, log_means = moved.spread(outer).ravel(), moved.log_mean / y
-        da, db = moved.mean(a) - a, moved.mean(b) - b
-        first = np.stack([da.ravel(), db.ravel()], axis=1) @ across / (y * delta)
-        second = np.empty((size, size, 2, 2))
-        # moments about the node, from means of products of coordinates
-        second[..., 0, 0] = moved.mean(a**2) - (a + da) ** 2
-        second[..., 1, 1] = moved.mean(b**2) - (b + db) ** 2
-        second[..., 0, 1] = second[..., 1, 0] = moved.mean(a * b) - (a + da) * (b + db)
-        bends = across.T @ (second.reshape(-1, 2, 2) - delta * np.eye(2)) @ across / (y * delta**2)
-        means = first
-    law = outer.ravel()
-    levels = [(law, log_means.ravel(), means)]
-    squares = []
-    if len(variances) > 1:
-        squares.append(np.tensordot(law, bends**2, 1))
-        levels.append((inner, phi.ravel(), g))
-    squares.append(np.tensordot(inner, curvature, 1))
-    return LabelAverages(
-        phi=np.array([p @ value for p, value, _ in levels]),
-        slopes=np.array([p @ gradient**2 for p, _, gradient in levels]),
-        first=law @ first,
-        bend=-np.einsum("n,nl,nl->l", law, first, offsets) / variances[0],
-        response=inner @ np.einsum("nll->nl", out.response.reshape(-1, 2, 1, 1)[:, :, 0, :] * np.eye(2)),
-        squares=np.array(squares),
-    )
+    curvature = (np.eye(2) - out.jacobian.reshape(size, size, 2, 2)) / V  # −∂g_l/∂ω_l'
+    levels = [(phi, out.g.reshape(size, size, 2), curvature)]
+    transitions: list[Transition] = []
+    for j in range(len(parisi) - 1, -1, -1):
+        delta, y, stride = float(variances[j + 1]), float(parisi[j]), lattice.strides[j]
+        moved = transition(y * phi, h, stride, delta)
+        phi, a, b, h = moved.log_mean / y, a[::stride, ::stride], b[::stride, ::stride], h * stride
+        levels.insert(0, (phi, moved.first @ across / (y * delta), across.T @ moved.second @ across / (y * delta**2)))
+        transitions.insert(0, moved)
+    law = np.exp(-0.5 * (a**2 + b**2) / variances[0])
+    law /= law.sum()
+    slope, offsets = levels[0][1], np.stack([a, b], axis=-1) @ across
+    first, bend = (np.einsum("ij,ijl->l", law, values) for values in (slope, -slope * offsets / variances[0]))
+    means = []
+    for j, (value, gradient, bends) in enumerate(levels):
+        law = transitions[j - 1].spread(law) if j else law
+        means.append((np.sum(law * value), *(np.einsum("ij,ij...->...", law, v**2) for v in (gradient, bends))))
+    phis, slopes, squares = (np.array(values) for values in zip(*means, strict=True))
+    response = np.einsum("ij,ijll->l", law, curvature)
+    return LabelAverages(phis, slopes, first, bend, response, squares)
