@@ -112,7 +112,7 @@ class MessagePaths:
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z = out.z
         self._g.append(out.g)
-        return average(paths.y, self._noise, paths.terms, out, now.V)
+        return average(paths.y, self._noise, paths.terms, out, now, None)
 
     def q_hats(self, alpha: float) -> list[np.ndarray]:
         """Return α E[g^s g^tᵀ] (L, r, r) for the latest t and every s ≤ t."""

@@ -19,6 +19,7 @@ STABILITY_POINTS = 4096  # number of points of each replica that finite differen
 STABILITY_LINES = 256  # the same for lines
 TEST_ERROR_DIVISOR = 8  # the test error needs 1/8 of the points, but at least STABILITY_POINTS
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
+JUMP_RATE = 0.55  # the same if the proximal map jumps often, so that errors decrease hardly faster than for random points
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
 SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
@@ -77,6 +78,7 @@ class SobolRule(Rule):
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
     searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
         fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
+    rate : power of the number of points with which errors are expected to decrease.
     """
 
     n_points: int = 4096
@@ -85,6 +87,7 @@ class SobolRule(Rule):
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     searched: int = 1
+    rate: float = RATE
     deterministic: ClassVar[bool] = False
 
     @property
@@ -103,7 +106,7 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        growth = min((error_ratio / SAFETY) ** (1 / RATE), MAX_GROWTH)
+        growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)))
