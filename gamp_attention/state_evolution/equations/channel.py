@@ -297,7 +297,7 @@ class Channel:
             use the local minimum nearest to the fields. The difference between global and local minima at the searched
             points corrects the averages (control variate).
         """
-        y, terms, fields = self.at(white)
+        y, terms, fields = self._at(white)
 
         def denoise_first(n: int, hold: bool) -> Denoised:
             centres = fields[:n] + self.overlaps.m
@@ -343,10 +343,10 @@ class Channel:
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""
-        y, terms, fields = self.at(white)
+        y, terms, fields = self._at(white)
         return self.model.task.errors(fields + self.overlaps.m, y, terms)
 
-    def at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
+    def _at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""
         y, terms = self.teacher(white[:, : self.n_teacher])
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))

@@ -9,7 +9,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 NAMES = ("q", "m", "theta", "V")
-MIN_UNEXPLAINED = 1e-4  # smallest part of q, not explained by the teacher, that steps of q are measured in, relative to q
+MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
 
 
 def units(overlaps: Overlaps) -> dict[str, float]:

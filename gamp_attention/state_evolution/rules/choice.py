@@ -48,8 +48,8 @@ def first_rule(
     if name == "sobol":
         jumps = not model.attention and model.task.jumps
         coarse = rtol is not None and rtol >= COARSE and not model.attention and not jumps
-        n_points, rate = points_within(COARSE_POINTS if coarse else POINTS, work_of_replica), JUMP_RATE if jumps else RATE
-        return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=rate)
+        n_points = points_within(COARSE_POINTS if coarse else POINTS, work_of_replica)
+        return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)
     if name == "lines":
         return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
     if name == "nested":

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, overload, sample_kernel
+from gamp_attention._core.compiled import inline_kernel, interruptible_blocks, kernel, overload, sample_kernel
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention.denoisers.newton import (
     Metric,
@@ -86,16 +86,6 @@ class Track(NamedTuple):
     ends: np.ndarray  # (panels, 2) ends of the panels on the stack
     at_ends: np.ndarray  # (panels, 2, k) global minimizer at each end, on the side of the panel
     depth: np.ndarray  # (panels,) depth of divisions
-
-
-@inner_kernel
-def make_track(n, k):
-    """Allocate the working memory of one thread for panels with n nodes and k fields."""
-    return Track(
-        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
-        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
-    )  # fmt: skip
 
 
 def newton_steps(loss, p, omega, metric, z, tol, ws):
@@ -491,7 +481,11 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
     """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k, stop)
-    track = make_track(n, k)
+    track = Track(
+        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
+        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
+    )  # fmt: skip
     for line in range(first, last):
         if stop[0] != 0:
             return
