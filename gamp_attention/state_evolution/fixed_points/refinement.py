@@ -71,6 +71,7 @@ INDICATOR_SHIFT = 1.5  # error of an indicator in units of its change from the c
 INDICATOR_DRIFT = 5.0  # relative change of the replicon in units of the relative change of the overlaps
 INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
 FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
+JUMP_SENSITIVITY = 10.0  # relative change of the jump mass in units of the largest relative change of an overlap
 UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
 
 
@@ -360,6 +361,9 @@ def _measure_indicators(
     # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
     propagated = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
     if not last.root.F.rule.deterministic:
+        if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
+            slopes = np.zeros_like(slopes)
+            propagated = JUMP_SENSITIVITY * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
         return _measure_by_replicas(last, slopes, propagated, rtol)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
