@@ -137,7 +137,7 @@ class Packing:
         x, size, remaining = self.pack(at), units(self.like), unexplained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
         noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), MIN_UNEXPLAINED * diagonal["q"])
-        pairs = []
+        pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
             for l, a, *b in zip(*self._free(name), strict=True):
                 scale = {"q": noise, "V": diagonal["V"]}.get(name)
