@@ -68,6 +68,7 @@ VANISHED = "none: all weights go to zero"
 # Message passing from a named start, before the search
 START_STEPS = 20  # number of iterations
 START_DAMPING = 0.3  # step β of an iteration
+MAX_START_GROWTH = 4.0  # growth of q in these iterations, above which they are repeated without jumps in V̂
 START_POINTS = 512  # number of random points of its averages, enough to come close to the right branch
 EASY_ALPHA = 1.5  # sample complexity up to which this damping suffices
 MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample complexities
@@ -238,13 +239,25 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     """Return the overlaps of message passing from a named start; the last have all symmetries of the start exactly."""
-    rng = generator(seed, Stream.STARTS)
     law = start_law(F.model, name)
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
-    # with few points, Stein's form of V̂ is too noisy for several fields whose noise is small, as near perfect recovery
-    jumps = F.model.attention or F.model.n_tokens * F.model.rank == 1
-    path = follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng, jumps=jumps)[0]
+
+    def pass_messages(jumps: bool) -> list[Overlaps]:
+        rng = generator(seed, Stream.STARTS)
+        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng, jumps=jumps)[0]
+
+    if F.model.attention or F.model.n_tokens * F.model.rank == 1:
+        path = pass_messages(jumps=True)
+    else:
+        # near perfect recovery of several fields, Stein's form of V̂ is too noisy on few points, and q grows
+        try:
+            path = pass_messages(jumps=True)
+        except BREAKDOWNS:
+            path = []
+        sizes = [float(np.abs(overlaps.q).max()) for overlaps in path]
+        if not path or not max(sizes) < MAX_START_GROWTH * sizes[0]:
+            path = pass_messages(jumps=False)
     start = law.overlaps(F.model)
     end = Symmetry.of(F.model, start).impose(fix_gauge(F.model, path[-1]))
     if F.model.even:  # of two mirror images, take the image near the start
