@@ -322,6 +322,14 @@ class Model(DisplayMixin):
         """True if each column of student and teacher may change sign together; checked for sequence models only."""
         return False
 
+    @cached_property
+    def column_signs(self) -> np.ndarray:
+        """Signs (n, r) of columns that leave the loss unchanged at fixed targets; determined for sequence models only.
+
+        The first signs are 1.
+        """
+        return np.ones((1, self.rank))
+
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates

@@ -33,6 +33,7 @@ from gamp_attention.penalties.standard import require_penalty
 
 MAX_NOISE = 10_000  # largest number of random numbers per sample
 MAX_SOURCES = 4096  # largest number of pairs of class and token
+MAX_SIGNED = 6  # largest number of columns whose 2^r signs are checked
 FAR = (1.0, 10.0, 100.0, 1000.0)  # standard deviations of fields in the search of values below the loss's lower bound
 
 # Search for kinks along random lines of fields, see `_convex_kink`
@@ -72,6 +73,17 @@ class SequenceModel(GLMModel):
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
         return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
+
+    @cached_property
+    def column_signs(self) -> np.ndarray:
+        """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
+        if self.rank > MAX_SIGNED:
+            return np.ones((1, self.rank))
+        rng, spec = np.random.default_rng(10), self.student.spec
+        u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
+        targets = self.teacher(u, rng.standard_normal((N_SYMMETRY, self.teacher.count)))
+        before, signs = spec.evaluate(targets, z), 1.0 - 2.0 * np.indices((2,) * self.rank).reshape(self.rank, -1).T
+        return np.array([sign for sign in signs if are_equal(before, spec.evaluate(targets, sign * z))])
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""

@@ -22,6 +22,7 @@ from validation._tools.report import Verdict, counts_table, folder, options, poo
 from validation._tools.resumable import run_trials
 
 DIMS, INSTANCES = (500, 1000, 2000), 6
+FEWER_DIMS, FEWER_INSTANCES = (500, 1000), 4  # for further settings of two-layer attention
 QUICK_DIMS, QUICK_INSTANCES = (200,), 6
 SIGMAS, FINITE_SIZE = 4.0, 1.0  # allowed standard errors; allowed relative difference in units of 1/d
 DERIVATIVE_ERROR, MAX_GRADIENT, RTOL = 1e-12, 1e-7, 1e-2
@@ -62,9 +63,18 @@ def amplitude(z, xp=np):
 MODELS = {
     "two-layer attention": (two_layers, 0.0, {"n_tokens": 2, "rank": 2, "lam": 0.1}, 3.0),
     "single location": (location, 0.3, {"n_tokens": 2, "rank": 2, "lam": 0.1, "n_noise": 1}, 3.0),
+    "two layers, λ = 0.01": (two_layers, 0.0, {"n_tokens": 2, "rank": 2, "lam": 0.01}, 3.0),
+    "two layers, α = 6, λ = 0.05": (two_layers, 0.0, {"n_tokens": 2, "rank": 2, "lam": 0.05}, 6.0),
     "tanh": (tanh, 0.3, {"n_tokens": 1, "rank": 1, "lam": 0.05, "n_noise": 1}, 3.0),
     "amplitude": (amplitude, 0.0, {"n_tokens": 1, "rank": 1, "lam": 0.001}, 3.0),
 }
+
+
+def dims_of(name, args):
+    """Return the dimensions and the number of instances of a setting."""
+    if args.quick:
+        return QUICK_DIMS, QUICK_INSTANCES
+    return (FEWER_DIMS, FEWER_INSTANCES) if name.startswith("two layers") else (DIMS, INSTANCES)
 
 
 def build_model(name):
@@ -132,11 +142,16 @@ def largest_derivative_error(seed):
 def main():
     args = options(__doc__, workers=True)
     verdict = Verdict("sequence_models", args)
-    dims, instances = (QUICK_DIMS, QUICK_INSTANCES) if args.quick else (DIMS, INSTANCES)
     names = ["tanh", "amplitude"] if args.quick else list(MODELS)
     errors = [largest_derivative_error(seed) for seed in range(20)]
     verdict.check(max(errors) < DERIVATIVE_ERROR, f"derivatives differ from autograd by at most {max(errors):.1g}")
-    plan = [{"name": name, "d": d, "seed": seed} for name in names for d in dims for seed in range(instances)]
+    sizes = {name: dims_of(name, args) for name in names}
+    plan = [
+        {"name": name, "d": d, "seed": seed}
+        for name, (dims, instances) in sizes.items()
+        for d in dims
+        for seed in range(instances)
+    ]
     with pool(args) as executor:
         rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
     worst = max(row["gradient"] for row in rows if row["converged"])
@@ -147,6 +162,7 @@ def main():
         theory = ga.solve_state_evolution(model, MODELS[name][3], "semantic", rtol=RTOL, stability=False)
         predicted = np.array([*_values(theory.overlaps), theory.train_loss])
         stated = np.array([*_errors(theory.overlaps_error), theory.train_loss_error])
+        dims = sizes[name][0]
         for d in dims:
             values = np.array([row["values"] for row in rows if row["name"] == name and row["d"] == d])
             mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
@@ -163,7 +179,8 @@ def main():
             )
         said = f"state evolution is {theory.status.value}, {theory.validity}"
         distance = f"{name}, d = {dims[-1]}: {ratio.max():.1f} standard errors from state evolution"
-        if theory.converged and theory.consistent:
+        # jumps of a small mass change V, which is not compared here, by as small a fraction
+        if theory.converged and not theory.validity.startswith("inconsistent"):
             verdict.check(ratio.max() < SIGMAS, f"{distance}, at most {SIGMAS:g}; {said}")
         else:
             stated_limit = theory.converged or theory.status == ga.Status.INACCURATE

@@ -44,7 +44,7 @@ class MeanLosses:
 
 def follow(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator,
-    losses: list[MeanLosses] | None = None,
+    losses: list[MeanLosses] | None = None, jumps: bool = True,
 ) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
     """Return overlaps at every iteration, and conjugates at all but the last, from one set of sampled paths.
 
@@ -58,6 +58,8 @@ def follow(
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
     losses : list to which the losses at every iteration are appended; None if they are not needed.
+    jumps : whether V̂ includes the jumps of the proximal map. If not, it has a lower variance, and follows GAMP with the
+        derivatives of its samples.
     """
     step = Damping(damping)
     weights = build_weights(model, start, n_iter, n_paths, rng)
@@ -66,7 +68,7 @@ def follow(
     for t in range(n_iter):
         now, q = states[-1], weights.covariances()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
-        hats = conjugates(model, alpha, now, moments)
+        hats = conjugates(model, alpha, now, moments, jumps)
         q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
             for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
@@ -112,7 +114,7 @@ class MessagePaths:
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z = out.z
         self._g.append(out.g)
-        return average(paths.y, self._noise, paths.terms, out, now.V)
+        return average(paths.y, self._noise, paths.terms, out, now, None)
 
     def q_hats(self, alpha: float) -> list[np.ndarray]:
         """Return α E[g^s g^tᵀ] (L, r, r) for the latest t and every s ≤ t."""

@@ -12,7 +12,7 @@ mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugate
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,23 +58,43 @@ class Moments:
     lowered_fraction: float = 0.0
 
 
-def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
+class SignMeans(NamedTuple):
+    """Mean values over signs of the columns of ω, conditional on the sample up to these signs."""
+
+    one: np.ndarray  # (n, r), mean of s_a
+    two: np.ndarray  # (n, r, r), mean of s_a s_b
+
+
+def average(
+    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps, means: SignMeans | None
+) -> Moments:
     """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
 
-    Averages of products of derivatives are NaN if the denoiser did not compute its Jacobian.
+    With `means`, each sample counts for all its images under sign changes of columns that leave the loss unchanged:
+    if ω_a changes its sign, so does g_a. Averages of products of derivatives are NaN if the denoiser did not compute
+    its Jacobian.
     """
     n, L, r = noise.shape
-    g, square = out.g, np.full((L, L, r * r, r * r), np.nan)
+    V, g, square = overlaps.V, out.g, np.full((L, L, r * r, r * r), np.nan)
     if len(out.jacobian):
         slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
         slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
         square = np.einsum("nlakc,nlbkd->lkabcd", slope, slope, optimize=True).reshape(square.shape) / n
+    if means is None:
+        g_mean, with_noise = g, np.einsum("nla,nlb->lab", g, noise) / n
+        gg, response = np.einsum("nla,nlb->lab", g, g) / n, out.response.mean(axis=0)
+    else:
+        g_mean = g * means.one[:, None]
+        with_noise = np.einsum("nla,nlb,nab->lab", g, noise + overlaps.m, means.two) / n
+        with_noise -= g_mean.mean(axis=0)[:, :, None] * overlaps.m[:, None]
+        gg = np.einsum("nla,nlb,nab->lab", g, g, means.two) / n
+        response = np.einsum("nlab,nab->lab", out.response, means.two) / n
     return Moments(
-        g=g.mean(axis=0),
-        with_noise=np.einsum("nla,nlb->lab", g, noise) / n,
-        with_teacher=np.einsum("nla,nlb->lab", g, y) / n,
-        gg=np.einsum("nla,nlb->lab", g, g) / n,
-        response=out.response.mean(axis=0),
+        g=g_mean.mean(axis=0),
+        with_noise=with_noise,
+        with_teacher=np.einsum("nla,nlb->lab", g_mean, y) / n,
+        gg=gg,
+        response=response,
         square=square,
         moreau=float(np.mean(out.moreau + terms.constant)),
         loss=float(np.mean(out.loss + terms.constant)),
@@ -286,8 +306,10 @@ class Channel:
         def average_first(out: Denoised) -> Moments:
             n = len(out.moreau)
             first = replace(terms, params=terms.params[:n], constant=terms.constant[:n])
-            return average(y[:n], fields[:n], first, out, self.overlaps.V)
+            means_of_first = None if means is None else SignMeans(*(values[:n] for values in means))
+            return average(y[:n], fields[:n], first, out, self.overlaps, means_of_first)
 
+        means = self._sign_means(y, fields)
         n, few = len(white), max(len(white) // searched, 1)
         if searched == 1:
             return average_first(denoise_first(n, hold=False))
@@ -299,6 +321,25 @@ class Channel:
             replace(average_first(best), lowered_fraction=float(lowered.mean())),
             average_first(Denoised(*(v[:few] for v in near))),
         )
+
+    def _sign_means(self, y: np.ndarray, fields: np.ndarray) -> SignMeans | None:
+        """Return the mean signs of columns, weighted with the densities of the fields s (ω̃ + m) given y.
+
+        None if no sign changes leave the loss unchanged, or if y determines the fields. Each solution of a proximal
+        problem stands for its images under sign changes (conditional averages, as by Rao and Blackwell).
+        """
+        signs = self.model.column_signs
+        scale = np.linalg.eigvalsh(self.overlaps.q).max()
+        if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
+            return None
+        inverse, centre = np.linalg.inv(self.root), self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y)
+        exponents = np.empty((len(y), len(signs)))
+        for number, sign in enumerate(signs):
+            distance = np.einsum("lab,nlb->nla", inverse, sign * (fields + self.overlaps.m) - centre)
+            exponents[:, number] = -0.5 * np.einsum("nla,nla->n", distance, distance)
+        weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""

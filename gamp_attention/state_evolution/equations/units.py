@@ -1,6 +1,6 @@
 """Overlaps as vectors, in units that make their entries comparable."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 NAMES = ("q", "m", "theta", "V")
+MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
 
 
 def units(overlaps: Overlaps) -> dict[str, float]:
@@ -37,10 +38,15 @@ def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
     """
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
-    inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
-    unexplained = overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
-    smallest = np.linalg.eigvalsh(unexplained).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
+    remaining = unexplained(model, overlaps)
+    smallest = np.linalg.eigvalsh(remaining).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
     return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and smallest.min() > 0)
+
+
+def unexplained(model: Model, overlaps: Overlaps) -> np.ndarray:
+    """Return the part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ (L, r, r)."""
+    inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
+    return overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -120,3 +126,28 @@ class Packing:
             arrays[name] = values
             first += count
         return Overlaps(**arrays)
+
+    def pairs_around(self, model: Model, at: Overlaps, fraction: float) -> list[tuple[Overlaps, Overlaps]]:
+        """Return a pair of overlaps on both sides of given overlaps for each free entry, for central differences.
+
+        An entry of θ changes together with q, so that the part of q that the teacher does not explain stays the same.
+        Then all pairs are feasible, even if the teacher explains nearly all of q, and differences are large compared
+        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V.
+        """
+        x, size, remaining = self.pack(at), units(self.like), unexplained(model, at)
+        diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
+        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), MIN_UNEXPLAINED * diagonal["q"])
+        pairs: list[tuple[Overlaps, Overlaps]] = []
+        for name in self.names:
+            for l, a, *b in zip(*self._free(name), strict=True):
+                scale = {"q": noise, "V": diagonal["V"]}.get(name)
+                step = np.sqrt(diagonal["q"][l, a]) if scale is None else np.sqrt(scale[l, a] * scale[l, b[0]])
+                shift = np.zeros(len(x))
+                shift[len(pairs)] = fraction * step / size[name]
+                ahead, behind = (self.unpack(x + sign * shift) for sign in (1, -1))
+                if name == "theta":
+                    ahead, behind = (
+                        replace(other, q=other.q + remaining - unexplained(model, other)) for other in (ahead, behind)
+                    )
+                pairs.append((ahead, behind))
+        return pairs

@@ -28,6 +28,7 @@ from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
+NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -85,6 +86,7 @@ class OverlapMap:
     knowledge : choices that all evaluations share, see `learn`. If None, each evaluation takes its choices from its
         averages.
     expects_rare_minima : whether second minima were rare on a coarser rule, so that `learn` first searches few points.
+    expects_lower_minima : whether searches found lower minima on a coarser rule, so that `learn` searches more points.
     """
 
     model: Model
@@ -93,6 +95,7 @@ class OverlapMap:
     response: str = "stein"
     knowledge: Knowledge | None = field(default=None, compare=False, repr=False)
     expects_rare_minima: bool = False
+    expects_lower_minima: bool = False
     # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
     _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -108,8 +111,8 @@ class OverlapMap:
         can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and not self.model.attention:
             # the correction at few points has no bias, but much noise if the global minimum is often another one
-            moments = self._average(subsampled, overlaps, squares)
-            if _mean(moments).lowered_fraction > 0:
+            moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
+            if not moments or _mean(moments).lowered_fraction > 0:
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
                 return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares, often_lowered=True))
             return replace(
@@ -155,7 +158,10 @@ class OverlapMap:
     def on(self, rule: Rule) -> "OverlapMap":
         """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
         rare = self.knowledge is not None and self.knowledge.rare_minima
-        return replace(self, rule=rule, knowledge=None, expects_rare_minima=rare, _memory={})
+        lower = self.knowledge is not None and self.knowledge.often_lowered
+        return replace(
+            self, rule=rule, knowledge=None, expects_rare_minima=rare, expects_lower_minima=lower, _memory={}
+        )
 
     def finer(self) -> "OverlapMap | None":
         """Return the map on the next finer rule; None if there is none."""
@@ -171,16 +177,34 @@ class OverlapMap:
         return self if rule is self.rule else None if rule is None else self.on(rule)
 
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return forward differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
+        """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
+        They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
         The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
         """
         F, x = self.learn(at), packing.pack(at)
+        if F.is_noisy:
+            pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
+            moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
+            changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
+            inverse = np.linalg.inv(moves)
+            return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
         images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
         jacobian = np.stack([(value - base) / step for value in shifted], axis=1)
         return jacobian, np.stack([(V - V_base) / step for V in V_shifted], axis=-1)
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if averages jump whenever the proximal map begins to jump at a point, so that small steps are noise."""
+        return not (self.rule.deterministic or self.model.attention) and self.model.task.jumps
+
+    def _difference(self, packing: Packing, ahead: Overlaps, behind: Overlaps) -> tuple[np.ndarray, np.ndarray]:
+        """Return the differences of the packed images and of V̂ in both forms between two points."""
+        first, last = self._step(ahead), self._step(behind)
+        V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (first, last)]
+        return packing.pack(first.overlaps) - packing.pack(last.overlaps), V[0] - V[1]
 
     def jacobian(
         self, packing: Packing, at: Overlaps, step: float, *, odd: bool = False, columns: int | None = None
@@ -188,9 +212,12 @@ class OverlapMap:
         """Return the first `columns` columns of the Jacobian in packed overlaps, all by default.
 
         The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
-        them, so that one evaluation per column is enough.
+        them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
         """
         F, x = self.learn(at), packing.pack(at)
+        if F.is_noisy and not odd:
+            return F.linearize(packing, at, step)[0][:, :columns]
+        step = max(step, NOISY_FRACTION) if F.is_noisy else step
 
         def value(shift: np.ndarray) -> np.ndarray:
             return packing.pack(F(packing.unpack(x + shift)))

@@ -33,6 +33,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import (
+    NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
     largest_jump_fraction,
@@ -70,6 +71,7 @@ INDICATOR_SHIFT = 1.5  # error of an indicator in units of its change from the c
 INDICATOR_DRIFT = 5.0  # relative change of the replicon in units of the relative change of the overlaps
 INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
 FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
+JUMP_SENSITIVITY = 10.0  # relative change of the jump mass in units of the largest relative change of an overlap
 UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
 
 
@@ -262,10 +264,22 @@ class Indicators:
     replicon: float
     replicon_error: float
 
-    def are_accurate(self, rtol: float, hats: Hats) -> bool:
-        """Return whether both errors are as small as `rtol` requires."""
+    def are_accurate(self, rtol: float, hats: Hats, random: bool = False) -> bool:
+        """Return whether both errors are as small as `rtol` requires.
+
+        On a random rule, no accuracy is required of the replicon if the jumps show already that replica symmetry is
+        broken: squared derivatives then have no finite variance.
+        """
         allowed = np.minimum(np.array(INDICATOR_ERRORS) * np.sqrt(rtol), INDICATOR_LIMIT)
-        return bool(self.jump_mass_error.max() <= allowed[0] * size_of(hats) and self.replicon_error <= allowed[1])
+        decided = random and self.show_jumps(hats)
+        return bool(
+            self.jump_mass_error.max() <= allowed[0] * size_of(hats) and (decided or self.replicon_error <= allowed[1])
+        )
+
+    def show_jumps(self, hats: Hats) -> bool:
+        """Return whether the jump mass of a column is not negligible, beyond its error."""
+        certain = np.minimum(column_sums(self.jump_mass) + column_sums(self.jump_mass_error), 0.0)
+        return bool((-certain > NEGLIGIBLE_JUMPS * np.abs(column_sums(hats.V))).any())
 
 
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
@@ -347,6 +361,9 @@ def _measure_indicators(
     # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
     propagated = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
     if not last.root.F.rule.deterministic:
+        if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
+            slopes = np.zeros_like(slopes)
+            propagated = JUMP_SENSITIVITY * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
         return _measure_by_replicas(last, slopes, propagated, rtol)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
@@ -421,7 +438,7 @@ def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray
         value_error = half_width(np.array([_values_of(F, sample)[1] for sample in samples]))
         value = _values_of(F, image)[1]
         indicators = Indicators(jump_mass, half_width(jumps) + propagated + unseen, value, float(value_error))
-        if coarse is F or indicators.are_accurate(rtol, last.image.hats):
+        if coarse is F or indicators.are_accurate(rtol, last.image.hats, random=True):
             return indicators
         coarse = coarse.finer()
 
@@ -442,7 +459,7 @@ def _build_result(
     jumps = largest_jump_fraction(indicators.jump_mass, column_sums(V_hat))
     consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
     accurate = _is_accurate(point, error, rtol)
-    solved = accurate and indicators.are_accurate(rtol, hats)
+    solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
     budget = f"within {max_work:g} proximal problems an average (max_work)"
     message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:

@@ -59,7 +59,7 @@ FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that 
 NESTED_WORK = 3e6  # default budget of the nested rule: proximal problems an average
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
 DETERMINISTIC_WORK = {"split": SPLIT_WORK, "nested": NESTED_WORK}
-COARSE_WORK = 6e5  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
+COARSE_WORK = 5e6  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
 OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
@@ -68,6 +68,7 @@ VANISHED = "none: all weights go to zero"
 # Message passing from a named start, before the search
 START_STEPS = 20  # number of iterations
 START_DAMPING = 0.3  # step β of an iteration
+MAX_START_GROWTH = 4.0  # growth of q in these iterations, above which they are repeated without jumps in V̂
 START_POINTS = 512  # number of random points of its averages, enough to come close to the right branch
 EASY_ALPHA = 1.5  # sample complexity up to which this damping suffices
 MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample complexities
@@ -238,11 +239,25 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     """Return the overlaps of message passing from a named start; the last have all symmetries of the start exactly."""
-    rng = generator(seed, Stream.STARTS)
     law = start_law(F.model, name)
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
-    path = follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng)[0]
+
+    def pass_messages(jumps: bool) -> list[Overlaps]:
+        rng = generator(seed, Stream.STARTS)
+        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng, jumps=jumps)[0]
+
+    if F.model.attention or F.model.n_tokens * F.model.rank == 1:
+        path = pass_messages(jumps=True)
+    else:
+        # near perfect recovery of several fields, Stein's form of V̂ is too noisy on few points, and q grows
+        try:
+            path = pass_messages(jumps=True)
+        except BREAKDOWNS:
+            path = []
+        sizes = [float(np.abs(overlaps.q).max()) for overlaps in path]
+        if not path or not max(sizes) < MAX_START_GROWTH * sizes[0]:
+            path = pass_messages(jumps=False)
     start = law.overlaps(F.model)
     end = Symmetry.of(F.model, start).impose(fix_gauge(F.model, path[-1]))
     if F.model.even:  # of two mirror images, take the image near the start

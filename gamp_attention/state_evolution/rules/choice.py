@@ -8,11 +8,12 @@ from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.equations.channel import n_white, teacher_size
 from gamp_attention.state_evolution.rules.nested import NestedRule
 from gamp_attention.state_evolution.rules.rule import Rule
-from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
+from gamp_attention.state_evolution.rules.sobol import JUMP_RATE, RATE, SobolRule, points_within
 from gamp_attention.state_evolution.rules.split import SplitRule
 
 POINTS = 4096  # number of points of each replica of the first random rule
-COARSE, COARSE_POINTS = 5e-3, 1024  # requested error from which fewer points are enough for labels, and their number
+# requested error from which fewer points are enough for labels whose proximal map does not jump, and their number
+COARSE, COARSE_POINTS = 5e-3, 1024
 MAX_SPLIT_FIELDS = 6  # largest number L (r + t) of white coordinates for the split rule, a product over coordinates
 
 
@@ -38,16 +39,17 @@ def first_rule(
     model : the model, which must be an attention model with at most six white coordinates for "split".
     seed : seed of the point sets of "lines" and "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
-    rtol : requested relative error; random rules for labels start with fewer points if it is at least `COARSE`.
+    rtol : requested relative error; random rules for labels without jumps start with fewer points from `COARSE`.
     """
     check.choice("rule", name, RULES)
     if name == "auto":
         name = "split" if prefers_split(model) else "nested" if prefers_nested(model) else "sobol"
     work_of_replica = max_work / SobolRule.n_replicas
     if name == "sobol":
-        coarse = rtol is not None and rtol >= COARSE and not model.attention
-        n_points = COARSE_POINTS if coarse else POINTS
-        return SobolRule(points_within(n_points, work_of_replica), seed=seed, max_work=work_of_replica)
+        jumps = not model.attention and model.task.jumps
+        coarse = rtol is not None and rtol >= COARSE and not model.attention and not jumps
+        n_points = points_within(COARSE_POINTS if coarse else POINTS, work_of_replica)
+        return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)
     if name == "lines":
         return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
     if name == "nested":

@@ -65,8 +65,8 @@ class Rule(Protocol):
         """Return a rule that is accurate enough for finite differences of the overlap map."""
         return self
 
-    def for_test_error(self) -> "Rule":
-        """Return a rule that is accurate enough for the test error; used for random rules only."""
+    def for_test_error(self, attention: bool) -> "Rule":
+        """Return a rule that is accurate enough for the test error of attention or labels; for random rules only."""
         return self
 
     def with_subsampled_search(self, often: bool = False) -> "Rule":

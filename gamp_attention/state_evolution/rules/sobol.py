@@ -17,8 +17,10 @@ from gamp_attention.state_evolution.rules.rule import Rule
 
 STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
 STABILITY_LINES = 256  # the same for lines
-TEST_ERROR_DIVISOR = 8  # the test error needs 1/8 of the points, but at least STABILITY_POINTS
+TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, but at least STABILITY_POINTS
+TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
+JUMP_RATE = 0.55  # the same if the proximal map jumps, so that errors decrease hardly faster than for random points
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
 SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
@@ -77,6 +79,7 @@ class SobolRule(Rule):
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
     searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
         fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
+    rate : power of the number of points with which errors are expected to decrease.
     """
 
     n_points: int = 4096
@@ -85,6 +88,7 @@ class SobolRule(Rule):
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     searched: int = 1
+    rate: float = RATE
     deterministic: ClassVar[bool] = False
 
     @property
@@ -103,7 +107,7 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        growth = min((error_ratio / SAFETY) ** (1 / RATE), MAX_GROWTH)
+        growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)))
@@ -119,8 +123,14 @@ class SobolRule(Rule):
         """
         return self if self.lines else replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
 
-    def for_test_error(self) -> "SobolRule":
-        """Return a rule with fewer points, because the test error has less noise than averages over proximal maps."""
+    def for_test_error(self, attention: bool) -> "SobolRule":
+        """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
+
+        It has less noise for attention. For labels it can have more, because near perfect recovery it is an average of
+        rare large losses.
+        """
+        if not attention:
+            return replace(self, n_points=TEST_ERROR_FACTOR * self.n_points)
         return replace(self, n_points=max(self.n_points // TEST_ERROR_DIVISOR, min(self.n_points, STABILITY_POINTS)))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":

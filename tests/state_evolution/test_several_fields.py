@@ -1,0 +1,172 @@
+"""State evolution of sequence models with several fields: sign images, differences near recovery, and stated errors."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible, unexplained
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import Indicators
+from gamp_attention.state_evolution.rules.choice import first_rule
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(axis=1)[:, None])
+    return weights / weights.sum(axis=1)[:, None]
+
+
+def two_layers(z):
+    second = (np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))) @ z[:, 1]
+    return softmax(np.outer(second, second))
+
+
+def location(z):
+    weights = np.exp(z[:, 0] - z[:, 0].max())
+    return (weights * z[:, 1]).sum() / weights.sum()
+
+
+def build_two_layers(lam=0.1):
+    return ga.sequence_model(lambda u, noise: two_layers(u), two_layers, n_tokens=2, rank=2, lam=lam)
+
+
+def build_linear():
+    return ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
+
+
+def diagonal_overlaps(q, theta, V, n_tokens=2, m=0.0):
+    """Return overlaps with equal diagonal matrices for all tokens."""
+    matrices = (np.repeat(np.diag(values)[None], n_tokens, axis=0).astype(float) for values in (q, theta, V))
+    q, theta, V = matrices
+    return Overlaps(q, np.full((n_tokens, len(q[0])), m), theta, V)
+
+
+POINT = diagonal_overlaps((0.21, 0.83), (0.15, 0.8), (6.0, 0.7))
+AVERAGES = ("with_noise", "with_teacher", "gg", "response", "g")
+
+
+def test_signs_of_columns_are_detected():
+    assert sorted(build_two_layers().column_signs.tolist()) == [[-1, -1], [-1, 1], [1, -1], [1, 1]]
+    model = ga.sequence_model(lambda u, noise: location(u), location, n_tokens=2, rank=2)
+    assert model.column_signs.tolist() == [[1, 1]]
+    one_even = ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] * z[0, 1] ** 2, n_tokens=1, rank=2)
+    assert one_even.column_signs.tolist() == [[1, 1], [1, -1]]
+    many = ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] ** 2, n_tokens=1, rank=7)
+    assert many.column_signs.tolist() == [[1] * 7]  # the number of signs is too large to be checked
+    assert ga.paper_model().column_signs.tolist() == [[1]]
+
+
+@pytest.mark.parametrize("m", [0.0, 0.3])
+def test_averages_over_sign_images_equal_plain_averages_with_less_noise(m):
+    """Both averages on independent points agree within their errors; densities weight the images, also at m ≠ 0."""
+    model, plain = build_two_layers(), build_two_layers()
+    plain.__dict__["column_signs"] = np.ones((1, 2))
+    at = replace(POINT, m=POINT.m + m)
+    means = {}
+    for number, each in enumerate((model, plain)):
+        channel = Channel(each, at)
+        points = np.random.default_rng(number).standard_normal((24, 512, channel.n_white))
+        moments = [channel.moments(white, squares=False) for white in points]
+        for name in AVERAGES:
+            values = np.array([getattr(sample, name) for sample in moments])
+            means[name, number] = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    for name in AVERAGES:
+        (first, error), (second, other) = means[name, 0], means[name, 1]
+        assert np.all(np.abs(first - second) <= 5 * np.hypot(error, other) + 1e-12)
+    if m == 0:  # at other m, densities hardly leave a choice of signs
+        ratio = means["with_teacher", 0][1][:, 0, 0] / means["with_teacher", 1][1][:, 0, 0]
+        assert ratio.mean() < 0.9
+
+
+def test_pairs_near_recovery_are_feasible_and_span_all_overlaps():
+    model = build_two_layers()
+    at = diagonal_overlaps((0.6, 0.81), (0.7, 0.899), (8.0, 0.7))
+    packing = Packing.of(model, at)
+    pairs = packing.pairs_around(model, at, 0.08)
+    assert len(pairs) == len(packing.pack(at)) == 6
+    assert all(is_feasible(model, side, slack=0.0) for pair in pairs for side in pair)
+    at_fixed_q = replace(at, theta=at.theta + 0.05 * np.eye(2))  # a plain step of θ is not feasible
+    assert not is_feasible(model, at_fixed_q)
+    for ahead, behind in pairs:
+        if not np.array_equal(ahead.theta, behind.theta):
+            assert np.allclose(unexplained(model, ahead), unexplained(model, at))
+    moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
+    assert np.linalg.cond(moves) < 1e4
+
+
+class SmallSteps(OverlapMap):
+    """The map with small steps of differences on every rule."""
+
+    is_noisy = False
+
+
+def test_jacobian_of_a_noisy_rule_varies_less_between_point_sets():
+    model = build_two_layers()
+    packing = Packing.of(model, POINT)
+    variance = {}
+    for kind in (OverlapMap, SmallSteps):
+        maps = (kind(model, 3.0, SobolRule(1024, 8, seed=(seed,))) for seed in range(4))
+        by_q_and_theta = np.array([F.linearize(packing, POINT, 5e-3)[0][:, :4] for F in maps])
+        variance[kind] = by_q_and_theta.var(axis=0).sum()
+    assert variance[OverlapMap] < 0.5 * variance[SmallSteps]
+
+
+def test_linear_model_has_an_exact_jacobian_on_both_kinds_of_differences():
+    """A convex loss has no jumps: differences with small steps are used, and agree with large central differences."""
+    model = build_linear()
+    at = diagonal_overlaps((0.8, 0.9), (0.5, 0.6), (2.0, 1.5), n_tokens=1)
+    F = OverlapMap(model, 2.0, SobolRule(512, 2))
+    assert not F.is_noisy
+    packing = Packing.of(model, at)
+    small = F.linearize(packing, at, 1e-4)[0]
+    pairs = packing.pairs_around(model, at, 0.02)
+    moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
+    changes = np.stack([packing.pack(F(ahead)) - packing.pack(F(behind)) for ahead, behind in pairs], axis=1)
+    assert np.allclose(small, changes @ np.linalg.inv(moves), atol=0.02 * np.abs(small).max())
+
+
+def test_rules_of_labels_with_jumps_expect_slow_convergence():
+    jumping, convex = build_two_layers(), build_linear()
+    assert first_rule("sobol", jumping, (0,)).rate < first_rule("sobol", convex, (0,)).rate
+    rule = SobolRule(1024)
+    assert rule.for_test_error(attention=False).n_points > rule.n_points >= rule.for_test_error(attention=True).n_points
+
+
+def test_replicon_needs_no_accuracy_if_jumps_decide():
+    hats = SimpleNamespace(V=np.eye(2)[None], V_derivative=1.1 * np.eye(2)[None])
+    mass, small = -0.1 * np.eye(2)[None], 0.01 * np.ones((1, 2, 2))
+    clear = Indicators(mass, small, 1.2, 5.0)
+    assert clear.are_accurate(1e-2, hats, random=True)
+    assert not clear.are_accurate(1e-2, hats)  # a deterministic rule has no such exception
+    assert not Indicators(0.001 * mass, small, 1.2, 5.0).are_accurate(1e-2, hats, random=True)
+    assert not Indicators(mass, 50 * small, 0.5, 0.01).are_accurate(1e-2, hats, random=True)
+
+
+@pytest.mark.slow
+def test_stated_errors_of_two_layer_attention_cover_a_finer_run():
+    model = build_two_layers(0.05)
+    rough = ga.solve_state_evolution(model, 6.0, rtol=4e-2, stability=False, seed=3)
+    fine = ga.solve_state_evolution(model, 6.0, rough.overlaps, rtol=1e-2, stability=False, seed=4)
+    assert rough.converged
+    assert fine.converged
+    assert fine.consistent
+    for name in ("q", "theta", "V"):
+        difference = np.abs(getattr(rough.overlaps, name) - getattr(fine.overlaps, name))
+        assert np.all(difference <= getattr(rough.overlaps_error, name) + getattr(fine.overlaps_error, name))
+    assert abs(rough.train_loss - fine.train_loss) <= rough.train_loss_error + fine.train_loss_error
+    assert abs(rough.test_error - fine.test_error) <= rough.test_error_error + fine.test_error_error
+
+
+@pytest.mark.slow
+def test_broken_replica_symmetry_of_two_layer_attention_is_stated():
+    """The first layer is not learned there, although message passing keeps it: the prediction must be refused."""
+    se = ga.solve_state_evolution(build_two_layers(0.1), 3.0, rtol=2e-2, stability=False)
+    assert abs(se.overlaps.theta[0, 0, 0]) <= 2 * se.overlaps_error.theta[0, 0, 0] + 1e-2
+    assert not se.consistent
+    assert se.replicon > 1 or "jumps" in se.validity
+    assert np.all(se.jump_mass[:, 0, 0] + se.jump_mass_error[:, 0, 0] < 0)
