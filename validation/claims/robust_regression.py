@@ -10,11 +10,11 @@ torch from samples and weights only. (4) The weights of scikit-learn's HuberRegr
 is the Huber loss of width εσ with a ridge. (5) Tukey's loss of width 1 at α = 3: `validity` for large and small λ,
 and the fraction of instances in which runs from the teacher and from three random starts end in different minima.
 
-Criterion: errors agree with the integrals to 1e-3, with the authors' values for Huber to 1e-3 and for Tukey to 1e-3.
-The optimum is a minimum over λ, and Tukey's error is the smaller error at every α. Means over the instances agree with
-state evolution within four standard errors plus 1/d of the value, and gradients by torch are below 1e-7 √d. Weights of
-scikit-learn agree to 1e-4. `validity` is "consistent" if the replicon eigenvalue of the
-integrals is below 1 and "inconsistent" if it is above 1, and runs end in different minima in the latter case only.
+Criterion: errors agree with the integrals and with the authors' values to 1e-3. The optimum is a minimum over λ, and
+Tukey's error is the smaller error at every α. Means over the instances agree with state evolution within four standard
+errors plus 1/d of the value, and gradients by torch are below 1e-7 √d. Weights of scikit-learn agree to 1e-4.
+`validity` is "consistent" if the replicon eigenvalue of the integrals is below 1 and "inconsistent" if it is above 1,
+and runs end in different minima in the latter case only.
 (Page on robust regression of the manual.)
 """
 
