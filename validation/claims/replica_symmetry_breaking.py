@@ -137,19 +137,9 @@ def main():
 
 
 def draw(stored, path):
-    """Draw F against the Parisi parameter, the ground state energy against the number of steps, and the complexity."""
-    with figure(path, 2, 2, (11, 8.4)) as axes:
-        (left, right), (lower, complexity) = axes
-        y, energy, _, sigma = np.array(stored["perceptron"], dtype=float).T[:4]
-        lower.plot(y, energy, "o-", color=BLUE, label="one step at fixed y")
-        lower.axhline(stored["symmetric"], color="#777777", ls="--", label="replica symmetry")
-        lower.axhline(ERRORS_LIMIT[0], color=ORANGE, label="published, k → ∞")
-        lower.set(xlabel="Parisi parameter y", ylabel="free energy F", title="Perceptron, α = 3", xscale="log")
-        lower.legend()
-        inside = (y >= 1) & (y <= 12)
-        complexity.plot(y[inside], sigma[inside], "o-", color=BLUE)
-        complexity.axhline(0, color="#777777", ls="--")
-        complexity.set(xlabel="Parisi parameter y", ylabel="complexity y² ∂F/∂y", title="Perceptron, α = 3")
+    """Draw F against the Parisi parameter, and the ground state energy against the number of steps."""
+    with figure(path, 1, 2, (11, 4.2)) as axes:
+        left, right = axes[0]
         good = np.array([row[:2] for row in stored["curve"] if row[-1] in ("converged", "inaccurate")], dtype=float)
         left.plot(good[:, 0], good[:, 1], "o-", color=BLUE, label="one step at fixed y")
         left.plot(PUBLISHED["y"][0], PUBLISHED["F"][0], "D", color=ORANGE, label="published maximum")
