@@ -170,9 +170,8 @@ def run_gamp(
         surveys are made from each start and from random starts, at Parisi parameters that are determined from the
         data, until two surveys find the same weights. A positive number, or several, are the Parisi parameters y
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
-        after 30 iterations. If True, and unless two surveys collapsed on the same weights, a survey and message passing
-        from the lowest minimum follow, at most three times, while the training loss falls. `result.surveys` lists the
-        surveys.
+        after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
+        minimum follow, at most three times, while the training loss falls. `result.surveys` lists the surveys.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped

@@ -18,9 +18,9 @@ propagation has found a fixed point of GAMP, for example a minimum that no rando
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
-GAMP. Two surveys that find the same weights end the phase. Unless both have collapsed, U → 0, further surveys follow
-after message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a
-lower minimum.
+GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, further surveys follow after
+message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a lower
+minimum.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
 LADDER = (1.5, 3.0)
-REFINEMENTS, REFINED_AT = 3, 1.5  # maximum number of surveys from the lowest minimum, and their Parisi parameter
+REFINEMENTS, REFINED_AT = 3, 3.0  # maximum number of surveys from the lowest minimum, and their Parisi parameter
 SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
@@ -355,11 +355,10 @@ class SurveyPhase(Resumable):
     def refine(self, k: int, Q: np.ndarray, save: Save = None) -> SurveyRecord | None:
         """Return the k-th survey from a minimum Q (d, r).
 
-        None if two surveys from starts collapsed on the same weights, if all Parisi parameters are given, after
-        `REFINEMENTS` surveys, or if the survey failed.
+        None if the loss is convex, if all Parisi parameters are given, after `REFINEMENTS` surveys, or if the survey
+        failed.
         """
-        endings = {record.ending for record in self.agreeing}
-        if self._absolute or k >= REFINEMENTS or endings == {SurveyEnd.COLLAPSED}:
+        if self._absolute or k >= REFINEMENTS or _is_convex(self._data.loss):
             return None
         if k == len(self.refinements):
             of = f"{k + 1} of at most {REFINEMENTS}"

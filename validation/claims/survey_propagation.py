@@ -173,7 +173,7 @@ def draw_starts(data, n, seed):
 def plan_runs(quick, instances):
     """Return functions that compute the rows of each instance, by key, in order of priority."""
     n, d = (3, 200) if quick else (max(INSTANCES, instances), DIM)
-    plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for alpha in TARGETS for seed in range(n)}
+    plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for seed in range(n) for alpha in TARGETS}
     settings = QUICK_SETTINGS if quick else SETTINGS
     for seed in range(max(instances, *(setting[4] for setting in settings.values()))):
         for name, setting in settings.items():
