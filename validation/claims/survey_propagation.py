@@ -9,7 +9,9 @@ competitors take longer. "Informed" is message passing from the weights of the t
 fresh samples for all methods.
 
 Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
-scores, then three tokens, rank 2, two layers, and phase retrieval.
+scores, then three tokens, rank 2, two layers, and phase retrieval. Two branches: the founding paper's layer (ω = .3,
+σ = .5), whose minima are semantic (cosine with the teacher of at least .5) or positional; one random start for each
+method, d = 300.
 
 Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
 the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at
@@ -29,7 +31,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import agreement_of, sampled_test_error
 from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import DARK, draw_legend
+from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -38,11 +40,14 @@ from validation.claims.lower_minima import run_lbfgs
 
 TARGETS = {1.0: 0.95, 0.7: 0.8}  # required fractions of instances, by α
 DIM, INSTANCES = 300, 40
-MOST_TIME, TOL, EQUAL, TESTED = 10.0, 1e-8, 1e-6, 4000
+MOST_TIME, TOL, EQUAL, SEMANTIC, TESTED = 10.0, 1e-8, 1e-6, 0.5, 4000
+BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5), 300, 10
+LOWEST_FROM = 1.25  # α_c: the semantic solution has the lower training loss above it (d → ∞)
 STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
 METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
 COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
 MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
+STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
 LAYER = {"omega": 0.2, "sigma": 0.8}
 
 
@@ -83,7 +88,7 @@ QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 @cache
 def compile_methods(setting):
     """Run all methods on a small instance, so that no time contains compilation."""
-    build, arguments, alpha = SETTINGS[setting][:3]
+    build, arguments, alpha = (SETTINGS | {"branches": (ga.paper_model, {}, 1.0)})[setting][:3]
     data = ga.sample(build(**arguments), 40, alpha, 0)
     ga.run_gamp(data, "random", survey=True, max_iter=100)
     run_lbfgs(data, data.Q_star)
@@ -158,6 +163,16 @@ def run_setting(setting, d, seed):
     return informed | run_methods(data, seed, METHODS)
 
 
+def run_branches(alpha, d, seed):
+    """Run message passing on both branches of the founding paper's layer, and three methods from random starts."""
+    compile_methods("branches")
+    data = ga.sample(ga.paper_model(), d, alpha, seed)
+    branches = {branch: measure(data, ga.run_gamp(data, branch).Q) for branch in ("semantic", "positional")}
+    start = draw_starts(data, 1, seed)
+    rows = {"survey": run_survey(data, start[0], seed)}
+    return branches | rows | {name: restart(name, data, start, 0.0) for name in ("gamp", "lbfgs")}
+
+
 def run_methods(data, seed, methods):
     """Return rows of survey propagation and of competitors in equal time."""
     starts = draw_starts(data, MAX_RESTARTS, seed)
@@ -175,10 +190,13 @@ def plan_runs(quick, instances):
     n, d = (3, 200) if quick else (max(INSTANCES, instances), DIM)
     plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for seed in range(n) for alpha in TARGETS}
     settings = QUICK_SETTINGS if quick else SETTINGS
-    for seed in range(max(instances, *(setting[4] for setting in settings.values()))):
+    n, d, alphas = (1, 100, BRANCH_ALPHAS[-1:]) if quick else (BRANCH_INSTANCES, BRANCH_DIM, BRANCH_ALPHAS)
+    for seed in range(max(instances, n, *(setting[4] for setting in settings.values()))):
         for name, setting in settings.items():
             if seed < max(setting[4], instances):
                 plan[f"equal time {name} {seed}"] = partial(run_setting, name, setting[3], seed)
+        if seed < max(n, instances):
+            plan |= {f"branches {alpha:g} {seed}": partial(run_branches, alpha, d, seed) for alpha in alphas}
     return plan
 
 
@@ -229,6 +247,22 @@ def format_table(rows):
     return markdown_table(heads, lines)
 
 
+def format_branches(rows):
+    """Return the table of both branches: semantic ends, and losses relative to both branches."""
+    heads = ["α, instances", "method", "semantic", "loss / semantic", "loss / positional", "below both branches",
+             "cosine with the teacher"]  # fmt: skip
+    lines = []
+    for part in list_parts(rows, "branches"):
+        both = [collect(rows, part, branch, "loss") for branch in ("semantic", "positional")]
+        for method in list(METHODS)[:3]:
+            loss, cosine = (collect(rows, part, method, name) for name in ("loss", "cosine"))
+            name = f"{part.removeprefix('branches ')}, {len(loss)}" if method == "survey" else ""
+            ratios = [format_range(loss / other, "{:.4f}") for other in both]
+            counts = [np.sum(cosine >= SEMANTIC), np.sum(loss < np.minimum(*both) * (1 - EQUAL))]
+            lines.append([name, METHODS[method], counts[0], *ratios, counts[1], format_range(cosine, "{:.2f}")])
+    return markdown_table(heads, lines)
+
+
 def check_targets(verdict, rows, quick):
     """Check the targets and return their numbers."""
     numbers = {}
@@ -270,11 +304,12 @@ def check_equal_times(verdict, rows):
 
 
 def draw(path, rows):
-    """Draw losses relative to the informed minimum for all methods."""
+    """Draw losses relative to the informed minimum for all methods, and the fraction of semantic ends."""
     parts = [*list_parts(rows, "target")[::-1], *list_parts(rows, "equal time")]
     parts = [part for part in parts if not part.startswith("equal time phases")]
-    with figure(path, 1, 1, (9.0, 5.6)) as axes:
-        losses = axes[0, 0]
+    with figure(path, 1, 2, (9.6, 5.6)) as axes:
+        losses, ends = axes[0]
+        losses.get_gridspec().set_width_ratios([2.6, 1])
         losses.axhline(0, color=DARK, lw=0.8)
         for k, method in enumerate(METHODS):
             label, colour = METHODS[method], COLOURS[method]
@@ -285,6 +320,12 @@ def draw(path, rows):
                     losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=colour, label=label)
                     losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=colour, lw=2.5)
                     label = None
+            alphas = [float(part.split()[1]) for part in list_parts(rows, "branches")]
+            if method != "adam" and alphas:
+                cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
+                fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
+                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
+                ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
         words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
         losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words], rotation=60, ha="right",
                           rotation_mode="anchor")  # fmt: skip
@@ -295,6 +336,10 @@ def draw(path, rows):
             ylabel="training loss relative to the minimum\nnext to the teacher, %",
             title="all runs; bars: medians",
         )
+        ends.axvline(LOWEST_FROM, color=DARK, ls="--", lw=1)
+        ends.annotate(r"$\alpha_c$", (LOWEST_FROM, 50), (4, 0), textcoords="offset points")
+        ends.set(xlabel=ALPHA, ylabel="runs that end in the semantic minimum, %", ylim=(-4, 104),
+                 title="one start (ω = 0.3, σ = 0.5)")  # fmt: skip
         draw_legend(losses, columns=4)
 
 
@@ -318,6 +363,7 @@ def main():
     check_minima(verdict, rows)
     numbers["equal_times"] = check_equal_times(verdict, rows)
     verdict.write_table(format_table(rows))
+    verdict.write_table(format_branches(rows), "_branches.md")
     verdict.end(numbers)
 
 
