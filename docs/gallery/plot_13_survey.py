@@ -4,7 +4,8 @@ Lower minima from random starts
 
 The training loss of an attention layer has many minima, and most methods end in a minimum of high loss if they start
 from random weights. This example trains a layer on :math:`n=d` samples, from the same random weights, by L-BFGS, by
-Adam, by GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does not help.
+Adam, by GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does
+not help.
 """
 
 # %%

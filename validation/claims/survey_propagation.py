@@ -80,7 +80,7 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 4),
     "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 4),
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
-    "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 2),
+    "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 4),
 }
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
