@@ -33,7 +33,8 @@ from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import inside_cube
 from gamp_attention.models.channels.channel import Channel, Halves, Posterior
 from gamp_attention.models.channels.fibres import FibreProgram, count_found, fibre_program, fill_moments
-from gamp_attention.models.sequence import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
+from gamp_attention.models.user_functions import evaluate_rows
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers
