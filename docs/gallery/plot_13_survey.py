@@ -4,7 +4,8 @@ Lower minima from random starts
 
 The training loss of an attention layer has many minima, and most methods end in a minimum of high loss if they start
 from random weights. This example trains a layer on :math:`n=d` samples, from the same random weights, by L-BFGS, by
-GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does not help.
+Adam, by GAMP, and by GAMP that begins with survey propagation. :doc:`../survey` explains the method, and when it does
+not help.
 """
 
 # %%
@@ -39,6 +40,7 @@ rng = np.random.default_rng(1)
 starts = rng.standard_normal((3, data.dim, data.rank))
 methods = {
     "L-BFGS": lambda Q: ga.minimize_risk(data, Q, method="lbfgs"),
+    "Adam": lambda Q: ga.minimize_risk(data, Q, method="adam", lr=0.05, max_iter=1000),
     "GAMP": lambda Q: ga.run_gamp(data, Q),
     "survey propagation": lambda Q: ga.run_gamp(data, Q, survey=True),
     "8 spectral starts": lambda Q: ga.run_gamp(data, "spectral", n_starts=8),
@@ -59,7 +61,8 @@ for name, train in methods.items():
 # %%
 # The surveys of the last run
 # ---------------------------
-# A survey that collapses has found a single minimum, from which GAMP continues to zero gradient.
+# A survey that collapses has found a single minimum, from which GAMP continues to zero gradient. Surveys end as soon as
+# two of them find the same weights.
 
 result = ga.run_gamp(data, starts[0], survey=True)
 for record in result.surveys:
@@ -71,7 +74,7 @@ print(result)
 # teacher.
 
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-colours, markers = ("#E69F00", "#0072B2", "#D55E00", "#009E73"), "sov^"
+colours, markers = ("#E69F00", "#CC79A7", "#0072B2", "#D55E00", "#009E73"), "sdov^"
 for (name, values), colour, marker in zip(ends.items(), colours, markers, strict=True):
     losses, cosines = np.transpose(values)
     axes.plot(cosines, losses, marker, color=colour, ms=8, alpha=0.8, label=name)

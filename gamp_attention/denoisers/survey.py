@@ -45,9 +45,8 @@ from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.matrix import penalty_of_rows
 
-NODES_PER_FIELD = {1: 11, 2: 5, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
+NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
-N_POINTS = 32  # minimum number of quasi-random nodes, for more fields than a product rule can treat
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
@@ -71,10 +70,11 @@ def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
 def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (K, dim) of the standard normal distribution and the logarithms of their weights (K,).
 
-    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights.
+    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights,
+    at least four for each dimension.
     """
     if dim not in NODES_PER_FIELD:
-        n_points = max(N_POINTS, 1 << (4 * dim - 1).bit_length())
+        n_points = 1 << (4 * dim - 1).bit_length()
         points = gaussian_points(n_points, dim, np.random.default_rng(11))
         return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
     x, weight = gauss_hermite(NODES_PER_FIELD[dim])

@@ -45,6 +45,7 @@ PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; t
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
 SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from surveys; number of them run to the end
+SAME_LOSS = 1e-6  # relative decrease of the training loss below which a survey has not improved a minimum
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -167,11 +168,10 @@ def run_gamp(
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
         (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.gamp.survey`), and continue from its weights. If True,
         surveys are made from each start and from random starts, at Parisi parameters that are determined from the
-        data, until two surveys collapse on the same weights. A positive number, or several, are the Parisi parameters y
+        data, until two surveys find the same weights. A positive number, or several, are the Parisi parameters y
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
-        after 30 iterations. If True and no two surveys collapsed on the same weights, a survey and message passing
-        from the lowest minimum follow, at most three times, while the training loss falls. `result.surveys` lists the
-        surveys.
+        after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
+        minimum follow, at most three times, while the training loss falls. `result.surveys` lists the surveys.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -261,7 +261,7 @@ def run_gamp(
     phase = None
     if ladder is not None:
         phase, starts = run_surveys(data, risk, surveys, bool(ladder), options.V, file)
-        n_finish = min(len(starts), max(n_finish, FINISHED_SURVEYS))
+        n_finish = min(len(starts), max(n_finish, 1 if phase.agreeing else FINISHED_SURVEYS))
     rounds = ROUNDS if phase is None else SURVEY_ROUNDS
     runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds)
     result, loop = runs.run()
@@ -304,7 +304,7 @@ def refine_by_surveys(
             break
         before = result.train_loss
         result, loop = runs.add(*survey_start(runs.data, record, V))
-        if not result.train_loss < before:
+        if not result.train_loss < (1 - SAME_LOSS) * before:
             break
     return result, loop
 

@@ -18,15 +18,16 @@ propagation has found a fixed point of GAMP, for example a minimum that no rando
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
-GAMP. Two surveys that collapse, U → 0, on the same weights end the phase. If no two surveys do, further surveys follow
-after message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a
-lower minimum.
+GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, further surveys follow after
+message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a lower
+minimum.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,11 +56,12 @@ from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
 LADDER = (1.5, 3.0)
-REFINEMENTS, REFINED_AT = 3, 1.5  # maximum number of surveys from the lowest minimum, and their Parisi parameter
+REFINEMENTS, REFINED_AT = 3, 3.0  # maximum number of surveys from the lowest minimum, and their Parisi parameter
 SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
-COLLAPSED = 1e-3  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
+COLLAPSED = 1e-2  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
+LATE, WIDE = 30, 0.2  # iteration after which a survey ends if its spread is above this value: it will not collapse
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey may have come to rest
 SPREAD_AT_REST = 2e-2  # relative change of the spread in an iteration below which it has, instead of collapsing slowly
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
@@ -303,7 +305,7 @@ def distinct_surveys(data: Dataset, records: Sequence[SurveyRecord]) -> list[Sur
 
 
 class SurveyPhase(Resumable):
-    """Surveys from several starts, one after the other, until two collapse on the same weights, and from minima.
+    """Surveys from several starts, one after the other, until two find the same weights, and from minima.
 
     Parameters
     ----------
@@ -341,11 +343,11 @@ class SurveyPhase(Resumable):
         return (*self.records, *self.refinements)
 
     def run(self, save: Save = None) -> list[SurveyRecord]:
-        """Make the surveys until two collapse on the same weights, and return their records.
+        """Make the surveys until two find the same weights, or all if their parameters are given; return their records.
 
         `save` is called before each iteration, to write a checkpoint.
         """
-        while len(self.records) < len(self._surveys) and not self._is_confirmed():
+        while len(self.records) < len(self._surveys) and (self._absolute or not self.agreeing):
             of = f"{len(self.records) + 1} of at most {len(self._surveys)}"
             self.records.append(self._survey(*self._surveys[len(self.records)], of, save, may_rest=True))
         return self.records
@@ -353,10 +355,10 @@ class SurveyPhase(Resumable):
     def refine(self, k: int, Q: np.ndarray, save: Save = None) -> SurveyRecord | None:
         """Return the k-th survey from a minimum Q (d, r).
 
-        None if two surveys from starts collapsed on the same weights, if all Parisi parameters are given, after
-        `REFINEMENTS` surveys, or if the survey failed.
+        None if the loss is convex, if all Parisi parameters are given, after `REFINEMENTS` surveys, or if the survey
+        failed.
         """
-        if self._absolute or k >= REFINEMENTS or self._is_confirmed():
+        if self._absolute or k >= REFINEMENTS or _is_convex(self._data.loss):
             return None
         if k == len(self.refinements):
             of = f"{k + 1} of at most {REFINEMENTS}"
@@ -368,14 +370,20 @@ class SurveyPhase(Resumable):
     def _first(self) -> tuple[np.ndarray, np.ndarray, float]:
         return _first_variances(self._data, self._risk)
 
-    def _is_confirmed(self) -> bool:
-        collapsed = [record for record in self.records if record.ending is SurveyEnd.COLLAPSED]
-        return len(distinct_surveys(self._data, collapsed)) < len(collapsed)
+    @property
+    def agreeing(self) -> list[SurveyRecord]:
+        """Return the first two surveys that found the same weights; empty if there are none."""
+        finished = [record for record in self.records if record.ending is not SurveyEnd.FAILED]
+        for record, other in combinations(finished, 2):
+            if agreement_of(self._data, record.Q, other.Q) >= SAME_WEIGHTS:
+                return [record, other]
+        return []
 
     def _survey(self, name: str, Q: np.ndarray, parisi: float, number: str, save: Save, may_rest: bool) -> SurveyRecord:
         """Return the record of a survey, or continue with the survey of the checkpoint.
 
-        If it `may_rest`, it ends as soon as it has come to rest; from a minimum it first seems to rest there.
+        If it `may_rest`, it ends as soon as it has come to rest, or if its spread is still large at a late iteration;
+        from a minimum it first seems to rest there.
         """
         data = self._data
         V, U, unit = self._first
@@ -401,7 +409,8 @@ class SurveyPhase(Resumable):
             change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
             self.state, self.t, before = after, self.t + 1, spread
             spread = spread_of(data, after)
-            rests = may_rest and change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
+            at_rest = change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
+            rests = may_rest and (at_rest or (self.t >= LATE and spread > WIDE))
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
         Q, n_iter = self.state.Q, self.t
         self.state, self.t = None, 0

@@ -70,7 +70,6 @@ def average_by_scipy(T, rho, omega, V, U, parisi, nodes, logs):
 
 
 def test_averages_over_fields_equal_averages_of_scipys_minimisers():
-    """At the same nodes to the accuracy of BFGS, and within 2 % of a rule with nine times the number of nodes."""
     rng, n, parisi = np.random.default_rng(0), 2, 4.0
     rho, V, U = np.array([0.6, 0.5]), np.array([0.5, 0.7]), np.array([0.3, 0.2])
     T, omega = rng.dirichlet(np.ones(2), (n, 2)), rng.normal(size=(n, 2))
@@ -78,15 +77,29 @@ def test_averages_over_fields_equal_averages_of_scipys_minimisers():
     blocks = V[:, None, None], U[:, None, None]
     out, z = average_fields(MODEL.loss, params, omega[..., None], *blocks, parisi)
     assert z.shape == (n, len(inner_nodes(2)[0]), 2)
-    x, w = gauss_hermite(15)
-    dense = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2), np.log(np.outer(w, w).ravel() / w.sum() ** 2)
     for mu in range(n):
         seen = (
             out.g[mu, :, 0], out.response[mu, :, 0, 0], out.spread[mu, :, 0, 0], out.envelope[mu], out.potential[mu]
         )  # fmt: skip
-        for rule, rtol in ((inner_nodes(2), 1e-5), (dense, 0.02)):
-            for value, wanted in zip(seen, average_by_scipy(T[mu], rho, omega[mu], V, U, parisi, *rule), strict=True):
-                assert np.allclose(value, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max() + 1e-9)
+        scipys = average_by_scipy(T[mu], rho, omega[mu], V, U, parisi, *inner_nodes(2))
+        for value, wanted in zip(seen, scipys, strict=True):
+            assert np.allclose(value, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max() + 1e-9)
+
+
+def test_sums_over_samples_at_few_nodes_agree_with_dense_rules(hard, monkeypatch):
+    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than those of single samples."""
+    state, unit = ga.initial_survey(hard, "exact", ga.data.starts.initial_weights(hard, "random", 0))
+    for _ in range(12):
+        before, (state, report) = state, ga.survey_step(hard, "exact", state, 0.4, 1.5 * unit)
+    arguments = hard.loss, hard.terms("exact").params, report.omega, before.V, before.U, 1.5 * unit
+    few, _ = average_fields(*arguments)
+    x, w = gauss_hermite(15)
+    dense = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2), np.log(np.outer(w, w).ravel() / w.sum() ** 2)
+    monkeypatch.setitem(average_fields.__globals__, "inner_nodes", lambda _: dense)
+    many, _ = average_fields(*arguments)
+    assert few.response.mean() == pytest.approx(many.response.mean(), rel=0.03)
+    assert few.spread.mean() == pytest.approx(many.spread.mean(), rel=0.03)
+    assert np.linalg.norm(few.g - many.g) < 0.15 * np.linalg.norm(many.g)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -307,7 +320,7 @@ class Interruption(Exception):
     pass
 
 
-@pytest.mark.parametrize("stops", [(3,), (1, 5, 10)])
+@pytest.mark.parametrize("stops", [(3,), (1, 4, 7)])
 def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_path, monkeypatch):
     few, ladder = ga.sample(MODEL, d=40, alpha=0.3, seed=0), [0.01, 0.02]
     whole = ga.run_gamp(few, "random", survey=ladder)
@@ -378,7 +391,8 @@ def test_surveys_from_minima_never_raise_the_training_loss():
 
 
 def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_path, monkeypatch):
-    whole = ga.run_gamp(small, "random", survey=True)
+    ladder = [30.0, 60.0]  # surveys from minima follow only if no parameters are given
+    whole = ga.run_gamp(small, "random", survey=ladder)
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
 
     def interrupt(t, state, report):
@@ -386,9 +400,9 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
             raise Interruption
 
     with pytest.raises(Interruption):
-        ga.run_gamp(small, "random", survey=True, checkpoint=file, callback=interrupt)
+        ga.run_gamp(small, "random", survey=ladder, checkpoint=file, callback=interrupt)
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", None)
-    resumed = ga.run_gamp(small, "random", survey=True, checkpoint=file)
+    resumed = ga.run_gamp(small, "random", survey=ladder, checkpoint=file)
     assert np.array_equal(resumed.Q, whole.Q)
     assert len(resumed.surveys) == len(whole.surveys)
 

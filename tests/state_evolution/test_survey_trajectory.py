@@ -72,11 +72,12 @@ def test_survey_propagation_follows_state_evolution(case, init):
 
 
 def test_named_starts_begin_with_the_variances_of_initial_survey():
-    path = ga.trajectory(ATTENTION, 1.0, "random", method="survey", parisi=300.0, n_iter=1, n_paths=256, n_replicas=2)
-    data = ga.sample(ATTENTION, SIZE, 1.0, seed=0)
-    state, _ = ga.initial_survey(data, "asymptotic", data.Q_star)
-    assert path.V[0] == pytest.approx(state.V, rel=0.01)
-    assert path.U[0] == pytest.approx(state.U)
+    path = ga.trajectory(ATTENTION, 1.0, "random", method="survey", parisi=300.0, n_iter=1, n_paths=4096, n_replicas=2)
+    data = [ga.sample(ATTENTION, SIZE, 1.0, seed) for seed in range(4)]
+    states = [ga.initial_survey(each, "asymptotic", each.Q_star)[0] for each in data]
+    V = np.mean([state.V for state in states], axis=0)
+    assert path.V[0] == pytest.approx(V, rel=0.03)  # V of a data set has a standard deviation of 2.5 %
+    assert path.U[0] == pytest.approx(states[0].U)
     assert path.U_error[0] == pytest.approx(0)
 
 

@@ -80,7 +80,7 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 4),
     "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 4),
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
-    "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 2),
+    "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 4),
 }
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
@@ -188,7 +188,7 @@ def draw_starts(data, n, seed):
 def plan_runs(quick, instances):
     """Return functions that compute the rows of each instance, by key, in order of priority."""
     n, d = (3, 200) if quick else (max(INSTANCES, instances), DIM)
-    plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for alpha in TARGETS for seed in range(n)}
+    plan = {f"target {alpha:g} {seed}": partial(run_target, alpha, d, seed) for seed in range(n) for alpha in TARGETS}
     settings = QUICK_SETTINGS if quick else SETTINGS
     n, d, alphas = (1, 100, BRANCH_ALPHAS[-1:]) if quick else (BRANCH_INSTANCES, BRANCH_DIM, BRANCH_ALPHAS)
     for seed in range(max(instances, n, *(setting[4] for setting in settings.values()))):
