@@ -19,7 +19,6 @@ import numpy as np
 from gamp_attention._core.numerics import half_width
 from gamp_attention.bayes.equations import Equations, linear_response
 from gamp_attention.bayes.results import RecoveryStage
-from gamp_attention.models.channels.teacher import TeacherChannel
 
 FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
 N_SECANT = 6  # number of steps that refine the size at which a stage begins
@@ -55,8 +54,7 @@ def _with_mean(replicas: list[Equations], known: np.ndarray) -> np.ndarray:
         products = []
         for equations in replicas:
             explained = 0.5 * equations.rho * np.outer(known, known)
-            omega, _, y = equations.samples(equations.rho - explained, explained)
-            halves = equations.channel.posterior(y, omega, equations.rho - explained).halves
+            halves = equations.posterior(equations.rho - explained, explained)[1].halves
             assert halves is not None
             products.append((halves.mean[0] * halves.mean[1]).sum(axis=1))
         values = np.concatenate(products)
@@ -108,16 +106,14 @@ def _growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndar
 
     `known` (L, t, t) are the covariances of ω; None if there is no information.
     """
-    rho, channel = equations.rho, equations.channel
-    assert isinstance(channel, TeacherChannel)
+    rho = equations.rho
     known = np.zeros_like(rho) if known is None else known
-    omega, _, y = equations.samples(rho - known, known)
-    halves = channel.posterior(y, omega, rho - known).halves
-    assert halves is not None
+    omega, posterior = equations.posterior(rho - known, known)
+    assert posterior.halves is not None
     (L, t), k = rho.shape[:2], len(unknown)
     inverse = np.linalg.inv(rho[:, unknown[:, None], unknown])
     responses = []
-    for second in halves.second:
+    for second in posterior.halves.second:
         moments = second.reshape(-1, L, t, L, t)[:, :, unknown][:, :, :, :, unknown]
         responses.append(linear_response(moments, inverse))
     out = np.einsum("nlamb,nlcmd->lacmbd", *responses, optimize=True) / len(omega)
