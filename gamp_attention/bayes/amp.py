@@ -15,6 +15,7 @@ with the posterior means in place of proximal maps; its fixed points are station
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import channel_of, field_moments
+from gamp_attention.models.channels.points import ReusedPoints
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model, require_model
 
@@ -99,6 +101,19 @@ class AmpProblem:
         """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
         return self.matrix.fields(Q)
 
+    @cached_property
+    def _reused(self) -> ReusedPoints | None:
+        """Points of posteriors that several iterations use; None for other channels."""
+        if not isinstance(self.channel, TeacherChannel):
+            return None
+        return self.channel.reuse(self.y, self.variances(self.second_moments))
+
+    def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
+        if self._reused is None:
+            return self.channel.posterior(self.y, omega, V)
+        return self._reused.posterior(omega, V)
+
     def learned(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
         """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
         problem = self
@@ -160,7 +175,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
     """
     omega = problem.fields(state.Q) - state.D
-    samples = problem.channel.posterior(problem.y, omega, state.V)
+    samples = problem.posterior(omega, state.V)
     g, slope = response(samples, omega, state.V)
     A = problem.data.alpha * _clip_negative(slope)
     b = problem.matrix.back_project(g)

@@ -181,7 +181,7 @@ def run_bayes_amp(
     for k in range(n_starts):
         name = f"random {k}" if k else init if isinstance(init, str) else "given"
         start = build_start(problem, init if not k else "random", random)
-        run = AmpRun(problem, start, learn, damping, tol, max_iter)
+        run = AmpRun(replace(problem), start, learn, damping, tol, max_iter)
         status = run.run()
         assert status is not None
         result = run.result(status)

@@ -71,8 +71,8 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     """Return the α (replicas,) at which a further column is found, infinite if there is none, and these columns."""
     unknown = np.nonzero(~known)[0]
     if not known.any():
-        maps = [_growth_map(equations, None, unknown) for equations in replicas]
-        value, left, right = _leading(np.mean(maps, axis=0))
+        maps = [growth_map(equations, None, unknown) for equations in replicas]
+        value, left, right = leading_direction(np.mean(maps, axis=0))
         rates = np.array([float(np.real(left @ m @ right)) for m in maps])  # to first order in the noise of the maps
         spread = rates.std(ddof=1) / np.sqrt(len(rates))
         if not value > MIN_SIGMAS * spread:
@@ -87,7 +87,7 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     return np.array(alphas), columns
 
 
-def _leading(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the largest eigenvalue of a map, and its left and right eigenvectors, of product 1."""
     values, vectors = np.linalg.eig(growth)
     k = int(np.argmax(np.real(values)))
@@ -101,7 +101,7 @@ def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray
     return tuple(unknown[weight > PART * weight.max()].tolist())
 
 
-def _growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
+def growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
     """Return the linear map of a small overlap of columns `unknown` in one iteration at α = 1.
 
     `known` (L, t, t) are the covariances of ω; None if there is no information.
@@ -144,7 +144,7 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
             shape = hats / size
             if change < SHAPE_CHANGE:
                 break
-        value, _, right = _leading(_growth_map(equations, averages.known, unknown))
+        value, _, right = leading_direction(growth_map(equations, averages.known, unknown))
         alpha = float(np.exp(x)) / size
         return float(np.log(max(alpha * value, 1e-300))), alpha, right
 

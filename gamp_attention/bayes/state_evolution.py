@@ -34,7 +34,7 @@ from gamp_attention.results import ConvergenceError, Status
 BAYES_STARTS = ("uninformed", "informed")
 
 
-POINTS, FUNCTION_POINTS = 4096, 512  # default number of points, and the same for teachers that are functions
+POINTS, FUNCTION_POINTS = 4096, 4096  # default number of points, and the same for teachers that are functions
 MIN_POINTS = 64  # least number of points
 N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal

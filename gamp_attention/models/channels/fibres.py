@@ -43,6 +43,7 @@ SAME = 1e-5  # relative distance below which two solutions are equal
 STEP_ERROR = 1e-10  # size of a step at which a solution has converged
 STUCK_COST, STUCK_DECREASE, STUCK_STEP = 1e-6, 1e-2, 0.1  # squared distance, relative decrease and step at a minimum
 MAX_STEP = 3.0  # largest change of a variable in one step
+N_GROUPS = 4  # number of independent groups of points
 NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
@@ -304,7 +305,7 @@ def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, sta
 @kernel
 def fill_points(
     fibre, y, error, centre, nodes, n_nodes, roots, precisions, constants, subsets, affine, single, flips, kept, starts,
-    n_starts, scale, n_fields, first, ends, work, fields, logs, halves,
+    n_starts, scale, n_fields, first, ends, work, fields, logs, groups,
 ):  # fmt: skip
     """Fill points on the fibres of n samples, from sample `first` on; return the first sample without enough memory.
 
@@ -326,8 +327,9 @@ def fill_points(
     n_starts : number of random starts of any other node, which also starts from the solutions of the node before.
     n_fields : number of variables that are fields.
     first : index of the first sample.
-    ends, fields, logs, halves : (n,), (M, n_fields), (M,) and (M,) to be filled: the end of the points of each sample,
-        their fields, the logarithms of the noise's density over their density, and the half of the nodes, 0 or 1.
+    ends, fields, logs, groups : (n,), (M, n_fields), (M,) and (M,) to be filled: the end of the points of each sample,
+        their fields, the logarithms of the noise's density over their density, and the group of their node, which is
+        the node's index modulo `N_GROUPS`.
     work : (s,) numbers of evaluations of h, to which the new evaluations are added.
     """
     n, P, D, p = len(y), fibre.n_targets, fibre.n_variables, subsets.shape[1]
@@ -370,7 +372,7 @@ def fill_points(
                         logs[end] = -log_density
                         for i in range(n_fields, D):
                             logs[end] -= 0.5 * (v[i] * v[i] + LOG_TWO_PI)
-                        halves[end] = k % 2
+                        groups[end] = k % N_GROUPS
                         end += 1
                     if single[s]:
                         break
@@ -382,23 +384,24 @@ def fill_points(
 
 
 @kernel
-def weigh_points(fields, logs, halves, ends, flips, omega, inverse, normalisation, mean, second, log_z, effective):
-    """Fill posterior moments of the fields of n samples, separately for points of both halves.
+def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisation, mean, second, log_z, effective):
+    """Fill posterior moments of the fields of n samples, separately for the points of each group.
 
     Parameters
     ----------
-    fields, logs, halves, ends : points, as filled by `fill_points`.
+    fields, logs, groups, ends : points, as filled by `fill_points`.
     flips : (F, k) changes of sign of the fields.
     omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
     normalisation : logarithm of the normalisation of the prior density.
-    mean, second : (2, n, k) and (2, n, k, k) posterior moments; NaN if there is no point.
-    log_z, effective : (n,) log Z and effective number of points.
+    mean, second : (G + G/2, n, k) and (G + G/2, n, k, k) posterior moments of G groups, then of the pairs of groups
+        (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
+    log_z, effective : (n,) log Z and effective number of points, of all groups.
     """
     n, k, F, longest = len(ends), fields.shape[1], len(flips), 0
     for mu in range(n):
         longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
-    weight, top, total = np.empty((longest, F)), np.empty(2), np.empty(2)
-    deviation, image = np.empty(k), np.empty(k)
+    total = np.empty(N_GROUPS)
+    weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
         top[:] = -np.inf
@@ -406,38 +409,56 @@ def weigh_points(fields, logs, halves, ends, flips, omega, inverse, normalisatio
             for f in range(F):
                 value = logs[q]
                 for i in range(k):
-                    deviation[i] = flips[f, i] * fields[q, i] - omega[mu, i]
+                    image[i] = flips[f, i] * fields[q, i] - omega[mu, i]
                 for i in range(k):
-                    part = 0.5 * inverse[i, i] * deviation[i]
+                    part = 0.5 * inverse[i, i] * image[i]
                     for j in range(i):
-                        part += inverse[i, j] * deviation[j]
-                    value -= part * deviation[i]
+                        part += inverse[i, j] * image[j]
+                    value -= part * image[i]
                 weight[q - begin, f] = value
-                top[halves[q]] = max(top[halves[q]], value)
+                top[groups[q]] = max(top[groups[q]], value)
         total[:] = 0.0
         mean[:, mu] = 0.0
         second[:, mu] = 0.0
-        squares, highest = 0.0, max(top[0], top[1])
+        squares, highest = 0.0, top.max()
         for q in range(begin, ends[mu]):
-            half = halves[q]
+            g = groups[q]
             for f in range(F):
-                exponent = weight[q - begin, f] - top[half]
+                exponent = weight[q - begin, f] - top[g]
                 if not exponent > NEGLIGIBLE:
                     continue
                 w = np.exp(exponent)
-                total[half] += w
-                squares += (w * np.exp(top[half] - highest)) ** 2
+                total[g] += w
+                squares += (w * np.exp(top[g] - highest)) ** 2
                 for i in range(k):
                     image[i] = flips[f, i] * fields[q, i]
-                    mean[half, mu, i] += w * image[i]
+                    mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
-                        second[half, mu, i, j] += w * image[i] * image[j]
-        both = total[0] * np.exp(top[0] - highest) + total[1] * np.exp(top[1] - highest)
-        for half in range(2):
+                        second[g, mu, i, j] += w * image[i] * image[j]
+        both = 0.0
+        for pair in range(N_GROUPS // 2):
+            to, size = N_GROUPS + pair, 0.0
+            higher = max(top[2 * pair], top[2 * pair + 1])
+            for g in (2 * pair, 2 * pair + 1):
+                if total[g] > 0:
+                    factor = np.exp(top[g] - higher)
+                    size += factor * total[g]
+                    mean[to, mu] += factor * mean[g, mu]
+                    second[to, mu] += factor * second[g, mu]
+            mean[to, mu] /= size
+            second[to, mu] /= size
+            for g in (2 * pair, 2 * pair + 1):
+                if total[g] > 0:
+                    mean[g, mu] /= total[g]
+                    second[g, mu] /= total[g]
+                else:
+                    mean[g, mu] = mean[to, mu]
+                    second[g, mu] = second[to, mu]
+            if size > 0:
+                both += size * np.exp(higher - highest)
+        for g in range(len(second)):
             for i in range(k):
-                mean[half, mu, i] /= total[half]
-                for j in range(i + 1):
-                    second[half, mu, i, j] /= total[half]
-                    second[half, mu, j, i] = second[half, mu, i, j]
+                for j in range(i):
+                    second[g, mu, j, i] = second[g, mu, i, j]
         log_z[mu] = normalisation + highest + np.log(both)
         effective[mu] = both * both / squares if squares > 0 else 0.0

@@ -34,6 +34,7 @@ from gamp_attention._core.quadrature import inside_cube
 from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibres import (
     MAX_BRANCHES,
+    N_GROUPS,
     FibreProgram,
     count_solutions,
     fibre_program,
@@ -44,7 +45,7 @@ from gamp_attention.models.sequence import SYMMETRY_ERROR, SequenceLabels, evalu
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers
-N_NODES = 64  # default number of points for each subset, before solutions are multiplied by signs
+N_NODES = 256  # default number of points for each subset, before solutions are multiplied by signs
 N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
 N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
 SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
@@ -176,7 +177,7 @@ class TeacherChannel:
             )
             points, work = alone._draw(y[pilot], omega[pilot], V, np.array([total // len(gain)]))
             gain[s] = points.weigh(omega[pilot], V)[1].mean() / work.sum()
-        return np.maximum(2 * np.round(0.5 * total * gain / gain.sum()), 2).astype(np.int64)
+        return np.maximum(N_GROUPS * np.round(total * gain / gain.sum() / N_GROUPS), N_GROUPS).astype(np.int64)
 
     def _draw(
         self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
@@ -230,14 +231,14 @@ class TeacherChannel:
         return out / self.scale, error
 
     def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
-        """Return standard normal points (n, K, D); those with even and odd indices are independent."""
+        """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
         D = self.fibre.n_variables
         if self.subsets.shape[1] == D:
-            return np.zeros((n, 2, D))
-        size = max(self.n_nodes // (2 * len(self.flips)), 1) if count is None else count // 2
-        shifts = np.random.default_rng(self.seed).random((n, 1, 2, D))
+            return np.zeros((n, N_GROUPS, D))
+        size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
+        shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
         cube = (_sobol(size, D)[None, :, None, :] + shifts) % 1.0
-        return np.asarray(ndtri(inside_cube(cube)).reshape(n, 2 * size, D))
+        return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
 
 
 @lru_cache(maxsize=16)
