@@ -273,15 +273,13 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
 def _leading_direction(
     problem: AmpProblem, channel: TeacherChannel, rho: np.ndarray, random: np.random.Generator
 ) -> np.ndarray | None:
-    """Return the lowest eigenvector (d, t), of norm √d, of the weights (1 − K)(1 + bK)⁻¹ of all fields of a sample.
+    """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
 
-    K (L t, L t) are the posterior second moments of the fields. Only columns that are found first have large entries;
-    small random entries are added to the others, which grow once these are found.
+    Only columns that are found first have large entries; small random entries are added to the others, which grow once
+    these are found.
     """
-    n, (L, t, _), d = len(problem.y), rho.shape, problem.data.dim
-    K = channel.posterior(problem.y, np.zeros((n, L, t)), rho).cov
-    variances = np.diagonal(rho, axis1=1, axis2=2).reshape(L * t, 1, 1)
-    h = posterior_weights(K, variances, n / d)
+    n, t, d = len(problem.y), rho.shape[1], problem.data.dim
+    h = posterior_weights(field_moments(channel, problem.y, rho, by_column=True), rho, n / d)
     if d <= t or not h.any():
         return None
     _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
