@@ -35,6 +35,7 @@ from gamp_attention.models.model import Model, require_model
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
 SPECTRAL = 0.1
+UNFOUND = 0.02  # below which a column counts as not found when a run has come to rest
 INFORMED = 0.999  # below 1, so that the variances V stay positive
 
 
@@ -285,3 +286,37 @@ def _leading_direction(
     _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
     noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
     return np.sqrt(d) * vectors[0] + noise if len(vectors) else None
+
+
+def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
+    """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
+
+    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns that
+    are known, take the place of the moments given the targets only; the weights are the same function of them.
+
+    Returns
+    -------
+    AmpState; None if no column is without overlap, or all are, or the samples contain no information.
+    """
+    channel, second = problem.channel, problem.second_moments
+    norms = np.sum(state.Q**2, axis=0) / np.diagonal(second.sum(axis=0))
+    remaining = norms < UNFOUND
+    if not isinstance(channel, TeacherChannel) or not remaining.any() or remaining.all():
+        return None
+    places, rho = np.nonzero(remaining)[0], problem.variances(second)
+    L, t, _ = rho.shape
+    outside = np.outer(remaining, remaining)
+    V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
+    omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
+    halves = channel.posterior(problem.y, omega, V).halves
+    assert halves is not None
+    moments = halves.second.mean(axis=0).reshape(-1, L, t, L, t)[:, :, places][:, :, :, :, places]
+    k = len(places)
+    h = posterior_weights(moments.reshape(-1, L * k, L * k), rho[:, places[:, None], places], problem.data.alpha)
+    _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
+    if not len(vectors):
+        return None
+    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, places]
+    Q = state.Q.copy()
+    Q[:, places] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
+    return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))

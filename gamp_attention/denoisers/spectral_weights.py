@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.numerics import project_psd
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import sample_derivatives
@@ -117,7 +118,7 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     (L, t, _), one = rho.shape, np.eye(K.shape[1])
     variances = np.trace(rho, axis1=1, axis2=2) if len(one) == L else np.diagonal(rho, axis1=1, axis2=2).ravel()
     size = 1 / np.sqrt(variances)
-    K = size[:, None] * K * size
+    K = project_psd(size[:, None] * K * size)  # estimates from few points may have negative eigenvalues
     if len(one) > L:
         first = np.tile(first_columns(K, t), L)
         K = np.where(first[:, None] & first, K, one)
