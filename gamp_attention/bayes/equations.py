@@ -35,7 +35,7 @@ from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.points import ReusedPoints
+from gamp_attention.models.channels.points import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceLabels
@@ -94,8 +94,8 @@ class Equations:
 
     @property
     def _has_mirror_images(self) -> bool:
-        """True if a sample and its mirror image −u, −ω have equal averages, so that a single sample is used for both."""
-        return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
+        """True if a sample and its mirror image −u, −ω have equal averages, so that a single sample is used for
+        both.""" return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
 
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.
@@ -144,22 +144,24 @@ class Equations:
         omega, posterior = self.posterior(V, known)
         inverse = np.linalg.inv(V)
         g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
-        other = g  # E[g gᵀ] = E[g otherᵀ]
+        other, cov = g, posterior.cov  # E[g gᵀ] = E[g otherᵀ]
         if posterior.halves is not None:
+            means, second = posterior.halves
+            cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, other) / len(g)
         hats = 0.5 * (hats + hats.transpose(0, 2, 1)) if posterior.halves is not None else hats
         L, t, _ = V.shape
-        blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+        blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
         squares = np.einsum("nla,lab,nlb->n", g, self.rho, other)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
         pairs = np.stack([squares, squares - slopes])
         if not self._has_mirror_images:  # means over a point and its mirror image
             pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
-        cov = np.cov(pairs)
+        spread = np.cov(pairs)
         unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
-        part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
+        part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
         part *= unknown / (unknown + BLURRED_V)
         slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
         hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))

@@ -2,13 +2,13 @@
 
 The curve of all fixed points (`bayes.equations`) is not used for these models. `iterate` applies q̂ = αE[g gᵀ] and
 V = V(q̂) until V no longer changes, from little or nearly complete information: first with few samples, then with all.
-All iterations of a run use the same samples, and the same points of their posteriors as long as V changes little, so that
-the map is a smooth function of V near the end, and independent runs give the errors.
+All iterations of a run use the same samples, and the same points of their posteriors as long as V changes little, so
+that the map is a smooth function of V near the end, and independent runs give the errors.
 
 Columns without overlap need a separate rule. If the sign of a column can be changed at unchanged targets, its overlap
 q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
-column vanishes if this factor is near one. Therefore, once overlaps are below `SMALL` (in units of the prior) at the end
-of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
+column vanishes if this factor is near one. Therefore, once overlaps are below `SMALL` (in units of the prior) at the
+end of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
 (`bayes.stages.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
 zero; otherwise they continue from the overlap `SMALL`.
 """

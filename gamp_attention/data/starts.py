@@ -158,7 +158,9 @@ def _posterior_problem(data: Dataset, argument: str) -> tuple[Channel, np.ndarra
         channel, rho = moment_channel(model), model.coordinates.rho
         if columns == 1 or (isinstance(channel, TeacherChannel) and columns == rho.shape[1]):
             return channel, channel.seen(observed), rho
-        needs = "except for students with tied weights, or with a column for each column of a teacher that is a function"
+        needs = (
+            "except for students with tied weights, or with a column for each column of a teacher that is a function"
+        )
     others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
     raise check.fail(argument, "posterior", f"{others}, {needs}")
 
@@ -166,8 +168,8 @@ def _posterior_problem(data: Dataset, argument: str) -> tuple[Channel, np.ndarra
 def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
     """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d.
 
-    If the student has a column for each column of the teacher, only columns that are found first are set; the others are
-    small and random. A column whose sign the targets determine is set to the sum of X̃ᵀ E[u | y] instead.
+    If the student has a column for each column of the teacher, only columns that are found first are set; the others
+    are small and random. A column whose sign the targets determine is set to the sum of X̃ᵀ E[u | y] instead.
     """
     shape, size = Shape.of(data.student, data.n_tokens, data.rank), np.sqrt(data.dim)
     if shape.columns == 1:

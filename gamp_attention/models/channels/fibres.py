@@ -6,14 +6,15 @@ surface of dimension D − p. Its moments are computed by importance sampling. `
 
 1. A subset S of p variables is solved for, the others, a, are drawn from their prior N(ω_a, V_aa).
 2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
-3. Changes of sign F that leave h unchanged map points of the fibre to points of the fibre, so that a solution stands for
+3. Changes of sign F that leave h unchanged map points of the fibre to points of the fibre, so that a solution stands
+for
    all of its images. The density of all these points is Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|, for K_S draws
    with each subset S. m_S is the number of changes of sign that keep a, and thus the number of solutions of a draw that
    are images of each other, of which a single solution is stored.
 
 `weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. The
-points do not depend on the ω and V of the weights: they are drawn once, and used as long as ω and V are similar to their
-values at the draw.
+points do not depend on the ω and V of the weights: they are drawn once, and used as long as ω and V are similar to
+their values at the draw.
 
 The determinants of rectangular Jacobians, of targets that contain the same information several times, are
 |J| = √det(JᵀJ). A fold of the fibre, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the

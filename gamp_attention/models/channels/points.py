@@ -2,8 +2,8 @@
 
 The fibre of a sample, the surface of variables with its target, does not change during message passing or state
 evolution. Only the prior N(ω, V) of the fields does. Points of the fibre (`gamp_attention.models.channels.fibres`) that
-were drawn for one prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost
-of new points. `ReusedPoints` draws new points if the prior has changed too much:
+were drawn for one prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the
+cost of new points. `ReusedPoints` draws new points if the prior has changed too much:
 
 - the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
 - the effective number of points, in the mean over the samples, is less than a fraction `MIN_EFFECTIVE` of the number
@@ -49,13 +49,14 @@ class FibrePoints:
         """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).
 
         Moments are ratios of sums over K points, with a bias of order 1/K. Each half of the points consists of two
-        groups, and the jackknife estimate, twice the ratio of the half minus the mean ratio of its groups, has a bias
-        of order 1/K². A sample without points is treated as if it had no target.
+        groups, and the jackknife estimate of the moments in `halves`, twice the ratio of the half minus the mean ratio
+        of its groups, has a bias of order 1/K². `mean` and `cov` are not corrected, so that a mean is always between
+        points, as message passing needs. A sample without points is treated as if it had no target.
         """
         n, L, t = omega.shape
-        cov = np.zeros((L, t, L, t))
-        cov[np.arange(L), :, np.arange(L)] = V
-        cov = cov.reshape(L * t, L * t)
+        blocks = np.zeros((L, t, L, t))
+        blocks[np.arange(L), :, np.arange(L)] = V
+        cov = blocks.reshape(L * t, L * t)
         centre, normalisation = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
         mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
         log_z, effective = np.empty(n), np.empty(n)
@@ -63,16 +64,21 @@ class FibrePoints:
             self.fields, self.logs, self.groups, self.ends, self.flips, np.ascontiguousarray(centre),
             np.ascontiguousarray(np.linalg.inv(cov)), normalisation, mean, second, log_z, effective,
         )  # fmt: skip
-        mean, second = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
         lost = ~np.isfinite(mean).all(axis=(0, 2))
         if lost.any():
             mean[:, lost], log_z[lost] = centre[lost], 0.0
             second[:, lost] = cov + centre[lost, :, None] * centre[lost, None, :]
-        crossed = mean[0][:, :, None] * mean[1][:, None, :]
-        covariance = second.mean(axis=0) - 0.5 * (crossed + crossed.transpose(0, 2, 1))
-        halves = Halves(mean.reshape(2, n, L, t), second)
-        average = mean.mean(axis=0).reshape(n, L, t)
+        corrected = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
+        halves = Halves(*(m.reshape(2, n, L, t) if m.ndim == 3 else m for m in corrected))
+        average = mean[4:].mean(axis=0).reshape(n, L, t)
+        covariance = second[4:].mean(axis=0) - symmetric_product(mean[4:])
         return Posterior(average, covariance, log_z + self.shift, None, halves), effective
+
+
+def symmetric_product(halves: np.ndarray) -> np.ndarray:
+    """Return the symmetric part of the outer products (n, k, k) of two independent means (2, n, k)."""
+    crossed = halves[0][:, :, None] * halves[1][:, None, :]
+    return np.asarray(0.5 * (crossed + crossed.transpose(0, 2, 1)))
 
 
 class ReusedPoints:

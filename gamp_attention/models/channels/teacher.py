@@ -14,8 +14,9 @@ The subsets of variables that are solved for are selected on random samples (`_s
 
 A posterior is a sum over K points for each subset. Points of a sample are a Sobol sequence with a random shift, so that
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
-unchanged, so that symmetries hold exactly. Two shifts give two independent halves: products of averages over the halves
-have no bias from the finite number of points, except a bias of the ratio of sums of order 1/K.
+unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
+points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
+of sums of order 1/K², see `gamp_attention.models.channels.points`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -194,7 +195,7 @@ class TeacherChannel:
         field_flips, kept = np.unique(self.flips[:, :k], axis=0), self.kept
         prior = _free_priors(cov, self.subsets, n_nodes / kept.sum(axis=1) * len(field_flips) / len(self.flips))
         ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + MAX_BRANCHES
-        arrays = np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64)
+        arrays: tuple[Any, ...] = np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64)
         nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while True:
             first = fill_points(
@@ -207,7 +208,8 @@ class TeacherChannel:
         shift = np.zeros(n)
         if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
-        return FibrePoints(*(array[: ends[-1]].copy() for array in arrays), ends, field_flips, shift), work
+        fields, logs, groups = (array[: ends[-1]].copy() for array in arrays)
+        return FibrePoints(fields, logs, groups, ends, field_flips, shift), work
 
     @property
     def kept(self) -> np.ndarray:
@@ -308,8 +310,8 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fibre=fibre, h=h, logarithm=logarithm, scale=scale,
-        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool), flips=_find_flips(h, (L, t), spread),
-        spread=spread, found=1.0, known=known,
+        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
+        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0, known=known,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
 

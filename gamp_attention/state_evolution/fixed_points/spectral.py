@@ -185,10 +185,10 @@ def spectral_overlap(
     if model.is_mixture or model.teacher_shift.any():
         raise check.fail("model", type(model).__name__, "tokens without classes")
     columns = Shape.of(model.student, model.n_tokens, model.rank).columns
-    if weights == "posterior" and columns > 1:
-        if not isinstance(model.teacher, SequenceLabels) or columns != model.teacher_rank:
-            needs = "'fitted' or 'hessian', except for students with tied weights, or with a column for each column of a "
-            raise check.fail("weights", weights, f"{needs}teacher that is a function")
+    by_column = isinstance(model.teacher, SequenceLabels) and columns == model.teacher_rank
+    if weights == "posterior" and columns > 1 and not by_column:
+        students = "students with tied weights, or with a column for each column of a teacher that is a function"
+        raise check.fail("weights", weights, f"'fitted' or 'hessian', except for {students}")
     rng = generator(seed)
     replicas = [_solve_lowest(_draw_ensemble(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(replica["eigenvalues"]) for replica in replicas)
@@ -209,7 +209,7 @@ def _draw_ensemble(model: Model, alpha: float, weights: str, n_points: int, rng:
         size = rho.shape[0] * rho.shape[1]
         white = gaussian_points(n_points, size + channel.n_noise, rng)
         y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
-        seen = channel.seen(channel.observe(y, white[:, size:]))
+        seen = channel.observe(y, white[:, size:])
         h = posterior_weights(field_moments(channel, seen, rho, by_column=shape.columns > 1), rho, alpha)
     else:
         y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
