@@ -94,8 +94,8 @@ class Equations:
 
     @property
     def _has_mirror_images(self) -> bool:
-        """True if a sample and its mirror image −u, −ω have equal averages, so that a single sample is used for
-        both.""" return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
+        """True if a sample and its mirror image −u, −ω have equal averages, so that only the sample is computed."""
+        return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
 
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.

@@ -299,8 +299,7 @@ class AmpRun(Run[Status]):
 def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
     """Return a state in which all columns have started from their own direction, one group of columns after another.
 
-    Columns that are small in the spectral start, which are not found first, are zero until the others have come to
-    rest.
+    Columns that are not found first, small in the spectral start, are zero until the others have come to rest.
     """
     norms = np.sum(start.Q**2, axis=0)
     state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
