@@ -38,6 +38,7 @@ POINTS = 4096  # default number of points
 MIN_POINTS = 64  # least number of points
 N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
+FOUND = 1e-3  # overlap below which a column of a teacher that is a function counts as not found
 ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
 FIRST_REACH = 0.1  # half-width in log s of the first interval in which another random set is searched
 N_REACHES = 9  # number of intervals tried, each twice as wide as the last
@@ -177,7 +178,7 @@ def _iterate_replicas(
     fresh = [FreshSamples(model, N_FRESH, rng) for _ in runs]
     errors = np.array([samples.test_error(run.V, run.known) for samples, run in zip(fresh, runs, strict=True)])
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
-    agree = len({bytes(np.diagonal(run.q) > 0) for run in runs}) == 1
+    agree = len({bytes(np.diagonal(run.q) > FOUND) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
