@@ -38,7 +38,7 @@ from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.channels.points import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence import SequenceLabels
+from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.models.teachers import ClassLabels, SoftmaxTeacher, keeps_columns, keeps_order
 
 MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular

@@ -9,7 +9,7 @@ from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence import SequenceLabels
+from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.results import Ended, Result, Status
 

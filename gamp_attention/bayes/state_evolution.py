@@ -28,7 +28,7 @@ from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Po
 from gamp_attention.bayes.iteration import FEW, iterate
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceLabels
+from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import ConvergenceError, Status
 
 BAYES_STARTS = ("uninformed", "informed")

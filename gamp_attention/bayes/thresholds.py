@@ -18,7 +18,7 @@ from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.bayes.stages import find_stages
 from gamp_attention.bayes.state_evolution import build_curves, check_points
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence import SequenceLabels
+from gamp_attention.models.sequence_labels import SequenceLabels
 
 MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
 LIMIT_STEP = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞

@@ -579,27 +579,30 @@ class LabelledDataset(Dataset):
 
 
 def add_intercept(positions: np.ndarray, spectra: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions (L, d + 1) and spectra (L, d + 1) with the coordinate of an intercept."""
-    L = len(positions)
-    return np.concatenate([positions, np.ones((L, 1))], axis=1), np.concatenate([spectra, np.zeros((L, 1))], axis=1)
+    """Return positions (L, d + 1) and spectra (S, d + 1) with the coordinate of an intercept."""
+    ones, zeros = np.ones((len(positions), 1)), np.zeros((len(spectra), 1))
+    return np.concatenate([positions, ones], axis=1), np.concatenate([spectra, zeros], axis=1)
 
 
 def label_dataset(
     model: GLMModel,
     tokens: Tokens,
-    positions: np.ndarray,
+    sources: Sources,
     Q_star: np.ndarray,
     spectra: np.ndarray,
     rng: np.random.Generator,
 ) -> Dataset:
     """Return samples with the labels of a teacher."""
+    positions, means, groups = sources
     fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
-    labels = model.task.terms(fields, rng.standard_normal((len(tokens), model.task.n_noise))).params
+    noise = rng.standard_normal((len(tokens), model.task.n_noise))
+    labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
     penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
+    first = spectra[model.classes.first]  # of the tokens in their first class
     data = LabelledDataset(
-        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=penalty
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
     )
-    return data._copy(Q_star=Q_star, model=model)
+    return data._copy(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
 
 
 def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -221,17 +221,19 @@ def sample(
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
     tau = (law.tau - model.class_means)[:, model.classes.first]  # positions without the means of the classes, times √d
     means = positions = np.ascontiguousarray(tau[k].T) / np.sqrt(d)
-    if not np.array_equal(tau, law.tau):
-        means = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
+    if model.is_mixture or not np.array_equal(tau, law.tau):
+        means = np.ascontiguousarray(law.means_of(Q_star, k).T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
     if model.intercept:
+        is_plain = means is positions
         positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (len(spectra), d)))
-        means, Q_star, d = positions, np.concatenate([Q_star, np.zeros_like(Q_star[:1])]), d + 1
+        means = positions if is_plain else np.concatenate([means, np.ones((len(means), 1))], axis=1)
+        Q_star, d = np.concatenate([Q_star, np.zeros_like(Q_star[:1])]), d + 1
     tokens, sources = draw_tokens(
         rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), storage, overwrite
     )
     if isinstance(model, GLMModel):
-        return label_dataset(model, tokens, positions, Q_star, spectra, rng)
+        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
     noise = None
     if model.score_noise:
         noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens))
@@ -246,7 +248,7 @@ def new_samples(data: Dataset, n: int, rng: np.random.Generator) -> Dataset:
     groups = model.classes.draw
     tokens, sources = draw_tokens(rng, n, data.dim, positions, data.source_means, spectra, groups)
     if isinstance(model, GLMModel):
-        return label_dataset(model, tokens, positions, Q_star, spectra, rng)
+        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
     noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens)) if model.score_noise else None
     return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
 

@@ -5,7 +5,7 @@ teacher weights (`CoordinateClasses`), or by `law_from_samples` from the values 
 coordinates, or a given number of bins.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -216,6 +216,8 @@ class CoordinateLaw(DisplayMixin):
     gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
     tau : (K, L) √d times the coordinate of p_l.
     teacher_mean, teacher_cov : (K, t) and (K, t, t), mean and covariance of the rows of Q*.
+    spikes : (L, t) coefficients a_l of means Q* a_l/√d along the teacher's columns, which are added to the means of the
+        tokens, so that the row of all means is τ_l + π·a_l; None if there are none. Only in models with classes.
 
     Raises
     ------
@@ -243,6 +245,7 @@ class CoordinateLaw(DisplayMixin):
     tau: np.ndarray
     teacher_mean: np.ndarray
     teacher_cov: np.ndarray
+    spikes: np.ndarray | None = field(default=None, kw_only=True, metadata={"later": True})
 
     @ignore_float_errors
     def __post_init__(self) -> None:
@@ -256,6 +259,8 @@ class CoordinateLaw(DisplayMixin):
             "tau": check_squarable("tau", self.tau, (K, L)),
             "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
         }
+        if self.spikes is not None:
+            checked["spikes"] = check_squarable("spikes", self.spikes, (L, mean.shape[1]))
         for name, values in checked.items():
             object.__setattr__(self, name, values)
         if (self.gamma < 0).any():
@@ -270,13 +275,25 @@ class CoordinateLaw(DisplayMixin):
         return self.weight @ self.gamma
 
     @cached_property
+    def mean(self) -> np.ndarray:
+        """Means of (τ, π) in each class, of shape (K, L + t); τ includes spikes π·a."""
+        return np.concatenate([self.means_of(self.teacher_mean), self.teacher_mean], axis=1)
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """Covariances of (τ, π) in each class, of shape (K, L + t, L + t)."""
+        L, t = self.tau.shape[1], self.teacher_mean.shape[1]
+        on_teacher = np.concatenate([np.zeros((L, t)) if self.spikes is None else self.spikes, np.eye(t)])
+        return on_teacher @ self.teacher_cov @ on_teacher.T
+
+    @cached_property
     def moments(self) -> np.ndarray:
         """Second moments E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
-        mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
-        second = mean[:, :, None] * mean[:, None, :]
-        L = self.tau.shape[1]
-        second[:, L:, L:] += self.teacher_cov
-        return second
+        return self.mean[:, :, None] * self.mean[:, None, :] + self.covariance
+
+    def means_of(self, pi: np.ndarray, k: Any = slice(None)) -> np.ndarray:
+        """Return τ + π·a (N, L), the means of the tokens times √d, in coordinates of classes k with teacher rows pi."""
+        return self.tau[k] if self.spikes is None else self.tau[k] + pi @ self.spikes.T
 
     @cached_property
     def rho(self) -> np.ndarray:

@@ -2,12 +2,11 @@
 
 A mixture is a problem with S sources, one for each (token, class) pair; each sample has tokens from L of them.
 Distributions, overlaps and variances of the weights have S entries. Averages over samples are computed for fixed
-classes first and then averaged over the classes.
+classes first and then averaged over the classes (`TokenClasses`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -18,10 +17,11 @@ from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.models.attention import attention_model
-from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, law_from_samples, value_classes
-from gamp_attention.models.model import Component, Model
+from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, value_classes
+from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher
+from gamp_attention.models.token_classes import TokenClasses
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class ShiftedTeacher:
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureModel(Model):
+class MixtureModel(TokenClasses):
     """Problem whose tokens are mixtures, x_l | c_l = k ~ N(μ_{l,k}, Σ_{l,k}), with any joint distribution of classes.
 
     Attributes
@@ -57,45 +57,17 @@ class MixtureModel(Model):
     class_means: np.ndarray = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.coordinates.gamma.shape[1] != self.classes.n_sources:
-            got = f"{self.coordinates.gamma.shape[1]} sources"
-            needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
-            raise check.fail("coordinates", got, needs)
-        means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
-        positions, classes = self.coordinates.tau - means, self.classes
-        of_first_class = positions[:, classes.first][:, classes.token]
-        if not np.allclose(positions, of_first_class, rtol=0, atol=1e-9 * (1 + np.abs(positions).max())):
-            needs = "the same positions coordinates.tau - class_means in all classes of a token"
-            raise check.fail("class_means", means, needs)
+        self._check_classes()
         if is_registered_loss(self.student):
-            needs = "an attention map: mixtures are implemented for attention only, not for labels"
+            needs = "an attention map: classes with labels are written with `sequence_model`"
             raise check.fail("student", self.student, needs, TypeError)
         super().__post_init__()
 
-    def given(self, sources: np.ndarray) -> Model:
-        """Return the model of samples whose tokens are drawn from given sources (L,)."""
-        law = self.coordinates
-        teacher = ShiftedTeacher(self.teacher, self.teacher_shift[sources])
-        gamma, tau = law.gamma[:, sources], law.tau[:, sources]
-        coordinates = CoordinateLaw(law.weight, gamma, tau, law.teacher_mean, law.teacher_cov)
-        return Model(teacher, coordinates, self.penalty, self.rank, self.student, score_noise=self.score_noise)
-
-    @cached_property
-    def components(self) -> tuple[Component, ...]:
-        """One component for each pattern of classes."""
-        patterns = zip(self.classes.probability, self.classes.patterns, strict=True)
-        return tuple(Component(float(probability), sources, self.given(sources)) for probability, sources in patterns)
-
-    def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> Model:
-        """Return this model with the distribution of given coordinates.
-
-        The arguments are γ, √d (p + μ) and √d μ, each (d, S), and teacher rows (d, t).
-        """
-        S = tau.shape[1]  # the means are stacked below τ so that coordinates of one class have equal class means too
-        both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
-        spreads = {"gamma_spread": both.gamma_spread[:S], "tau_spread": both.tau_spread[:S]}
-        law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], **spreads)
-        return replace(self, coordinates=law, class_means=both.tau[:, S:])
+    def given(self, number: int) -> Model:
+        """Return the model of samples with the classes of pattern `number`."""
+        teacher = ShiftedTeacher(self.teacher, self.teacher_shift[self.classes.patterns[number]])
+        law = self.law_of_pattern(number)
+        return Model(teacher, law, self.penalty, self.rank, self.student, score_noise=self.score_noise)
 
 
 def mixture_model(

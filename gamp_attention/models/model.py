@@ -187,12 +187,18 @@ class Model(DisplayMixin):
         if noise and not self.attention:
             raise check.fail("score_noise", noise, "0 for labels: set the noise of the label model instead")
         object.__setattr__(self, "score_noise", noise)
+        if self.coordinates.spikes is not None and not self.is_mixture:
+            raise check.fail("coordinates.spikes", self.coordinates.spikes, "None for tokens without classes")
         self.task.check(self.n_tokens, self.teacher_rank)
 
     @cached_property
     def task(self) -> Task:
         """Learning task: loss and test error as functions of the fields."""
         return AttentionTask(self.teacher, self.student, self.coordinates.trace, self.score_noise)
+
+    def task_of(self, sources: np.ndarray) -> Task:
+        """Return the task of samples whose tokens are drawn from given sources (L,), for fields with their means."""
+        return self.task
 
     @property
     def attention(self) -> bool:
@@ -257,8 +263,11 @@ class Model(DisplayMixin):
 
         Eq. :eq:`mixture`.
         """
-        law = self.coordinates
-        return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
+        law, S = self.coordinates, self.n_sources
+        shift = np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
+        if law.spikes is None:
+            return shift
+        return shift + law.spikes @ np.einsum("k,ktu->tu", law.weight, law.moments[:, S:, S:])
 
     @property
     def even(self) -> bool:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -21,83 +19,26 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.tracing import UntraceableError, trace
 from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
-from gamp_attention.models.coordinates import isotropic_law
-from gamp_attention.models.glm import GLMModel
+from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, isotropic_law, value_classes
+from gamp_attention.models.glm import GLMModel, LabelTask
+from gamp_attention.models.model import Model
+from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels, are_equal, trace_teacher
+from gamp_attention.models.sources import ClassLaw
+from gamp_attention.models.teachers import ShiftedLabels
+from gamp_attention.models.token_classes import TokenClasses
+from gamp_attention.models.user_functions import TRACE_ERROR, UserFunction, evaluate_rows
 from gamp_attention.penalties.standard import require_penalty
 
 MAX_NOISE = 10_000  # largest number of random numbers per sample
-PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
-FAR = (1.0, 10.0, 100.0, 1000.0)  # the same for the search of values below the lower bound of the loss
-TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
-SYMMETRY_ERROR = 1e-11  # relative difference up to which values count as equal by symmetry
-N_SYMMETRY = 16  # number of random arguments on which symmetries are checked
-BLOCK = 8192  # number of samples that are evaluated at a time, so that intermediate results stay in the cache
+MAX_SOURCES = 4096  # largest number of pairs of class and token
+FAR = (1.0, 10.0, 100.0, 1000.0)  # standard deviations of fields in the search of values below the loss's lower bound
 
 # Search for kinks along random lines of fields, see `_convex_kink`
 LINES, REACH, POINTS = 6, 3.0, 4001  # number of lines, half-length, number of points
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest increase of the slope that counts, in units of the largest slope on the line, at least 1
-
-
-@dataclass(frozen=True, eq=False)
-class SequenceLabels:
-    """Label model of a sequence model: the targets of a function teacher(u, noise), flattened to one row per sample.
-
-    Attributes
-    ----------
-    function : the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None.
-    target_shape : shape of its result.
-    n_fields, count : number of fields L t, and of random numbers per sample.
-    even : True if targets stay the same when all fields and the noise change sign.
-    program : the traced function; None if it cannot be traced, so that `function` is called once for each sample.
-    """
-
-    function: Callable[[np.ndarray, np.ndarray], Any] | None
-    target_shape: tuple[int, ...]
-    n_fields: int
-    count: int
-    even: bool
-    program: Program | None = field(repr=False, default=None)
-
-    def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Return the number of random numbers per sample."""
-        return self.count
-
-    @ignore_float_errors
-    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return targets (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
-        n, P = len(u), prod(self.target_shape)
-        if self.program is None:
-            assert self.function is not None
-            rows = [np.asarray(self.function(*row), dtype=float).ravel() for row in zip(u, noise, strict=True)]
-            return np.array(rows).reshape(n, P)
-        inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
-        return evaluate_rows(self.program, inputs)
-
-    def keeps_targets(self, n_tokens: int, rank: int, order: np.ndarray) -> bool:
-        """Return whether a permutation of the tokens leaves targets unchanged, or permutes their entries.
-
-        Entries in another order contain the same information. Always False for teachers with noise.
-        """
-        if self.count:
-            return False
-        u, no_noise = np.random.default_rng(8).standard_normal((N_SYMMETRY, n_tokens, rank)), np.zeros((N_SYMMETRY, 0))
-        first, second = self(u, no_noise), self(u[:, order], no_noise)
-        return _are_equal(first[:, np.argsort(first[0])], second[:, np.argsort(second[0])])
-
-
-def evaluate_rows(program: Program, inputs: np.ndarray) -> np.ndarray:
-    """Return the results (N, outputs) of a program for rows of inputs (N, n_inputs)."""
-    out = np.empty((len(inputs), len(program.outputs)))
-    for first in range(0, len(inputs), BLOCK):
-        columns = np.ascontiguousarray(inputs[first : first + BLOCK].T)
-        for number, values in enumerate(program.evaluate(list(columns))):
-            out[first : first + BLOCK, number] = values
-    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +51,13 @@ class SequenceModel(GLMModel):
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
+    fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
     head: Any = field(default=None, kw_only=True, repr=False)
+    fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -148,12 +91,19 @@ class SequenceModel(GLMModel):
         u, z = rng.standard_normal((*shape, self.teacher_rank)), rng.standard_normal((*shape, self.rank))
         noise, evaluate = rng.standard_normal((N_SYMMETRY, self.teacher.count)), self.student.spec.evaluate
         changed = evaluate(self.teacher(transform(u), noise), transform(z))
-        return _are_equal(evaluate(self.teacher(u, noise), z), changed)
+        return are_equal(evaluate(self.teacher(u, noise), z), changed)
 
     def predict(self, z: ArrayLike) -> np.ndarray:
-        """Return the student's predictions (N, ...) for fields z (N, L, r)."""
+        """Return the student's predictions (N, ...) for fields z (N, L, r).
+
+        Raises
+        ------
+        ValueError : if columns are fixed: the model without fixed columns predicts from the fields of all columns.
+        """
+        if self.prediction is None:
+            needs = "none for predictions: call predict of the model without fixed columns, with fields of all columns"
+            raise check.fail("fixed_columns", list(self.fixed_columns), needs)
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
-        assert self.prediction is not None
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
         return rows.reshape(len(fields), *self.target_shape)
@@ -170,8 +120,78 @@ class SequenceModel(GLMModel):
         return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
 
 
+@dataclass(frozen=True, eq=False)
+class SequenceMixture(TokenClasses, SequenceModel):
+    """A sequence model whose samples have classes, built by `sequence_model`.
+
+    Token l of a sample of class c is drawn from source c L + l.
+
+    Attributes
+    ----------
+    teacher : label models of all classes.
+    coordinates : distribution ν over the sources, with the spikes of their means.
+    classes : distribution of the classes; pattern c has the sources of class c.
+    class_means : (K, S) means of the sources times √d, without spikes, in each class of coordinates.
+    Others : as for `SequenceModel`.
+    """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check_classes()
+        if not isinstance(self.teacher, LabelsOfClasses):
+            raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
+        super().__post_init__()
+
+    @cached_property
+    def task(self) -> LabelTask:
+        """Learning task of the samples of the first class; other classes differ in their targets."""
+        return self.task_of(self.classes.patterns[0])
+
+    def task_of(self, sources: np.ndarray) -> LabelTask:
+        """Return the learning task of the samples whose tokens are drawn from given sources (L,)."""
+        labels, loss = self.teacher.of_class[sources[0] // self.n_tokens], self.student
+        return LabelTask(labels, loss, self.rank, labels.count, jumps=not loss.convex)
+
+    def given(self, number: int) -> Model:
+        """Return the model of samples of a class, for fields without their means."""
+        labels, shift = self.teacher.of_class[number], self.teacher_shift[self.classes.patterns[number]]
+        teacher = ShiftedLabels(labels, shift) if shift.any() else labels
+        return GLMModel(teacher, self.law_of_pattern(number), self.penalty, self.rank, self.student)
+
+    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return False: symmetries of samples with classes are not searched for."""
+        return False
+
+
+def _classes_law(
+    classes: Any, means: Any, spikes: Any, sigma: Any, tau: np.ndarray, t: int
+) -> tuple[ClassLaw, CoordinateLaw, np.ndarray]:
+    """Return the distribution of classes, the distribution of coordinates over all sources, and the class means."""
+    probability, L = check.array("classes", classes, ("C",)), len(tau)
+    C = len(probability)
+    if C < 2 or C * L > MAX_SOURCES or (probability <= 0).any() or abs(probability.sum() - 1) > 1e-9:
+        needs = f"the probabilities of 2 or more classes, positive numbers that add to 1, for at most {MAX_SOURCES} "
+        raise check.fail("classes", classes, needs + "pairs of class and token")
+    mu = value_classes("means", np.zeros((C, L)) if means is None else means, (C, L))
+    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (C, L))
+    deviations = np.broadcast_to(check.standard_deviations("sigma", sigma, shape), (C, L)).ravel()
+    K, S = len(mu.weight), C * L
+    class_means = mu.values.reshape(K, S)
+    coordinates = CoordinateLaw(
+        weight=mu.weight,
+        gamma=np.tile(deviations**2, (K, 1)),
+        tau=np.tile(tau, C) + class_means,
+        teacher_mean=np.zeros((K, t)),
+        teacher_cov=np.tile(np.eye(t), (K, 1, 1)),
+        spikes=None if spikes is None else check.array("spikes", spikes, (C, L, t)).reshape(S, t),
+    )
+    return ClassLaw(np.arange(S).reshape(C, L), probability / probability.sum()), coordinates, class_means
+
+
 def sequence_model(
-    teacher: Callable[[np.ndarray, np.ndarray], Any],
+    teacher: Callable[..., Any],
     student: Callable[[np.ndarray], Any],
     loss: Callable[[Any, Any], Any] | None = None,
     *,
@@ -186,6 +206,9 @@ def sequence_model(
     floor: float = 0.0,
     convex: bool = False,
     intercept: bool = False,
+    classes: ArrayLike | None = None,
+    means: ArrayLike | CoordinateClasses | None = None,
+    spikes: ArrayLike | None = None,
 ) -> SequenceModel:
     """Build a sequence multi-index model from plain Python functions of one sample.
 
@@ -196,7 +219,8 @@ def sequence_model(
     Parameters
     ----------
     teacher : function teacher(u, noise) that returns the target of a sample, a number or an array of any fixed shape,
-        for fields u = x Q*/√d of shape (L, t) and noise of shape (n_noise,), independent standard normal numbers.
+        for fields u = x Q*/√d of shape (L, t) and noise of shape (n_noise,), independent standard normal numbers. With
+        `classes` it is a function teacher(u, noise, c), with the class c of the sample, an integer.
     student : function student(z) that returns the prediction, of the target's shape, for fields z = (x + p) Q/√d of
         shape (L, r).
     loss : function loss(target, prediction) that returns a number; ½ ‖target − prediction‖² if not given.
@@ -208,6 +232,13 @@ def sequence_model(
     convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
         does not depend on the fields.
     intercept : whether the student adds an intercept b (r,) without a penalty to its fields, as for `glm_model`.
+    classes : (C,) probabilities of the classes of a sample, from which they are drawn independently. If each token has
+        a class, list all combinations. The tokens of a sample of class c are Gaussian with means
+        means[c, l] 1_d/√d + Q* spikes[c, l]/√d and standard deviations sigma[c, l]; `sigma` may be of shape (C, L).
+        Overlaps then have C L entries instead of L, first those of the tokens of class 0.
+    means : (C, L) components of the means along 1_d/√d; 0 if not given. For means along other directions, (J, C, L) or
+        `CoordinateClasses` of such values: one for each of J classes of coordinates.
+    spikes : (C, L, t) components of the means along the teacher's columns, of norm √d; 0 if not given.
 
     Returns
     -------
@@ -221,7 +252,8 @@ def sequence_model(
         uses operations that cannot be differentiated (student and loss only); or if an argument has the wrong type.
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
         the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1, `n_noise` is too large,
-        or `sigma` or `lam` is not positive.
+        or `sigma` or `lam` is not positive; `classes` are not probabilities of at least two classes, or `means` or
+        `spikes` are given without classes.
 
     Warns
     -----
@@ -244,40 +276,56 @@ def sequence_model(
     >>> data = ga.sample(model, d=50, alpha=2.0, seed=0)
     >>> data.targets.shape
     (100, 2, 2)
+
+    Spiked tokens: the mean of one of three tokens, drawn at random, is shifted along Q*, and the token is the target:
+
+    >>> spiked = ga.sequence_model(
+    ...     lambda u, noise, c: u[c, 1], lambda z: softmax(z[:, :1].T)[0] @ z[:, 1], n_tokens=3, rank=2,
+    ...     classes=[1 / 3, 1 / 3, 1 / 3], spikes=[[[2.0 * (l == c), 0] for l in range(3)] for c in range(3)],
+    ... )
+    >>> data = ga.sample(spiked, d=50, alpha=2.0, seed=0)
+    >>> data.n_tokens, data.n_sources
+    (3, 9)
     """
     L, r = check.integer("n_tokens", n_tokens, low=1), check.integer("rank", rank, low=1)
     t = r if teacher_rank is None else check.integer("teacher_rank", teacher_rank, low=1)
     n_noise = check.integer("n_noise", n_noise, low=0, high=MAX_NOISE)
     floor, convex = check.real("floor", floor), check.flag("convex", convex)
-    tau = np.zeros(L) if tau is None else tau
+    tau = np.zeros(L) if tau is None else check.array("tau", tau, (L,))
     penalty = require_penalty(penalty, lam)
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
-    coordinates = isotropic_law(L, t, sigma, tau)
-    labels = _trace_teacher(teacher, L, t, n_noise)
-    prediction = _trace_student(student, (L, r), labels.target_shape)
-    value = _trace_loss(loss, prediction, labels.target_shape)
-    spec = SequenceSpec(value, labels.target_shape, L, r, floor, -np.inf, convex, False, False)
-    spec = _complete_spec(spec, labels, "loss" if loss is not None else "student", t)
-    return SequenceModel(
-        labels, coordinates, penalty, r, sequence_loss(spec), prediction=prediction, intercept=intercept
-    )
-
-
-def _trace_teacher(teacher: Any, L: int, t: int, n_noise: int) -> SequenceLabels:
-    """Return the label model of a teacher, after checks on random numbers."""
-    function = _Function("teacher", teacher, {"u": (L, t), "noise": (n_noise,)}, "(L, t)", "(n_noise,)")
-    shape = function.probe()
-    program = function.trace(required=False)  # picklable, as functions defined inside of others are not
-    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
-    rng = np.random.default_rng(5)
-    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
-    even = _are_equal(labels(u, noise), labels(-u, -noise))
-    return SequenceLabels(labels.function, shape, L * t, n_noise, even, labels.program)
+    if classes is None:
+        for name, value in (("means", means), ("spikes", spikes)):
+            if value is not None:
+                raise check.fail(
+                    name, value, "None unless `classes` are given; `tau` are means of the student's tokens"
+                )
+        numbers: list[int | None] = [None]
+        coordinates = isotropic_law(L, t, sigma, tau)
+    else:
+        law, coordinates, class_means = _classes_law(classes, means, spikes, sigma, tau, t)
+        numbers = list(range(len(law.probability)))
+    of_class = [trace_teacher(teacher, L, t, n_noise, c) for c in numbers]
+    shape = of_class[0].target_shape
+    if any(labels.target_shape != shape for labels in of_class):
+        got = sorted({labels.target_shape for labels in of_class})
+        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
+    prediction = _trace_student(student, (L, r), shape)
+    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, floor, -np.inf, convex, False, False)
+    spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
+    student_loss = sequence_loss(spec)
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
+    if classes is None:
+        return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
+    return SequenceMixture(
+        LabelsOfClasses(tuple(of_class)), coordinates, penalty, r, student_loss,
+        classes=law, class_means=class_means, **options,
+    )  # fmt: skip
 
 
 def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
     """Return the program of the student's prediction, after checks on random numbers."""
-    function = _Function("student", student, {"z": fields}, "(L, r)")
+    function = UserFunction("student", student, {"z": fields}, "(L, r)")
     shape = function.probe()
     if shape != target_shape:
         raise ValueError(
@@ -300,7 +348,7 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
             difference = graph.apply("sub", value, target)
             total = graph.apply("add", total, graph.apply("mul", difference, difference))
         return graph.program([graph.apply("mul", half, total)])
-    function = _Function("loss", loss, {"target": shape, "prediction": shape}, "of the target", "of the target")
+    function = UserFunction("loss", loss, {"target": shape, "prediction": shape}, "of the target", "of the target")
     if (got := function.probe()) != ():
         raise TypeError(f"loss: needs to return one number, got an array of shape {got}; {function.shapes}")
     program = function.trace(required=True)
@@ -308,111 +356,21 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
     return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
 
 
-class _Function:
-    """A user's function of arrays, with checks whose messages name it.
-
-    Parameters
-    ----------
-    name : name of the argument of `sequence_model`.
-    function : the function, or a function compiled by numba.
-    arguments : shape of each argument, by name.
-    words : the same shapes in words.
-    """
-
-    def __init__(self, name: str, function: Any, arguments: dict[str, tuple[int, ...]], *words: str) -> None:
-        signature = f"{name}({', '.join(arguments)})"
-        if not callable(function):
-            raise check.fail(name, function, f"a function {signature}", TypeError)
-        self.name, self.given, self.arguments = name, function, arguments
-        self.plain = getattr(function, "py_func", function)
-        shapes = zip(arguments.items(), words, strict=True)
-        self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
-
-    def probe(self) -> tuple[int, ...]:
-        """Call the function with random numbers and return the shape of its result; raise if it is not valid."""
-        results = [self._call(*values) for values in self._probes()]
-        shapes = {result.shape for result in results}
-        if len(shapes) > 1:
-            raise ValueError(f"{self.name}: needs to return arrays of one shape, got {sorted(shapes)}; {self.shapes}")
-        if results[0].size == 0:
-            raise ValueError(f"{self.name}: needs to return at least one number, got shape {results[0].shape}")
-        return results[0].shape
-
-    def trace(self, required: bool) -> Program | None:
-        """Return the traced function; None if it cannot be traced and this is not required."""
-        try:
-            program, _ = trace(self.given, list(self.arguments.values()))
-        except UntraceableError as error:
-            if not required:
-                return None
-            needs = "operations that can be differentiated"
-            raise TypeError(f"{self.name}: needs {needs}, got: {error}{_line_of(error)}; {self.shapes}") from error
-        except Exception as error:
-            if not required:
-                return None
-            got = f"{type(error).__name__}: {error}{_line_of(error)}"
-            needs = "code that also runs on arrays of recorded numbers"
-            raise TypeError(f"{self.name}: needs {needs}, got {got}; {self.shapes}") from error
-        for values in self._probes():
-            inputs = np.concatenate([np.ravel(v) for v in values])[None]
-            with np.errstate(all="ignore"):
-                traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
-            if not np.abs(traced - called).max() <= TRACE_ERROR * (1 + np.abs(called).max()):
-                if not required:
-                    return None
-                got = f"{called.tolist()} and {traced.tolist()}"
-                needs = "the same values whenever it is called with the same arguments"
-                raise ValueError(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
-        return program
-
-    def _probes(self) -> list[list[np.ndarray]]:
-        rng = np.random.default_rng(3)
-        return [[size * rng.standard_normal(shape) for shape in self.arguments.values()] for size in PROBE_SIZES]
-
-    def _call(self, *values: np.ndarray) -> np.ndarray:
-        """Return the function's result as an array of numbers."""
-        try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                result = self.plain(*(value.copy() for value in values))
-        except Exception as error:
-            got = f"{type(error).__name__}: {error}{_line_of(error)}"
-            raise TypeError(f"{self.name}: needs to run on arrays of these shapes, got {got}; {self.shapes}") from error
-        try:
-            array = np.asarray(result)
-            if array.dtype.kind not in "fiub":
-                raise TypeError
-            array = array.astype(float)
-        except (TypeError, ValueError):
-            needs = "to return a number or an array of real numbers"
-            raise TypeError(f"{self.name}: needs {needs}, got {type(result).__name__}; {self.shapes}") from None
-        if not np.isfinite(array).all():
-            at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
-            needs = "to return finite numbers"
-            raise ValueError(f"{self.name}: needs {needs}, got {array.tolist()} for {at}; {self.shapes}")
-        return array
+def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
+    """Return the targets (N, P) of random fields, for each class in turn, at which `complete_spec` checks a loss."""
+    rng = np.random.default_rng(7)
+    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
+    noise = rng.standard_normal((N_SYMMETRY, of_class[0].count))
+    return np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
 
 
-def _line_of(error: BaseException) -> str:
-    """Return the last line of the user's code that an error passed, as text, or ""."""
-    package, numpy_folder = str(Path(__file__).parent.parent), str(Path(np.__file__).parent)
-    lines = [frame for frame in extract_tb(error.__traceback__)]
-    outside = [f for f in lines if package not in f.filename and numpy_folder not in f.filename]
-    return f" (line {outside[-1].lineno} of {Path(outside[-1].filename).name})" if outside else ""
-
-
-def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.abs(a - b).max() <= SYMMETRY_ERROR * (1 + np.abs(a).max()))
-
-
-def _complete_spec(spec: SequenceSpec, labels: SequenceLabels, name: str, t: int) -> SequenceSpec:
-    """Return the content of a loss with its symmetries and bounds, after checks at random targets and fields.
+def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
+    """Return the content of a loss with its symmetries and bounds, after checks at targets y (N, P) and random fields.
 
     `name` is the function that messages refer to.
     """
-    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(7)
-    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
-    y, z = labels(u, noise), rng.standard_normal((N_SYMMETRY, L, r))
+    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(6)
+    z = rng.standard_normal((N_SYMMETRY, L, r))
     values, rotation = spec.evaluate(y, z), np.linalg.qr(rng.standard_normal((r, r)))[0]
     for size in FAR:
         far = spec.evaluate(y, size * z)
@@ -434,8 +392,8 @@ def _complete_spec(spec: SequenceSpec, labels: SequenceLabels, name: str, t: int
     return spec._replace(
         convex=convex,
         lowest_curvature=max(lowest, 0.0) if convex else lowest,
-        even=_are_equal(values, spec.evaluate(y, -z)),
-        rotations=r > 1 and _are_equal(values, spec.evaluate(y, z @ rotation)),
+        even=are_equal(values, spec.evaluate(y, -z)),
+        rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
     )
 
 

@@ -233,7 +233,8 @@ def law_of(
     TypeError : if `data` is not a Dataset with its tokens in this process, an argument has the wrong type, or `target`
         is not given for a loss without a default label model.
     ValueError : if there are fewer than 20 samples; `teacher` is not of shape (d, t); `noise` is negative; `correlated`
-        is True but its requirements are not met; `classes` is not 1 for labels; or `replicas` is 1 or above 100.
+        is True but its requirements are not met; `classes` is not 1 for labels; targets depend on classes; or
+        `replicas` is 1 or above 100.
 
     Examples
     --------
@@ -262,6 +263,8 @@ def law_of(
     weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))
     if data.is_labelled and classes != 1:
         raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
+    if data.is_labelled and data.is_mixture:
+        raise check.fail("data", "targets that depend on classes", "samples without classes; their model is data.model")
     assigned = token_classes(tokens, classes, seed)
     seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
     correlated = _check_correlated(data, seen, correlated)

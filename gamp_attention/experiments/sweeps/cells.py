@@ -63,7 +63,8 @@ def _described(value: Any) -> Any:
 
 def _is_unused(f: Field[Any], value: Any) -> bool:
     """Return whether a field was added after cells had been stored and has the value with which they were computed."""
-    return bool(f.metadata.get("later")) and getattr(value, f.name) == f.default
+    default: Any = f.default
+    return bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
 
 
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")

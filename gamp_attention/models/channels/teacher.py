@@ -42,7 +42,8 @@ from gamp_attention.models.channels.fibres import (
     fill_points,
 )
 from gamp_attention.models.channels.points import FibrePoints, ReusedPoints
-from gamp_attention.models.sequence import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
+from gamp_attention.models.user_functions import evaluate_rows
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers

@@ -170,8 +170,8 @@ def _position_coefficients(model: Model) -> np.ndarray:
 
     They are columns (S + t, k) of coefficients of (τ, π).
     """
-    law = model.coordinates
-    gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)  # P Pᵀ
+    law, S = model.coordinates, model.n_sources
+    gram = np.einsum("k,klm->lm", law.weight, law.moments[:, :S, :S])  # P Pᵀ
     size, vectors = np.linalg.eigh(gram)
     order = np.argsort(size)[::-1]
     order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]

@@ -230,7 +230,8 @@ class SampledWeights:
         for k, size in enumerate(sizes):
             white = whiten_and_mirror(shuffled_half(size, t + r, self._rng))
             teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
-            coordinates.append(np.concatenate([np.broadcast_to(law.tau[k], (size, S)), teacher], axis=1))
+            means = np.broadcast_to(law.means_of(teacher, k), (size, S))
+            coordinates.append(np.concatenate([means, teacher], axis=1))
             moments = start.moments[k]
             slope = moments[:r, r:] @ np.linalg.pinv(moments[r:, r:], hermitian=True)
             root = psd_root(moments[:r, :r] - slope @ moments[r:, :r])

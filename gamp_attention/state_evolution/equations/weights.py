@@ -119,7 +119,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
 
     Eq. :eq:`weights`, :eq:`weights-stein`.
     """
-    law, S = model.coordinates, model.n_sources
+    law = model.coordinates
     if model.penalty.quadratic:
         H, noise = drift_and_noise(model, hats)
         _, C, V = linear_response(model, hats.response(response), H, noise)
@@ -134,10 +134,8 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         averages = penalised_weights(model, hats, hats.response(response))
         V = field_variances(model.penalty, law.gamma.T, averages.response, law.weight)
         H, _ = drift_and_noise(model, hats)
-        mean = np.concatenate([law.tau, law.teacher_mean], axis=1)
-        first = averages.x[:, :, None] * mean[:, None]
-        # Stein's identity: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
-        first[:, :, S:] += averages.response @ H[:, :, S:] @ law.teacher_cov
+        # Stein's identity: E[x (τ, π)ᵀ] = E[x] E[(τ, π)]ᵀ + E[∂x/∂b] cov(b, (τ, π))
+        first = averages.x[:, :, None] * law.mean[:, None] + averages.response @ H @ law.covariance
         second, penalty = averages.xx, float(law.weight @ averages.penalty)
     return overlaps_of_moments(model, second, first, V), penalty
 
@@ -194,10 +192,9 @@ def drift(gamma: np.ndarray, m_hat: np.ndarray, theta_hat: np.ndarray) -> np.nda
 
 def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (K, r) and covariance (K, r, r) of b, including the teacher, in each class of coordinates."""
-    law, S = model.coordinates, model.n_sources
+    law = model.coordinates
     H, noise = drift_and_noise(model, hats)
-    mean = np.einsum("kac,kc->ka", H, np.concatenate([law.tau, law.teacher_mean], axis=1))
-    return mean, H[:, :, S:] @ law.teacher_cov @ np.swapaxes(H[:, :, S:], 1, 2) + noise
+    return np.einsum("kac,kc->ka", H, law.mean), H @ law.covariance @ np.swapaxes(H, 1, 2) + noise
 
 
 def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:

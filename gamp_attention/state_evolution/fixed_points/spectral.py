@@ -23,7 +23,7 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceLabels
+from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.equations.spectrum import Ensemble, Resolvent
