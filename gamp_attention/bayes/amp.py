@@ -15,6 +15,7 @@ with the posterior means in place of proximal maps; its fixed points are station
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,14 @@ from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import channel_of, field_moments
+from gamp_attention.models.channels.points import ReusedPoints
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model, require_model
 
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
 SPECTRAL = 0.1
+UNFOUND = 0.02  # below which a column counts as not found when a run has come to rest
 INFORMED = 0.999  # below 1, so that the variances V stay positive
 
 
@@ -99,6 +102,19 @@ class AmpProblem:
         """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
         return self.matrix.fields(Q)
 
+    @cached_property
+    def _reused(self) -> ReusedPoints | None:
+        """Points of posteriors that several iterations use; None for other channels."""
+        if not isinstance(self.channel, TeacherChannel):
+            return None
+        return self.channel.reuse(self.y, self.variances(self.second_moments))
+
+    def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
+        if self._reused is None:
+            return self.channel.posterior(self.y, omega, V)
+        return self._reused.posterior(omega, V)
+
     def learned(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
         """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
         problem = self
@@ -160,7 +176,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
     """
     omega = problem.fields(state.Q) - state.D
-    samples = problem.channel.posterior(problem.y, omega, state.V)
+    samples = problem.posterior(omega, state.V)
     g, slope = response(samples, omega, state.V)
     A = problem.data.alpha * _clip_negative(slope)
     b = problem.matrix.back_project(g)
@@ -258,17 +274,49 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
 def _leading_direction(
     problem: AmpProblem, channel: TeacherChannel, rho: np.ndarray, random: np.random.Generator
 ) -> np.ndarray | None:
-    """Return the lowest eigenvector (d, t), of norm √d, of the weights (1 − K)(1 + bK)⁻¹ of all fields of a sample.
+    """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
 
-    K (L t, L t) are the posterior second moments of the fields. Only columns that are found first have large entries;
-    small random entries are added to the others, which grow once these are found.
+    Only columns that are found first have large entries; small random entries are added to the others, which grow once
+    these are found.
     """
-    n, (L, t, _), d = len(problem.y), rho.shape, problem.data.dim
-    K = channel.posterior(problem.y, np.zeros((n, L, t)), rho).cov
-    variances = np.diagonal(rho, axis1=1, axis2=2).reshape(L * t, 1, 1)
-    h = posterior_weights(K, variances, n / d)
+    n, t, d = len(problem.y), rho.shape[1], problem.data.dim
+    h = posterior_weights(field_moments(channel, problem.y, rho, by_column=True), rho, n / d)
     if d <= t or not h.any():
         return None
     _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
     noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
     return np.sqrt(d) * vectors[0] + noise if len(vectors) else None
+
+
+def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
+    """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
+
+    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns
+    that are known, take the place of the moments given the targets only; the weights are the same function of them.
+
+    Returns
+    -------
+    AmpState; None if no column is without overlap, or all are, or the samples contain no information.
+    """
+    channel, second = problem.channel, problem.second_moments
+    norms = np.sum(state.Q**2, axis=0) / np.diagonal(second.sum(axis=0))
+    remaining = norms < UNFOUND
+    if not isinstance(channel, TeacherChannel) or not remaining.any() or remaining.all():
+        return None
+    places, rho = np.nonzero(remaining)[0], problem.variances(second)
+    L, t, _ = rho.shape
+    outside = np.outer(remaining, remaining)
+    V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
+    omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
+    halves = channel.posterior(problem.y, omega, V).halves
+    assert halves is not None
+    moments = halves.second.mean(axis=0).reshape(-1, L, t, L, t)[:, :, places][:, :, :, :, places]
+    k = len(places)
+    h = posterior_weights(moments.reshape(-1, L * k, L * k), rho[:, places[:, None], places], problem.data.alpha)
+    _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
+    if not len(vectors):
+        return None
+    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, places]
+    Q = state.Q.copy()
+    Q[:, places] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
+    return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))

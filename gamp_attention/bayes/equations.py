@@ -33,7 +33,9 @@ from gamp_attention._core.numerics import project_psd, psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
+from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.models.channels.points import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels
@@ -74,6 +76,7 @@ class Equations:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
         if isinstance(self.channel, TeacherChannel):
             self.channel = self.channel.reseeded(int(rng.integers(1 << 62)))
+        self._reused: ReusedPoints | None = None
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
@@ -84,15 +87,43 @@ class Equations:
         """Standard normal numbers for ω and u − ω (N, L, t) each, and for the noise (N, n_noise)."""
         L, t, _ = self.rho.shape
         white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
+        if self._has_mirror_images:
+            white = white[: len(white) // 2]
         shape = -1, L, t
         return white[:, : L * t].reshape(shape), white[:, L * t : 2 * L * t].reshape(shape), white[:, 2 * L * t :]
 
+    @property
+    def _has_mirror_images(self) -> bool:
+        """True if a sample and its mirror image −u, −ω have equal averages, so that only the sample is computed."""
+        return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
+
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples."""
+        """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.
+
+        For teachers that are functions, u and the observations do not depend on V, so that points of their posteriors
+        can be reused: ω is drawn given u, with mean (ρ − V)ρ⁻¹u and covariance (ρ − V)ρ⁻¹V.
+        """
         first, second, noise = self._points
-        omega = np.einsum("lab,nlb->nla", psd_root(self.rho - V if known is None else known), first)
-        u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)
+        known = self.rho - V if known is None else known
+        if isinstance(self.channel, TeacherChannel):
+            u = np.einsum("lab,nlb->nla", psd_root(self.rho), first)
+            share = known @ np.linalg.inv(self.rho)
+            cov = share @ V
+            omega = np.einsum("lab,nlb->nla", share, u)
+            omega += np.einsum("lab,nlb->nla", psd_root(0.5 * (cov + cov.transpose(0, 2, 1))), second)
+        else:
+            omega = np.einsum("lab,nlb->nla", psd_root(known), first)
+            u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)
         return omega, u, self.channel.observe(u, noise)
+
+    def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
+        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
+        omega, _, y = self.samples(V, known)
+        if not isinstance(self.channel, TeacherChannel):
+            return omega, self.channel.posterior(y, omega, V)
+        if self._reused is None:
+            self._reused = self.channel.reuse(y, self.rho)
+        return omega, self._reused.posterior(omega, V)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default)."""
@@ -110,25 +141,27 @@ class Equations:
         variance of Tr ρ g gᵀ, is subtracted as a control variate. The symmetries of the problem are then enforced.
         """
         V = V + MIN_V * self.rho
-        omega, _, y = self.samples(V, known)
-        posterior = self.channel.posterior(y, omega, V)
+        omega, posterior = self.posterior(V, known)
         inverse = np.linalg.inv(V)
         g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
-        other = g  # E[g gᵀ] = E[g otherᵀ]
+        other, cov = g, posterior.cov  # E[g gᵀ] = E[g otherᵀ]
         if posterior.halves is not None:
+            means, second = posterior.halves
+            cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, other) / len(g)
         hats = 0.5 * (hats + hats.transpose(0, 2, 1)) if posterior.halves is not None else hats
         L, t, _ = V.shape
-        blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+        blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
         squares = np.einsum("nla,lab,nlb->n", g, self.rho, other)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
         pairs = np.stack([squares, squares - slopes])
-        pairs = 0.5 * (pairs[:, : len(g) // 2] + pairs[:, len(g) // 2 :])  # means over a point and its mirror image
-        cov = np.cov(pairs)
+        if not self._has_mirror_images:  # means over a point and its mirror image
+            pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
+        spread = np.cov(pairs)
         unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
-        part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
+        part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
         part *= unknown / (unknown + BLURRED_V)
         slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
         hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))
@@ -177,8 +210,7 @@ class Equations:
         """
         L, t = self.rho.shape[:2]
         V = self.rho
-        omega, _, y = self.samples(V, np.zeros_like(V))
-        posterior = self.channel.posterior(y, omega, V)
+        _, posterior = self.posterior(V, np.zeros_like(V))
         moments = [posterior.cov] * 2 if posterior.halves is None else list(posterior.halves.second)
         G, other = (linear_response(moment.reshape(-1, L, t, L, t), np.linalg.inv(V)) for moment in moments)
         out = np.einsum("nlamb,nlcmd->lacmbd", G, other, optimize=True) / len(G)

@@ -1,15 +1,16 @@
 """Bayes-optimal state evolution at a given α by iteration, for teachers that are functions of the fields.
 
-A posterior of these models is a sum over hundreds of points, so that the curve of all fixed points (`bayes.equations`)
-takes too long. `iterate` applies q̂ = αE[g gᵀ] and V = V(q̂) until V no longer changes, from little or nearly complete
-information: first with few samples, then with all. All iterations of a run use the same samples and points, so that the
-map is a smooth function of V, and independent runs give the errors.
+The curve of all fixed points (`bayes.equations`) is not used for these models. `iterate` applies q̂ = αE[g gᵀ] and
+V = V(q̂) until V no longer changes, from little or nearly complete information: first with few samples, then with all.
+All iterations of a run use the same samples, and the same points of their posteriors as long as V changes little, so
+that the map is a smooth function of V near the end, and independent runs give the errors.
 
 Columns without overlap need a separate rule. If the sign of a column can be changed at unchanged targets, its overlap
 q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
-column vanishes if this factor is near one. Therefore, once an overlap is below `SMALL` (in units of the prior) at the
-end of the iterations with few samples, the factor is computed by one iteration with all samples; below one, the column
-is set to zero.
+column vanishes if this factor is near one. Therefore, once overlaps are below `SMALL` (in units of the prior) at the
+end of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
+(`bayes.stages.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
+zero; otherwise they continue from the overlap `SMALL`.
 """
 
 from typing import NamedTuple
@@ -17,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.bayes.equations import Equations
+from gamp_attention.bayes.stages import growth_map, leading_direction
 
 FEW = 4  # ratio of the numbers of samples of the last and the first iterations
 ROUGH, FINE = 3e-3, 3e-4  # change of V in units of the prior's ρ at which iterations with few and with all samples end
-MAX_ROUGH, MAX_FINE = 150, 60  # maximum numbers of iterations
+MAX_ROUGH, MAX_FINE = 150, 300  # maximum numbers of iterations
 UNINFORMED, INFORMED = 0.02, 0.999  # overlaps of the start, in units of the prior
 SMALL = 0.05  # overlap in units of the prior, below which the growth of a column is computed
-PROBE = 0.01  # overlap at which it is computed
 
 
 class Iterated(NamedTuple):
@@ -65,8 +66,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
             if change * max(1.0, ratio / (1 - ratio)) < tol:
                 break
         if equations is few and init == "uninformed":
-            zero = _vanishing_columns(all_samples, alpha, known)
-            known = _without(known, zero)
+            zero, known = _decide_small_columns(all_samples, alpha, known)
     V = rho - known
     output = all_samples.output(V, known)
     averages = all_samples.input(alpha * output.hats)
@@ -83,16 +83,15 @@ def _without(known: np.ndarray, zero: np.ndarray) -> np.ndarray:
     return known * np.outer(~zero, ~zero)
 
 
-def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray) -> np.ndarray:
-    """Return the columns (t,) whose overlap is small and decreases."""
+def _decide_small_columns(equations: Equations, alpha: float, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the columns (t,) whose overlap vanishes, and covariances of ω (L, t, t) for the next iterations."""
     rho = equations.rho
     fractions = np.diagonal(known, axis1=1, axis2=2) / np.diagonal(rho, axis1=1, axis2=2)
-    zero = (fractions.max(axis=0) < SMALL) & equations.signless_columns()
-    if not zero.any():
-        return zero
-    probe = _without(known, zero)
-    places = np.nonzero(zero)[0]
-    probe[:, places, places] = PROBE * rho[:, places, places]
-    after = equations.input(alpha * equations.output(rho - probe, probe).hats).known
-    growth = np.diagonal(after, axis1=1, axis2=2).mean(axis=0) / np.diagonal(probe, axis1=1, axis2=2).mean(axis=0)
-    return np.asarray(zero & (growth < 1))
+    small = (fractions.max(axis=0) < SMALL) & equations.signless_columns()
+    if not small.any():
+        return small, known
+    without, places = _without(known, small), np.nonzero(small)[0]
+    if alpha * leading_direction(growth_map(equations, without, places))[0] < 1:
+        return small, without
+    without[:, places, places] = SMALL * rho[:, places, places]
+    return np.zeros_like(small), without

@@ -20,14 +20,16 @@ from gamp_attention.bayes.amp import (
     build_start,
     free_entropy,
     overlap_with,
+    start_remaining_columns,
 )
 from gamp_attention.bayes.priors import MixturePrior
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model
 from gamp_attention.results import Columns, Ended, Result, Status, finish
 
-BAYES_AMP_STARTS = ("spectral", "random", "informed")
+BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
 LEARNT = ("prior", "noise")
+STAGE_TOL, STAGE_ITER = 1e-2, 60  # residual and maximum number of iterations of a run after which columns are started
 
 LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
 KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
@@ -129,7 +131,9 @@ def run_bayes_amp(
     ----------
     data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
-        "informed", the teacher; or weights (d, t). Further starts are random.
+        "informed", the teacher; or weights (d, t). Further starts are random. "staged" begins as "spectral"; when a run
+        has come to rest and columns have no overlap, these start from the lowest eigenvector of their own posterior
+        weights, given the fields of the other columns (see `start_remaining_columns`).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
     learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
         components of the prior) and "noise".
@@ -180,8 +184,11 @@ def run_bayes_amp(
     selected, outcomes = None, list[tuple[str, Status, float]]()
     for k in range(n_starts):
         name = f"random {k}" if k else init if isinstance(init, str) else "given"
-        start = build_start(problem, init if not k else "random", random)
-        run = AmpRun(problem, start, learn, damping, tol, max_iter)
+        first = "spectral" if isinstance(init, str) and init == "staged" else init
+        start = build_start(problem, first if not k else "random", random)
+        if name == "staged":
+            start = start_in_stages(problem, start, damping, random)
+        run = AmpRun(replace(problem), start, learn, damping, tol, max_iter)
         status = run.run()
         assert status is not None
         result = run.result(status)
@@ -287,3 +294,21 @@ class AmpRun(Run[Status]):
             starts=(),
             message=f"{ENDINGS[status]} after {self.t} iterations",
         )
+
+
+def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
+    """Return a state in which all columns have started from their own direction, one group of columns after another.
+
+    Columns that are not found first, small in the spectral start, are zero until the others have come to rest.
+    """
+    norms = np.sum(start.Q**2, axis=0)
+    state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
+    for _ in range(start.Q.shape[1] - 1):
+        run = AmpRun(replace(problem), state, (), damping, STAGE_TOL, STAGE_ITER)
+        if run.run() not in (Status.CONVERGED, Status.MAX_ITER):
+            return state
+        after = start_remaining_columns(problem, run.state, random)
+        if after is None:
+            return run.state
+        state = after
+    return state

@@ -19,7 +19,6 @@ import numpy as np
 from gamp_attention._core.numerics import half_width
 from gamp_attention.bayes.equations import Equations, linear_response
 from gamp_attention.bayes.results import RecoveryStage
-from gamp_attention.models.channels.teacher import TeacherChannel
 
 FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
 N_SECANT = 6  # number of steps that refine the size at which a stage begins
@@ -55,8 +54,7 @@ def _with_mean(replicas: list[Equations], known: np.ndarray) -> np.ndarray:
         products = []
         for equations in replicas:
             explained = 0.5 * equations.rho * np.outer(known, known)
-            omega, _, y = equations.samples(equations.rho - explained, explained)
-            halves = equations.channel.posterior(y, omega, equations.rho - explained).halves
+            halves = equations.posterior(equations.rho - explained, explained)[1].halves
             assert halves is not None
             products.append((halves.mean[0] * halves.mean[1]).sum(axis=1))
         values = np.concatenate(products)
@@ -73,8 +71,8 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     """Return the α (replicas,) at which a further column is found, infinite if there is none, and these columns."""
     unknown = np.nonzero(~known)[0]
     if not known.any():
-        maps = [_growth_map(equations, None, unknown) for equations in replicas]
-        value, left, right = _leading(np.mean(maps, axis=0))
+        maps = [growth_map(equations, None, unknown) for equations in replicas]
+        value, left, right = leading_direction(np.mean(maps, axis=0))
         rates = np.array([float(np.real(left @ m @ right)) for m in maps])  # to first order in the noise of the maps
         spread = rates.std(ddof=1) / np.sqrt(len(rates))
         if not value > MIN_SIGMAS * spread:
@@ -89,7 +87,7 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     return np.array(alphas), columns
 
 
-def _leading(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the largest eigenvalue of a map, and its left and right eigenvectors, of product 1."""
     values, vectors = np.linalg.eig(growth)
     k = int(np.argmax(np.real(values)))
@@ -103,21 +101,19 @@ def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray
     return tuple(unknown[weight > PART * weight.max()].tolist())
 
 
-def _growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
+def growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
     """Return the linear map of a small overlap of columns `unknown` in one iteration at α = 1.
 
     `known` (L, t, t) are the covariances of ω; None if there is no information.
     """
-    rho, channel = equations.rho, equations.channel
-    assert isinstance(channel, TeacherChannel)
+    rho = equations.rho
     known = np.zeros_like(rho) if known is None else known
-    omega, _, y = equations.samples(rho - known, known)
-    halves = channel.posterior(y, omega, rho - known).halves
-    assert halves is not None
+    omega, posterior = equations.posterior(rho - known, known)
+    assert posterior.halves is not None
     (L, t), k = rho.shape[:2], len(unknown)
     inverse = np.linalg.inv(rho[:, unknown[:, None], unknown])
     responses = []
-    for second in halves.second:
+    for second in posterior.halves.second:
         moments = second.reshape(-1, L, t, L, t)[:, :, unknown][:, :, :, :, unknown]
         responses.append(linear_response(moments, inverse))
     out = np.einsum("nlamb,nlcmd->lacmbd", *responses, optimize=True) / len(omega)
@@ -148,7 +144,7 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
             shape = hats / size
             if change < SHAPE_CHANGE:
                 break
-        value, _, right = _leading(_growth_map(equations, averages.known, unknown))
+        value, _, right = leading_direction(growth_map(equations, averages.known, unknown))
         alpha = float(np.exp(x)) / size
         return float(np.log(max(alpha * value, 1e-300))), alpha, right
 

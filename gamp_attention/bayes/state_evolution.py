@@ -34,10 +34,11 @@ from gamp_attention.results import ConvergenceError, Status
 BAYES_STARTS = ("uninformed", "informed")
 
 
-POINTS, FUNCTION_POINTS = 4096, 512  # default number of points, and the same for teachers that are functions
+POINTS = 4096  # default number of points
 MIN_POINTS = 64  # least number of points
 N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
+FOUND = 1e-3  # overlap below which a column of a teacher that is a function counts as not found
 ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
 FIRST_REACH = 0.1  # half-width in log s of the first interval in which another random set is searched
 N_REACHES = 9  # number of intervals tried, each twice as wide as the last
@@ -83,7 +84,7 @@ def solve_bayes_state_evolution(
     init : "uninformed" for the stable fixed point of smallest overlap, which a run without information on the teacher
         reaches; "informed" for the stable fixed point of largest overlap, which a run from the teacher reaches.
     n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
-        If not given, 4096, and 512 for teachers of `sequence_model`, whose posteriors are sums over points themselves.
+        If not given, 4096.
     n_replicas : number of independent sets of points, whose spread gives the errors.
     seed : seed or generator of the points.
 
@@ -177,7 +178,7 @@ def _iterate_replicas(
     fresh = [FreshSamples(model, N_FRESH, rng) for _ in runs]
     errors = np.array([samples.test_error(run.V, run.known) for samples, run in zip(fresh, runs, strict=True)])
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
-    agree = len({bytes(np.diagonal(run.q) > 0) for run in runs}) == 1
+    agree = len({bytes(np.diagonal(run.q) > FOUND) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
@@ -206,9 +207,7 @@ def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Ge
 def check_points(model: Model, n_points: int | None, n_replicas: int) -> tuple[int, int]:
     """Return the sizes of averages over samples as integers, if they and the model are valid."""
     require_model(model)
-    if n_points is None:
-        n_points = FUNCTION_POINTS if isinstance(model.teacher, SequenceLabels) else POINTS
-    n_points = check.integer("n_points", n_points, low=MIN_POINTS)
+    n_points = check.integer("n_points", POINTS if n_points is None else n_points, low=MIN_POINTS)
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
     n_replicas = check.integer("n_replicas", n_replicas, low=2)

@@ -25,7 +25,9 @@ from gamp_attention.denoisers.spectral_weights import (
     spectral_weights,
     weights_of_moments,
 )
+from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.choice import field_moments, moment_channel
+from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import UNINFORMED_SIZE, fill_start
 from gamp_attention.results import Result
 
@@ -141,22 +143,54 @@ def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "we
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
+    channel, seen, rho = _posterior_problem(data, argument)
+    K = field_moments(channel, seen, rho, by_column=shape.columns > 1)
+    return posterior_weights(K, rho, data.n_samples / data.dim)
+
+
+def _posterior_problem(data: Dataset, argument: str) -> tuple[Channel, np.ndarray, np.ndarray]:
+    """Return channel, observations and covariances of the teacher's fields; ValueError if posteriors do not apply."""
+    columns = Shape.of(data.student, data.n_tokens, data.rank).columns
     model, observed = data.model, data.labels if data.is_labelled else data.targets
-    if model is None or observed is None or data.is_mixture or shape.columns > 1:
-        others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-        needs = f"{others}, unless samples are drawn from a model without classes and with tied weights"
-        raise check.fail(argument, kind, needs)
-    channel, rho = moment_channel(model), model.coordinates.rho
-    return posterior_weights(field_moments(channel, channel.seen(observed), rho), rho, data.n_samples / data.dim)
+    if model is None or observed is None or data.is_mixture:
+        needs = "unless samples are drawn from a model without classes"
+    else:
+        channel, rho = moment_channel(model), model.coordinates.rho
+        if columns == 1 or (isinstance(channel, TeacherChannel) and columns == rho.shape[1]):
+            return channel, channel.seen(observed), rho
+        needs = (
+            "except for students with tied weights, or with a column for each column of a teacher that is a function"
+        )
+    others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
+    raise check.fail(argument, "posterior", f"{others}, {needs}")
 
 
 def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
-    """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d."""
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    h = spectral_weights_of(data, risk, "posterior", "init")
-    vectors = lowest_eigenvectors(data.matrix, h, shape.columns, shape.size, random)[1]
-    size = np.sqrt(data.dim)
-    return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
+    """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d.
+
+    If the student has a column for each column of the teacher, only columns that are found first are set; the others
+    are small and random. A column whose sign the targets determine is set to the sum of X̃ᵀ E[u | y] instead.
+    """
+    shape, size = Shape.of(data.student, data.n_tokens, data.rank), np.sqrt(data.dim)
+    if shape.columns == 1:
+        h = spectral_weights_of(data, risk, "posterior", "init")
+        vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
+        return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
+    channel, seen, rho = _posterior_problem(data, "init")
+    assert isinstance(channel, TeacherChannel)
+    Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
+    signed = ~channel.signless_columns
+    if signed.any():
+        mean = channel.posterior(seen, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
+        projected = data.matrix.back_project(mean)[:, signed]
+        Q[:, signed] = size * projected / np.linalg.norm(projected, axis=0)
+        return Q
+    h = posterior_weights(field_moments(channel, seen, rho, by_column=True), rho, data.n_samples / data.dim)
+    vectors = lowest_eigenvectors(data.matrix, h, shape.columns, 1, random)[1]
+    if len(vectors):
+        used = np.abs(h).max(axis=(0, 1)).reshape(-1, shape.columns).max(axis=0) > 0
+        Q[:, used] = size * np.sqrt(used.sum()) * vectors[0][:, used]
+    return Q
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:

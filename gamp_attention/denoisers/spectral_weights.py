@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.numerics import project_psd
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import sample_derivatives
@@ -26,6 +27,7 @@ WEIGHTS = ("fitted", "hessian", "posterior")
 REACH = 10.0  # v of fitted fields, in units of the inverse curvature at zero: fields are only weakly drawn to zero
 BLUR = 1.0  # matrix added to z zᵀ/κ, whose diagonal has mean 1, in units of the identity
 NO_INFORMATION = 1e-9  # size of h below which it is rounding error: all samples contain the same information
+PART = 0.1  # weight in the leading eigenmatrix above which a column is found first, relative to the largest
 MIN_B = 16.0  # smallest b of posterior weights: larger b hardly increase overlaps and make eigenvalues harder to find
 MAX_B = 200.0  # largest b of posterior weights
 EXACT_FIELDS = 2  # maximum L r for which an unbounded search finds the global minimum
@@ -102,13 +104,24 @@ def weights_of_moments(K: np.ndarray) -> np.ndarray:
 
 
 def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarray:
-    """Return (1 − K)(1 + b K)⁻¹ for posterior second moments K (n, L, L) of fields with prior covariances ρ (L, t, t).
+    """Return (1 − K)(1 + b K)⁻¹ for posterior second moments K of fields with prior covariances ρ (L, t, t).
 
-    Eq. :eq:`posterior-weights`, with K in units of tr ρ. Above the weak-recovery threshold α_w = 1/E‖K − 1‖², an
-    eigenvalue leaves the bulk for b = κ/(1 − κ) with κ = √(α_w/α). Larger b give larger overlaps at larger α.
+    Eq. :eq:`posterior-weights`. Above the weak-recovery threshold α_w = 1/E‖K − 1‖², an eigenvalue leaves the bulk for
+    b = κ/(1 − κ) with κ = √(α_w/α). Larger b give larger overlaps at larger α.
+
+    Parameters
+    ----------
+    K : (n, L, L) moments summed over the columns, or (n, L t, L t). In the second case columns that are found at a
+        larger α than others have weights zero, since they would only widen the spectrum.
+    rho, alpha : prior covariances of the fields, and sample complexity.
     """
-    size, one = 1 / np.sqrt(np.trace(rho, axis1=1, axis2=2)), np.eye(K.shape[1])
-    K = size[:, None] * K * size
+    (L, t, _), one = rho.shape, np.eye(K.shape[1])
+    variances = np.trace(rho, axis1=1, axis2=2) if len(one) == L else np.diagonal(rho, axis1=1, axis2=2).ravel()
+    size = 1 / np.sqrt(variances)
+    K = project_psd(size[:, None] * K * size)  # estimates from few points may have negative eigenvalues
+    if len(one) > L:
+        first = np.tile(first_columns(K, t), L)
+        K = np.where(first[:, None] & first, K, one)
     information = float(np.mean(np.sum((K - one) ** 2, axis=(1, 2))))
     if np.sqrt(information) <= NO_INFORMATION:
         return np.zeros_like(K)
@@ -117,6 +130,19 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     b = float(np.clip(at_threshold, MIN_B, MAX_B))
     h = size[:, None] * np.linalg.solve(one + b * K, one - K) * size
     return 0.5 * (h + h.transpose(0, 2, 1))
+
+
+def first_columns(K: np.ndarray, t: int) -> np.ndarray:
+    """Return the columns (t,) that are found first, for moments K (n, L t, L t) in units of the prior.
+
+    A small overlap M (t, t) of all tokens grows by the map M ↦ Σ_lm E[G_lm M G_lmᵀ] with G = K − 1, whose leading
+    eigenmatrix has the columns that appear at the smallest α.
+    """
+    G = (K - np.eye(K.shape[1])).reshape(len(K), -1, t, K.shape[1] // t, t)
+    growth = np.einsum("nlamc,nlbmd->abcd", G, G, optimize=True).reshape(t * t, t * t)
+    values, vectors = np.linalg.eig(growth)
+    weight = np.abs(np.diagonal(np.real(vectors[:, np.argmax(np.real(values))]).reshape(t, t)))
+    return np.asarray(weight > PART * weight.max())
 
 
 def spectral_weights(kind: str, loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:

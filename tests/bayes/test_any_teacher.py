@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.bayes.amp import amp_step, build_problem, build_start, start_remaining_columns
 from gamp_attention.models.channels.choice import channel_of
 
 
@@ -57,13 +58,16 @@ def test_message_passing_agrees_with_the_linear_channel():
 
 
 def test_posterior_of_two_layers_agrees_with_its_own_integral():
-    """The log-odds of the rows give the scores up to a sign, and these the second layer for each first layer."""
+    """The log-odds of the rows give the scores up to a sign, and these the second layer for each first layer.
+
+    The posterior is computed from points for this prior, and from points that were drawn for a wider prior.
+    """
     rng, n, V = np.random.default_rng(0), 40, np.array([0.5, 0.3])
     omega = np.sqrt(1 - V) * rng.standard_normal((n, 2, 2))
     u = omega + np.sqrt(V) * rng.standard_normal((n, 2, 2))
     channel = replace(channel_of(build_model(two_layers, 2, 2)), n_nodes=1024)
-    y = channel.observe(u, np.zeros((n, 0)))
-    found = (channel.posterior(y, omega, np.tile(np.diag(V), (2, 1, 1))).mean - omega) / V
+    y, covariances = channel.observe(u, np.zeros((n, 0))), np.tile(np.diag(V), (2, 1, 1))
+    wider = channel.draw(y, 0.7 * omega, 1.5 * covariances).weigh(omega, covariances)[0]
     line = np.linspace(-5.5, 5.5, 111)
     grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
     exact = np.empty((n, 2, 2))
@@ -81,8 +85,25 @@ def test_posterior_of_two_layers_agrees_with_its_own_integral():
         weight /= weight.sum()
         exact[i] = np.stack([weight @ np.tile(z1, (2, 1)), weight @ both], axis=1)
     exact = (exact - omega) / V
-    error = ((found - exact) ** 2).mean(axis=(0, 1)) / (exact**2).mean(axis=(0, 1))
-    assert (error < 0.02).all()
+    for posterior in (channel.posterior(y, omega, covariances), wider):
+        error = (((posterior.mean - omega) / V - exact) ** 2).mean(axis=(0, 1)) / (exact**2).mean(axis=(0, 1))
+        assert (error < 0.02).all()
+
+
+def test_few_points_have_little_bias():
+    """For a linear target with noise, the posterior is Gaussian: E[u | y] = y/(1 + 0.09)."""
+    channel = replace(channel_of(build_model(linear, n_noise=1)), n_nodes=256)
+    rng, n = np.random.default_rng(3), 4000
+    u, noise = rng.standard_normal((n, 1, 1)), rng.standard_normal((n, 1))
+    y, one = channel.observe(u, noise), np.ones((1, 1, 1))
+    posterior = channel.posterior(y, np.zeros((n, 1, 1)), one)
+    exact = y / 1.09
+    corrected = posterior.halves.mean[:, :, :, 0]
+    bias = np.mean(exact * (corrected.mean(axis=0) - exact)) / np.mean(exact**2)
+    plain = np.mean(exact * (posterior.mean[:, :, 0] - exact)) / np.mean(exact**2)
+    assert abs(plain) > 2 * abs(bias)
+    product = np.mean(corrected[0] * corrected[1]) / np.mean(exact**2)  # no bias from the noise of the points
+    assert abs(product - 1) < 0.05
 
 
 @pytest.mark.slow(keep=1)
@@ -131,3 +152,36 @@ def test_noise_of_a_function_cannot_be_learnt():
     model = build_model(linear, n_noise=1)
     with pytest.raises(ValueError, match="one standard deviation"):
         ga.run_bayes_amp(ga.sample(model, d=50, alpha=2.0, seed=0), learn="noise")
+
+
+def test_start_along_the_posterior_has_overlap_with_the_last_layer_only():
+    data = ga.sample(build_model_with_student(two_layers), d=250, alpha=1.2, seed=1)
+    Q = ga.run_gamp(data, "posterior", max_iter=1, tol=0, damping=1e-3).Q
+    cosines = np.abs(Q.T @ data.Q_star) / np.outer(np.linalg.norm(Q, axis=0), np.linalg.norm(data.Q_star, axis=0))
+    assert cosines[1, 1] > 0.85
+    assert max(cosines[0, 0], cosines[0, 1]) < 0.3
+
+
+def test_column_with_a_sign_starts_from_its_posterior_mean():
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] ** 2 * u[0, 1], lambda z: z[0, 0] ** 2 * z[0, 1], n_tokens=1, rank=2
+    )
+    data = ga.sample(model, d=200, alpha=3.0, seed=0)
+    Q = ga.run_gamp(data, "posterior", max_iter=1, tol=0, damping=1e-3).Q
+    assert Q[:, 1] @ data.Q_star[:, 1] > 0.5 * np.linalg.norm(Q[:, 1]) * np.linalg.norm(data.Q_star[:, 1])
+
+
+def build_model_with_student(teacher):
+    """Return a sequence model whose student is its teacher, with two tokens and columns."""
+    return ga.sequence_model(teacher, lambda z: teacher(z, None), n_tokens=2, rank=2, lam=0.01)
+
+
+def test_first_layer_starts_from_the_fields_of_the_second():
+    data = ga.sample(build_model_with_student(two_layers), d=250, alpha=1.5, seed=0)
+    problem = build_problem(data)
+    start = build_start(problem, data.Q_star * [0.0, 0.99], np.random.default_rng(0))
+    start = start._replace(V=np.tile(np.diag([1.0, 0.03]), (2, 1, 1)))
+    after = start_remaining_columns(problem, amp_step(problem, start, 1.0)[0], np.random.default_rng(0))
+    Q = after.Q[:, 0]
+    assert abs(Q @ data.Q_star[:, 0]) > 0.4 * np.linalg.norm(Q) * np.linalg.norm(data.Q_star[:, 0])
+    assert start_remaining_columns(problem, after, np.random.default_rng(0)) is None

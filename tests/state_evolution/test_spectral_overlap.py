@@ -6,6 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.state_evolution.equations.edges import lowest_edge
+from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.state_evolution.equations.spectrum import Ensemble
 
 
@@ -167,3 +168,24 @@ def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():
     small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
     h = np.ones((small.n_samples, 2, 2))
     assert len(lowest_eigenvectors(small.matrix, h, 1, 30, np.random.default_rng(0))[0]) == 9
+
+
+def test_posterior_weights_of_a_function_agree_with_phase_retrieval():
+    """Absolute values determine a field up to its sign, as intensities do."""
+    amplitude = ga.sequence_model(lambda u, noise: abs(u[0, 0]), lambda z: z[0, 0] ** 2, n_tokens=1, rank=1)
+    theories = [
+        ga.spectral_overlap(model, 1.5, "posterior", n_points=512, n_replicas=2)
+        for model in (amplitude, ga.glm_model(ga.PhaseRetrievalLoss()))
+    ]
+    assert abs(theories[0].teacher[0] - theories[1].teacher[0]) < 1e-6
+
+
+def test_columns_that_are_found_later_have_no_posterior_weights():
+    rng = np.random.default_rng(0)
+    fields = rng.standard_normal((500, 4))
+    moments = fields[:, :, None] * fields[:, None]
+    moments[:, ::2] = moments[:, :, ::2] = 0.0  # columns 0 of both tokens are known much less well
+    moments[:, [0, 2], [0, 2]] = 1 + 0.1 * (fields[:, [0, 2]] ** 2 - 1)
+    h = posterior_weights(moments, np.tile(np.eye(2), (2, 1, 1)), 1.0)
+    assert not h[:, ::2].any()
+    assert np.abs(h[:, 1::2, 1::2]).max() > 0.1

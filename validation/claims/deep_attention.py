@@ -1,18 +1,25 @@
-"""Bayes-optimal estimation of two-layer attention, a teacher that is given as a function only, and published values.
+"""Bayes-optimal estimation of two-layer and three-layer attention, teachers that are functions, and published values.
 
 Method: y = softmax(s sᵀ), s = (c 1 + softmax(z₁ z₁ᵀ)) z₂ with two tokens, where z_k are the fields of column k (arXiv
 2502.00901). (1) Posteriors of the package, which only receives this function, are compared with an integral that is
 specific to this teacher: the log-odds l₁, l₂ of the rows of y give s₁ − s₂ = ±√(l₁ + l₂), s₁ = l₁/(s₁ − s₂) and
 s₂ = −l₂/(s₁ − s₂), z₂ = (c 1 + A(z₁))⁻¹ s, and z₁ is integrated over a grid with the weight 1/|det(c 1 + A(z₁))|.
 (2) The α from which the second layer is found, for several c, and the stages of both layers for c = 1. (3) State
-evolution at c = 1. (4) Message passing at d = 400 from data alone. Published values are from the files of the authors
-(SPOC-group/SequenceIndexModels); their averages are Monte Carlo estimates.
+evolution at c = 1, and of three layers. (4) Stated errors: state evolution at α = 0.5 with few samples, for several
+seeds, against the value with many samples. (5) Message passing at d = 500 from data alone. (6) Overlaps of spectral
+starts with the teacher by theory and at d = 800. (7) Training at d = 300 from random weights, from the spectral start
+`init="posterior"`, from the estimate of message passing (`init="staged"`), and from
+the teacher. Published values are from the files of the authors (SPOC-group/SequenceIndexModels); their
+averages are Monte Carlo estimates.
 
-Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of that of g, and
-at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the value for a
-teacher whose fields are known up to one sign, by more than its error. Published overlaps at c = 1 agree within our
-error plus .03, up to α = .7. Message passing agrees with state evolution within four standard errors of its instances
-plus the error of the theory. Other differences from published values are reported. (Page on Bayes-optimal estimation.)
+Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of that of g,
+and at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the value for a
+teacher whose fields are known up to one sign, by more than its error. Published overlaps of the last layer agree within
+our error plus .03. At least 80 % of the stated errors with few samples contain the value with many samples. Message
+passing agrees with state evolution within four standard errors of its instances plus the error of the theory, if the
+overlap is below .9, and its overlap with the teacher agrees with its squared norm. Spectral starts agree with their
+theory within four standard errors. From α = 1.5 on, training losses from staged starts are at most 1 % above the
+informed minimum. Other differences from published values are reported. (Page on Bayes-optimal estimation.)
 """
 
 from dataclasses import replace
@@ -41,27 +48,43 @@ PUBLISHED_OVERLAPS = {
     0.733333: (0.0, 0.973565), 0.8: (0.0, 0.984628), 0.866667: (0.349799, 0.989179), 0.933333: (0.565633, 0.993675),
     1.0: (0.614002, 0.994738), 1.066667: (0.722243, 0.99783), 1.133333: (0.773284, 0.997843), 1.2: (0.822613, 0.997843),
 }  # fmt: skip
+PUBLISHED_THREE = {0.5: (0.00068624, 0.000622334, 0.635449)}  # published overlaps of three layers
 STATES = {"weakly informed": (1.0, 0.8), "second layer nearly known": (1.0, 0.05), "both layers": (0.4, 0.05)}
-FIRST, STAGED, ALPHAS, RUNS = (4.0, 1.0, 0.5), (1.0,), (0.5,), ((0.5, 2),)
-QUICK_FIRST, QUICK_STAGED, QUICK_ALPHAS, QUICK_RUNS = (1.0,), (), (), ()
-N_POINTS, N_REPLICAS, DIM, MAX_ITER = 128, 4, 400, 30
-STAGE_POINTS, STAGE_REPLICAS = 64, 3
+FIRST, STAGED = (4.0, 2.0, 1.25, 1.0, 0.875, 0.625, 0.5, 0.01), (1.0,)
+ALPHAS, THREE = (0.233, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1), (0.5,)
+RUNS, SPECTRA, STARTS = ((0.5, 6), (1.1, 3)), ((0.6, 4),), ((0.5, 2), (1.0, 3), (1.5, 3), (2.5, 2))
+QUICK_FIRST, QUICK_ALPHAS = (1.0,), ()
+FIRST_POINTS, FIRST_REPLICAS = 8192, 4
+N_POINTS, N_REPLICAS, DIM, MAX_ITER = 4096, 4, 500, 80
+STAGE_POINTS, STAGE_REPLICAS = 2048, 4
+FEW_POINTS, N_SEEDS, ERRORS_AT = 512, 6, 0.5
+THREE_POINTS, THREE_REPLICAS = 2048, 4
+SPECTRAL_DIM, SPECTRAL_POINTS, START_DIM, LAM = 800, 512, 300, 0.01
+INITS = ("random", "posterior", "staged", "informed")
 N_NODES = 1024  # number of points of the posteriors that are compared with the integral
-PUBLISHED_ERROR, MAX_ERROR, SIGMAS = 0.03, 0.02, 4.0
+PUBLISHED_ERROR, MAX_ERROR, SIGMAS, COVERAGE, NEARLY_KNOWN = 0.03, 0.02, 4.0, 0.8, 0.9
+NEAR_LOSS = 0.01  # relative difference of training losses that is allowed from α = 1.5 on
+SAME_LOSS = 1e-3  # relative difference of training losses below which two minima are counted as equal
 
 
-def build_model(c):
-    """Return two-layer attention with skip strength c."""
+def softmax(scores):
+    """Return the softmax of each row."""
+    weights = np.exp(scores - scores.max(axis=1)[:, None])
+    return weights / weights.sum(axis=1)[:, None]
 
-    def softmax(scores):
-        weights = np.exp(scores - scores.max(axis=1)[:, None])
-        return weights / weights.sum(axis=1)[:, None]
+
+def build_model(c, n_layers=2):
+    """Return attention of two or three layers with skip strength c."""
 
     def layers(z):
-        second = (c * np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))) @ z[:, 1]
-        return softmax(np.outer(second, second))
+        mixing, A = np.eye(2), np.eye(2)
+        for k in range(n_layers):
+            s = mixing @ z[:, k]
+            A = softmax(np.outer(s, s))
+            mixing = (c * np.eye(2) + A) @ mixing
+        return A
 
-    return ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=2)
+    return ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=n_layers, lam=LAM)
 
 
 def integrate_fibre(y, omega, V, c=1.0, reach=6.0, n_nodes=301):
@@ -115,36 +138,64 @@ def compute(part, value, seed):
         }
     if part == "linear response":
         rng = np.random.default_rng(seed)
-        growths = np.array([Equations(build_model(value), 384, rng).linear_growth() for _ in range(6)])
-        return {"alpha": float(1 / growths.mean()), "half": float(half_width(1 / growths))}
+        model = build_model(value)
+        growths = [Equations(model, FIRST_POINTS, rng).linear_growth() for _ in range(FIRST_REPLICAS)]
+        alphas = 1 / np.array(growths)
+        return {"alpha": float(alphas.mean()), "half": float(half_width(alphas))}
     if part == "stages":
         found = ga.bayes_thresholds(build_model(value), n_points=STAGE_POINTS, n_replicas=STAGE_REPLICAS, seed=seed)
         return {"stages": [[list(s.columns), s.alpha, s.alpha_error] for s in found.stages]}
-    if part == "evolution":
-        found = ga.solve_bayes_state_evolution(
-            build_model(1.0), value, n_points=N_POINTS, n_replicas=N_REPLICAS, seed=seed
-        )
+    if part in ("evolution", "three layers", "few samples"):
+        sizes = {
+            "evolution": (N_POINTS, N_REPLICAS), "three layers": (THREE_POINTS, THREE_REPLICAS),
+            "few samples": (FEW_POINTS, N_REPLICAS),
+        }  # fmt: skip
+        model, (n_points, n_replicas) = build_model(1.0, 3 if part == "three layers" else 2), sizes[part]
+        found = ga.solve_bayes_state_evolution(model, value, n_points=n_points, n_replicas=n_replicas, seed=seed)
         return {
             "q": np.diagonal(found.q).tolist(), "q_error": np.diagonal(found.q_error).tolist(),
             "test_error": found.test_error, "test_error_error": found.test_error_error, "status": found.status.value,
         }  # fmt: skip
-    data = ga.sample(build_model(1.0), DIM, value, seed=seed)
-    run = ga.run_bayes_amp(data, max_iter=MAX_ITER, tol=1e-2)
-    return {
-        "overlap": np.abs(np.diagonal(run.overlap)).tolist(), "norm": np.diagonal(run.Q.T @ run.Q / DIM).tolist(),
-        "status": run.status.value, "residual": run.residual,
-    }  # fmt: skip
+    if part == "spectrum":
+        theory = ga.spectral_overlap(build_model(1.0), value, "posterior", n_points=SPECTRAL_POINTS, n_replicas=3)
+        return {"overlap": float(theory.teacher.sum()), "half": float(theory.teacher_error.sum())}
+    data = ga.sample(build_model(1.0), START_DIM if part == "starts" else DIM, value, seed=seed)
+    if part == "spectral start":
+        data = ga.sample(build_model(1.0), SPECTRAL_DIM, value, seed=seed)
+        vector = ga.spectral_directions(data, 1, "posterior").vectors[0]
+        return {"overlap": float(np.linalg.norm(vector.T @ data.Q_star) / np.sqrt(SPECTRAL_DIM))}
+    if part == "amp":
+        run = ga.run_bayes_amp(data, "staged", max_iter=MAX_ITER, tol=1e-3)
+        return {
+            "overlap": np.abs(np.diagonal(run.overlap)).tolist(), "norm": np.diagonal(run.Q.T @ run.Q / DIM).tolist(),
+            "status": run.status.value, "residual": run.residual,
+        }  # fmt: skip
+    losses, cosines = {}, {}
+    for init in INITS:
+        start = data.Q_star if init == "informed" else init
+        if init == "staged":
+            start = ga.run_bayes_amp(data, "staged", max_iter=MAX_ITER, tol=1e-2).Q
+        run = ga.run_gamp(data, start, seed=seed)
+        norms = np.sqrt((run.Q**2).sum(axis=0) * START_DIM)
+        losses[init] = run.train_loss
+        cosines[init] = (np.abs(np.diagonal(run.Q.T @ data.Q_star)) / norms).tolist()
+    return {"losses": losses, "cosines": cosines}
 
 
 def plan(quick):
     """Return the arguments of all parts."""
-    staged, alphas, runs = (QUICK_STAGED, QUICK_ALPHAS, QUICK_RUNS) if quick else (STAGED, ALPHAS, RUNS)
-    states = [("posterior", state, 0) for state in STATES]
-    first = [("linear response", c, 0) for c in (QUICK_FIRST if quick else FIRST)]
-    rest = [("evolution", alpha, 0) for alpha in alphas]
-    rest += [("amp", alpha, seed) for alpha, n in runs for seed in range(n)]
-    rest += [("stages", c, 0) for c in staged]
-    return [dict(zip(("part", "value", "seed"), each, strict=True)) for each in states + first + rest]
+    parts = [("posterior", state, 0) for state in STATES]
+    parts += [("linear response", c, 0) for c in (QUICK_FIRST if quick else FIRST)]
+    if not quick:
+        parts += [("evolution", alpha, 0) for alpha in ALPHAS]
+        parts += [("amp", alpha, seed) for alpha, n in RUNS for seed in range(n)]
+        parts += [("three layers", alpha, 0) for alpha in THREE]
+        parts += [("starts", alpha, seed) for alpha, n in STARTS for seed in range(n)]
+        for alpha, n in SPECTRA:
+            parts += [("spectrum", alpha, 0), *(("spectral start", alpha, seed) for seed in range(n))]
+        parts += [("few samples", ERRORS_AT, seed) for seed in range(1, N_SEEDS + 1)]
+        parts += [("stages", c, 0) for c in STAGED]
+    return [dict(zip(("part", "value", "seed"), each, strict=True)) for each in parts]
 
 
 def published(alpha, layer):
@@ -154,41 +205,42 @@ def published(alpha, layer):
 
 
 def draw(numbers, path):
-    """Draw overlaps against α with the published curve, and thresholds against the skip strength."""
+    """Draw overlaps against α with published curves, and training losses from each start."""
     rows = numbers["rows"]
     with figure(path, 1, 2, (9.6, 4.2)) as axes:
         left, right = axes[0]
         alphas = sorted(PUBLISHED_OVERLAPS)
+        mine = [row for row in rows if row["part"] == "evolution"]
+        runs = [row for row in rows if row["part"] == "amp"]
         for layer, colour in enumerate(("C0", "C1")):
             values = [PUBLISHED_OVERLAPS[alpha][layer] for alpha in alphas]
             left.plot(alphas, values, "--", color=colour, label=f"layer {layer + 1}, published")
-            mine = [row for row in rows if row["part"] == "evolution"]
             left.errorbar(
                 [row["value"] for row in mine], [row["q"][layer] for row in mine],
-                [row["q_error"][layer] for row in mine], fmt="o", color=colour,
+                [row["q_error"][layer] for row in mine], fmt="o-", color=colour,
                 label=f"layer {layer + 1}, state evolution",
             )  # fmt: skip
-            runs = [row for row in rows if row["part"] == "amp"]
             left.plot(
                 [row["value"] for row in runs], [row["overlap"][layer] for row in runs], "x", color=colour,
                 label=f"layer {layer + 1}, d = {DIM}",
             )  # fmt: skip
         left.set(xlabel=ALPHA, ylabel="overlap with the teacher")
-        first = sorted((row for row in rows if row["part"] == "linear response"), key=lambda row: row["value"])
-        right.errorbar(
-            [row["value"] for row in first], [row["alpha"] for row in first], [row["half"] for row in first],
-            fmt="o-", color="C1", label="layer 2, linear response",
-        )  # fmt: skip
-        cs = sorted(PUBLISHED_THRESHOLDS)
-        right.plot(cs, [PUBLISHED_THRESHOLDS[c][1] for c in cs], "--", color="C1", label="layer 2, published")
-        right.axhline(1 / 6, color="C7", lw=1, ls=":", label="1/6")
-        stages = [row for row in rows if row["part"] == "stages"]
-        seconds = [(row["value"], *row["stages"][1][1:]) for row in stages if len(row["stages"]) > 1]
-        if seconds:
-            right.errorbar(*zip(*seconds, strict=True), fmt="s", color="C0", label="layer 1, stages")
-        right.plot(cs, [PUBLISHED_THRESHOLDS[c][0] for c in cs], "--", color="C0", label="layer 1, published")
-        right.set(xlabel="skip strength c", ylabel="α from which a layer is found")
-        draw_legend(left, right, columns=4)
+        for number, init in enumerate(INITS[:-1]):
+            ratios = {
+                alpha: [row["losses"][init] / row["losses"]["informed"] for row in rows_at(rows, "starts", alpha)]
+                for alpha, _ in STARTS
+            }
+            shift = 1 + 0.02 * (number - 1)
+            points = np.array([(shift * alpha, ratio) for alpha, values in ratios.items() for ratio in values])
+            right.plot(*points.reshape(-1, 2).T, "o", color=f"C{number + 2}", label=f"start: {init}")
+        right.axhline(1, color="C7", lw=1, ls=":")
+        right.set(xlabel=ALPHA, ylabel="training loss / informed minimum", yscale="log")
+        draw_legend(left, right, columns=5)
+
+
+def rows_at(rows, part, value):
+    """Return the rows of a part at a value."""
+    return [row for row in rows if row["part"] == part and row["value"] == value]
 
 
 def main():
@@ -199,49 +251,84 @@ def main():
         return
     with pool(args) as executor:
         rows = run_trials(folder(args, verdict.name), compute, plan(args.quick), executor)
-    by = {(row["part"], row["value"], row["seed"]): row for row in rows}
     table = []
     for state in STATES:
-        row = by["posterior", state, 0]
+        (row,) = rows_at(rows, "posterior", state)
         part = max(e / s for e, s in zip(row["errors"], row["squares"], strict=True) if s > 1e-9)
         verdict.check(part < MAX_ERROR, f"posterior, {state}: mean square error of g is {part:.1%} of its square")
         if state == "weakly informed":
             sigmas = abs(row["bias"][1]) / row["bias_error"][1]
             verdict.check(sigmas < SIGMAS, f"E[g gᵀ], {state}: {sigmas:.1f} standard errors from the integral")
-    for (part, c, _), row in sorted(by.items(), key=lambda item: str(item[0])):
-        if part == "linear response":
-            text = f"layer 2 at c = {c:g} from α = {plus_minus(row['alpha'], row['half'])}"
-            verdict.check(row["alpha"] > 1 / 6 - row["half"], f"{text}, not below 1/6")
-            known = PUBLISHED_THRESHOLDS.get(c, (None, None))[1]
-            table.append([f"layer 2, c = {c:g}", plus_minus(row["alpha"], row["half"]), known or "–"])
-        if part == "stages":
-            for columns, alpha, error in row["stages"]:
-                layers = ", ".join(str(column + 1) for column in columns)
-                table.append([f"stages, c = {c:g}: layer {layers}", plus_minus(alpha, error), "–"])
-            order = [columns for columns, _, _ in row["stages"]]
-            verdict.check(order == [[1], [0]], f"c = {c:g}: the second layer is found before the first")
-    for alpha in QUICK_ALPHAS if args.quick else ALPHAS:
-        row = by["evolution", alpha, 0]
-        known, mine, error = published(alpha, 1), row["q"][1], row["q_error"][1]
-        text = f"layer 2 at α = {alpha:g}: q = {plus_minus(mine, error)}, published {known:.3f}"
-        verdict.check(abs(mine - known) < error + PUBLISHED_ERROR, text)
-        table.append([f"q, layer 2, α = {alpha:g}", plus_minus(mine, error), f"{known:.3f}"])
-        table.append([f"q, layer 1, α = {alpha:g}", plus_minus(row["q"][0], row["q_error"][0]), "0"])
-        shown = plus_minus(row["test_error"], row["test_error_error"])
-        table.append([f"test error, α = {alpha:g}", shown, "–"])
-    for alpha, n in QUICK_RUNS if args.quick else RUNS:
-        overlaps = np.array([by["amp", alpha, seed]["overlap"] for seed in range(n)])
-        mean = overlaps.mean(axis=0)
-        spread = overlaps.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(2, np.nan)
+    for row in (row for row in rows if row["part"] == "linear response"):
+        c, shown = row["value"], plus_minus(row["alpha"], row["half"])
+        verdict.check(row["alpha"] > 1 / 6 - row["half"], f"layer 2 at c = {c:g} from α = {shown}, not below 1/6")
+        known = PUBLISHED_THRESHOLDS.get(c, (None, None))[1]
+        table.append([f"layer 2 from α, c = {c:g}", shown, f"{known:.3f}" if known else "–"])
+    if not args.quick:
+        judge(verdict, rows, table)
+    verdict.write_table(markdown_table(["quantity", "this package", "published"], table))
+    verdict.end({"rows": rows}, draw)
+
+
+def judge(verdict, rows, table):
+    """Check the parts that only the complete run has, and add their rows to the table."""
+    for row in (row for row in rows if row["part"] == "stages"):
+        for columns, alpha, error in row["stages"]:
+            layers = ", ".join(str(column + 1) for column in columns)
+            table.append([f"layer {layers} from α, c = {row['value']:g}, stages", plus_minus(alpha, error), "–"])
+        order = [columns for columns, _, _ in row["stages"]]
+        verdict.check(order == [[1], [0]], f"c = {row['value']:g}: the second layer is found before the first")
+    for part, layers, alphas in (("evolution", 2, ALPHAS), ("three layers", 3, THREE)):
+        for alpha in alphas:
+            (row,) = rows_at(rows, part, alpha)
+            mine, errors = row["q"], row["q_error"]
+            known = [published(alpha, k) for k in range(2)] if layers == 2 else PUBLISHED_THREE[alpha]
+            name = f"α = {alpha:g}" if layers == 2 else f"three layers, α = {alpha:g}"
+            text = f"layer {layers}, {name}: q = {plus_minus(mine[-1], errors[-1])}, published {known[-1]:.3f}"
+            verdict.check(abs(mine[-1] - known[-1]) < errors[-1] + PUBLISHED_ERROR, text)
+            for layer in range(layers)[::-1]:
+                shown = plus_minus(mine[layer], errors[layer])
+                table.append([f"q, layer {layer + 1}, {name}", shown, f"{known[layer]:.3f}"])
+    (many,) = rows_at(rows, "evolution", ERRORS_AT)
+    few = rows_at(rows, "few samples", ERRORS_AT)
+    inside = [abs(row["q"][1] - many["q"][1]) <= row["q_error"][1] + many["q_error"][1] for row in few]
+    text = f"stated errors with {FEW_POINTS} samples contain the value with {N_POINTS} for {sum(inside)} of {len(few)}"
+    verdict.check(np.mean(inside) >= COVERAGE, f"{text} seeds")
+    for alpha, n in RUNS:
+        runs, (theory,) = rows_at(rows, "amp", alpha), rows_at(rows, "evolution", alpha)
+        overlaps, norms = (np.array([row[name] for row in runs]) for name in ("overlap", "norm"))
+        mean, spread = overlaps.mean(axis=0), overlaps.std(axis=0, ddof=1) / np.sqrt(n)
         for layer in (1, 0):
             shown = plus_minus(float(mean[layer]), float(spread[layer]))
             table.append([f"d = {DIM}, layer {layer + 1}, α = {alpha:g}", shown, f"{published(alpha, layer):.3f}"])
-        theory = by.get(("evolution", alpha, 0))
-        if theory is not None:
-            ratio = abs(mean[1] - theory["q"][1]) / (spread[1] + theory["q_error"][1] / SIGMAS)
-            verdict.check(ratio < SIGMAS, f"d = {DIM}, α = {alpha:g}: {ratio:.1f} standard errors from state evolution")
-    verdict.write_table(markdown_table(["quantity", "this package", "published"], table))
-    verdict.end({"rows": rows}, draw)
+            if theory["q"][layer] < NEARLY_KNOWN and mean[layer] > 0:
+                error = spread[layer] + theory["q_error"][layer] / SIGMAS
+                ratio = abs(mean[layer] - theory["q"][layer]) / max(error, 1e-3)
+                text = f"d = {DIM}, α = {alpha:g}, layer {layer + 1}: {ratio:.1f} standard errors from state evolution"
+                verdict.check(ratio < SIGMAS, text)
+        difference = float(np.abs(overlaps - norms).mean())
+        verdict.check(
+            difference < 0.05, f"d = {DIM}, α = {alpha:g}: overlap and squared norm differ by {difference:.3f}"
+        )
+    for alpha, n in SPECTRA:
+        (theory,) = rows_at(rows, "spectrum", alpha)
+        found = np.array([row["overlap"] for row in rows_at(rows, "spectral start", alpha)])
+        error = float(found.std(ddof=1) / np.sqrt(n))
+        ratio = abs(found.mean() - theory["overlap"]) / (error + theory["half"] / SIGMAS)
+        text = f"spectral start, α = {alpha:g}, d = {SPECTRAL_DIM}: {plus_minus(float(found.mean()), error)}"
+        verdict.check(ratio < SIGMAS, f"{text}, theory {plus_minus(theory['overlap'], theory['half'])}")
+        shown = plus_minus(theory["overlap"], theory["half"])
+        table.append([f"spectral start, cosine, α = {alpha:g}", shown, f"d = {SPECTRAL_DIM}: {found.mean():.3f}"])
+    for alpha, _ in STARTS:
+        found = rows_at(rows, "starts", alpha)
+        for init in INITS[:-1]:
+            ratios = [row["losses"][init] / row["losses"]["informed"] for row in found]
+            reached = sum(ratio < 1 + SAME_LOSS for ratio in ratios)
+            text = f"{reached} of {len(ratios)}, loss ratio {np.mean(ratios):.3f}"
+            table.append([f"informed minimum reached, d = {START_DIM}, α = {alpha:g}, {init} start", text, "–"])
+    high = [row for alpha, _ in STARTS if alpha >= 1.5 for row in rows_at(rows, "starts", alpha)]
+    excess = max(row["losses"]["staged"] / row["losses"]["informed"] - 1 for row in high)
+    verdict.check(excess < NEAR_LOSS, f"staged starts, α ≥ 1.5: loss at most {excess:.1%} above informed minima")
 
 
 if __name__ == "__main__":

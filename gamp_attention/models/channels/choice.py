@@ -58,15 +58,22 @@ def moment_channel(model: Model) -> Channel:
         return ScoreChannel.of(model.teacher, model.coordinates.rho, ASSUMED_NOISE)
 
 
-def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray) -> np.ndarray:
-    """Return E[Σ_a u_a u_aᵀ | y] (n, L, L) for observations y of n samples and prior covariances ρ (L, t, t).
+def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray, by_column: bool = False) -> np.ndarray:
+    """Return second moments E[Σ_a u_a u_aᵀ | y] (n, L, L) of the fields of n samples, or of all fields (n, L t, L t).
 
     Eq. :eq:`posterior-moments`.
+
+    Parameters
+    ----------
+    channel, seen : observation model, and observations y of n samples.
+    rho : (L, t, t) prior covariances.
+    by_column : whether to return E[u uᵀ | y] for all pairs of fields in place of the sum over columns.
     """
     n, (L, t, _) = len(seen), rho.shape
     posterior = channel.posterior(seen, np.zeros((n, L, t)), rho)
     if posterior.halves is not None:
-        return np.trace(posterior.halves.second.mean(axis=0).reshape(n, L, t, L, t), axis1=2, axis2=4)
-    mean = posterior.mean
-    products = posterior.cov.reshape(n, L, t, L, t) + mean[:, :, :, None, None] * mean[:, None, None]
-    return np.trace(products, axis1=2, axis2=4)
+        products = posterior.halves.second.mean(axis=0)
+    else:
+        flat = posterior.mean.reshape(n, L * t)
+        products = posterior.cov + flat[:, :, None] * flat[:, None]
+    return products if by_column else np.trace(products.reshape(n, L, t, L, t), axis1=2, axis2=4)

@@ -2,12 +2,19 @@
 
 The variables v (D,) of a sample are the teacher's fields and its noise, with the Gaussian prior N(ω, V). The target
 y = h(v) restricts them to a fibre. If h depends on p combinations of the variables, the posterior is a measure on a
-surface of dimension D − p. `fill_moments` computes its moments by importance sampling:
+surface of dimension D − p. Its moments are computed by importance sampling. `fill_points` draws points:
 
 1. A subset S of p variables is solved for, the others, a, are drawn from their prior N(ω_a, V_aa).
 2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
-3. The density of such points on the fibre is Σ_S K_S N(a; ω_a, V_aa) |∂h/∂v_S|, for K_S draws with each subset S. The
-   posterior has the density N(v; ω, V). Their ratio is the weight of a point, whichever subset it was drawn with.
+3. Changes of sign F that leave h unchanged map points of the fibre to points of the fibre, so that a solution stands
+for
+   all of its images. The density of all these points is Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|, for K_S draws
+   with each subset S. m_S is the number of changes of sign that keep a, and thus the number of solutions of a draw that
+   are images of each other, of which a single solution is stored.
+
+`weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. The
+points do not depend on the ω and V of the weights: they are drawn once, and used as long as ω and V are similar to
+their values at the draw.
 
 The determinants of rectangular Jacobians, of targets that contain the same information several times, are
 |J| = √det(JᵀJ). A fold of the fibre, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
@@ -37,6 +44,9 @@ SAME = 1e-5  # relative distance below which two solutions are equal
 STEP_ERROR = 1e-10  # size of a step at which a solution has converged
 STUCK_COST, STUCK_DECREASE, STUCK_STEP = 1e-6, 1e-2, 0.1  # squared distance, relative decrease and step at a minimum
 MAX_STEP = 3.0  # largest change of a variable in one step
+N_GROUPS = 4  # number of independent groups of points
+NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
+LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
 class FibreProgram(NamedTuple):
@@ -157,21 +167,21 @@ def _take_step(out, y, P, D, chosen, p, damp, gram, step):
 
 @sample_kernel
 def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
-    """Solve h(v) = y for the variables `chosen` of v, starting from v; return whether it succeeded.
+    """Solve h(v) = y for the variables `chosen` of v, starting from v; return the number of evaluations of h.
 
-    At the end, out has h and its Jacobian at v.
+    It is negative if there is no solution nearby. At the end, out has h and its Jacobian at v.
     """
     P, D = fibre.n_targets, fibre.n_variables
     _evaluate(fibre, v, out)
-    cost, damp = _cost(out, y, P), 1e-3
+    cost, damp, count = _cost(out, y, P), 1e-3, 1
     for _ in range(MAX_EVALUATIONS):
         if not np.isfinite(cost):
-            return False
+            return -count
         if p == 0:
             break
         if not _take_step(out, y, P, D, chosen, p, damp, gram, step):
             if damp > 1e3:
-                return False
+                return -count
             damp = max(10 * damp, 1e-12)
             continue
         size = 0.0
@@ -184,6 +194,7 @@ def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
         for i in range(p):
             trial[chosen[i]] += scale * step[i]
         _evaluate(fibre, trial, trial_out)
+        count += 1
         new = _cost(trial_out, y, P)
         if new < cost or (damp < 1e-6 and size < 1e-6):
             _copy(trial, v)
@@ -192,87 +203,112 @@ def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
             damp = 0.0 if cost < 1e-4 else 0.1 * damp
             cost = new
             if stuck:
-                return False
+                return -count
             if size < STEP_ERROR or cost == 0.0:
                 break
         else:
             damp = max(10 * damp, 1e-6)
             if damp > 1e6:
-                return False
+                return -count
     solved = True
     for k in range(P):
         solved = solved and abs(out[k] - y[k]) <= error[k]
-    return solved
+    return count if solved else -count
 
 
 @sample_kernel
-def _is_known(branches, n_branches, v, chosen, p):
-    for b in range(n_branches):
-        same = True
-        for i in range(p):
-            if abs(branches[b, i] - v[chosen[i]]) > SAME * (1 + abs(v[chosen[i]])):
-                same = False
-        if same:
-            return True
+def _is_known(branches, n_branches, v, chosen, p, flips, kept):
+    """Return whether v or an image of v under a change of sign that keeps the free variables is a known solution."""
+    for f in range(len(flips)):
+        if not kept[f]:
+            continue
+        for b in range(n_branches):
+            same = True
+            for i in range(p):
+                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > SAME * (1 + abs(v[chosen[i]])):
+                    same = False
+            if same:
+                return True
     return False
 
 
 @sample_kernel
-def _log_weight(fibre, out, v, centre, inverse, precisions, constants, subsets, p, gram):
-    """Return the logarithm of the posterior's density at v over the density of the points."""
+def _log_density(fibre, out, v, centre, precisions, constants, subsets, p, flips, gram):
+    """Return the logarithm of the density of points and their images at v."""
     P, D = fibre.n_targets, fibre.n_variables
-    full = 0.0
-    for i in range(D):
-        for j in range(D):
-            full -= 0.5 * (v[i] - centre[i]) * inverse[i, j] * (v[j] - centre[j])
     top, total = -np.inf, 0.0
     for s in range(len(subsets)):
-        part = constants[s] - full
-        for i in range(D):
-            for j in range(D):
-                part -= 0.5 * (v[i] - centre[i]) * precisions[s, i, j] * (v[j] - centre[j])
+        size = constants[s]
         if p > 0:
             _gram(out, P, D, subsets[s], p, gram)
-            part += _log_root_det(gram, p)
-        if part > top:
-            total = total * np.exp(top - part) + 1.0 if top > -np.inf else 1.0
-            top = part
-        elif part > -np.inf:
-            total += np.exp(part - top)
-    return -(top + np.log(total))
+            size += _log_root_det(gram, p)
+        for f in range(len(flips)):
+            part = size
+            for i in range(D):
+                for j in range(D):
+                    left, right = flips[f, i] * v[i] - centre[i], flips[f, j] * v[j] - centre[j]
+                    part -= 0.5 * left * precisions[s, i, j] * right
+            if part > top:
+                total = total * np.exp(top - part) + 1.0 if top > -np.inf else 1.0
+                top = part
+            elif part > -np.inf:
+                total += np.exp(part - top)
+    return top + np.log(total)
+
+
+@sample_kernel
+def _fill_start(v, free, start, chosen, p, previous, n_previous, centre, starts, row, scale):
+    """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
+    for i in range(len(v)):
+        v[i] = free[i]
+    for i in range(p):
+        if start < n_previous:
+            v[chosen[i]] = previous[start, i]
+        elif start == n_previous:
+            v[chosen[i]] = centre[chosen[i]]
+        else:
+            v[chosen[i]] = scale[chosen[i]] * starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
 
 
 @kernel
-def count_found(fibre, y, error, truth, chosen, affine, starts, scale, found):
-    """Fill found (n,) with True if the search from random starts finds the true variables (n, D) of a sample.
+def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, starts, scale, found, n_solutions):
+    """Search for all solutions with given free variables from random starts.
 
-    The free variables have their true values. Other parameters are as for `fill_moments`.
+    Parameters
+    ----------
+    variables : (n, D) variables, of which those that are not `chosen` are the free variables of the search.
+    found : (n,) to be filled with True if the search finds the given variables themselves, or an image of them.
+    n_solutions : (n,) to be filled with the number of solutions that are not images of each other.
+    Others : as for `fill_points`.
     """
     P, D, p = fibre.n_targets, fibre.n_variables, len(chosen)
     size = P + P * D
-    out, trial_out, v, trial = np.empty(size), np.empty(size), np.empty(D), np.empty(D)
+    out, trial_out, v, trial, centre = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.zeros(D)
     gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
-    solution = np.empty((1, max(p, 1)))
+    branches, truth = np.empty((MAX_BRANCHES, max(p, 1))), np.empty((1, max(p, 1)))
     for mu in range(len(y)):
-        found[mu] = False
-        for start in range(-1, 0 if affine else len(starts)):
-            v[:] = truth[mu]
+        found[mu], count = False, 0
+        for i in range(p):
+            truth[0, i] = variables[mu, chosen[i]]
+        for start in range(1 if affine else 1 + len(starts)):
+            _fill_start(v, variables[mu], start, chosen, p, branches, 0, centre, starts, 0, scale)
+            if _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step) < 0:
+                continue
+            if count == MAX_BRANCHES or _is_known(branches, count, v, chosen, p, flips, kept):
+                continue
+            found[mu] = found[mu] or _is_known(truth, 1, v, chosen, p, flips, kept)
             for i in range(p):
-                v[chosen[i]] = 0.0 if start < 0 else scale[chosen[i]] * starts[start, chosen[i]]
-            if _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step):
-                for i in range(p):
-                    solution[0, i] = v[chosen[i]]
-                if _is_known(solution, 1, truth[mu], chosen, p):
-                    found[mu] = True
-                    break
+                branches[count, i] = v[chosen[i]]
+            count += 1
+        n_solutions[mu] = count
 
 
 @kernel
-def fill_moments(
-    fibre, y, error, centre, nodes, roots, inverse, precisions, constants, subsets, affine, starts, n_starts, scale,
-    mean, second, log_z, effective, n_points,
+def fill_points(
+    fibre, y, error, centre, nodes, n_nodes, roots, precisions, constants, subsets, affine, single, flips, kept, starts,
+    n_starts, scale, n_fields, first, ends, work, fields, logs, groups,
 ):  # fmt: skip
-    """Fill moments of the posteriors of n samples, separately for even and odd nodes.
+    """Fill points on the fibres of n samples, from sample `first` on; return the first sample without enough memory.
 
     Parameters
     ----------
@@ -280,82 +316,150 @@ def fill_moments(
     y, error : (n, P) targets, and allowed differences from them.
     centre : (n, D) prior means ω of the variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
+    n_nodes : (s,) number of nodes of each subset, at most K.
     roots : (s, D, D) matrices that map them to deviations of the free variables, zero for the others.
-    inverse : (D, D) inverse of the prior covariance.
     precisions, constants : (s, D, D) and (s,) inverse covariances of the free variables, and the logarithms of the
-        normalisation of their density times K, relative to the normalisation of the full prior.
+        normalisation of their density times K_S/m_S.
     subsets, affine : (s, p) variables that are solved for, and (s,) whether h is affine in them.
+    single : (s,) whether all solutions with the same free variables are images of each other.
+    flips, kept : (F, D) changes of sign that leave h unchanged, and (s, F) whether they keep the free variables.
     starts, scale : (k, D) and (D,) standard normal numbers and their factors, for random starts; the first node of a
         subset uses all of them.
     n_starts : number of random starts of any other node, which also starts from the solutions of the node before.
-    mean, second : (2, n, D) and (2, n, D, D) posterior moments, to be filled.
-    log_z, effective, n_points : (n,) log Z, effective number of points and number of points, to be filled.
+    n_fields : number of variables that are fields.
+    first : index of the first sample.
+    ends, fields, logs, groups : (n,), (M, n_fields), (M,) and (M,) to be filled: the end of the points of each sample,
+        their fields, the logarithms of the noise's density over their density, and the group of their node, which is
+        the node's index modulo `N_GROUPS`.
+    work : (s,) numbers of evaluations of h, to which the new evaluations are added.
     """
-    n, P, D, p, K = len(y), fibre.n_targets, fibre.n_variables, subsets.shape[1], nodes.shape[1]
+    n, P, D, p = len(y), fibre.n_targets, fibre.n_variables, subsets.shape[1]
     size = P + P * D
     out, trial_out, v, trial, free = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.empty(D)
     gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
     branches, previous = np.empty((MAX_BRANCHES, max(p, 1))), np.empty((MAX_BRANCHES, max(p, 1)))
-    total = np.empty(2)
-    for mu in range(n):
-        top, squares, count = -np.inf, 0.0, 0
-        total[:] = 0.0
-        mean[:, mu] = 0.0
-        second[:, mu] = 0.0
+    for mu in range(first, n):
+        end = 0 if mu == 0 else ends[mu - 1]
         for s in range(len(subsets)):
             chosen, n_previous = subsets[s], 0
-            for k in range(K):
+            for k in range(n_nodes[s]):
+                if end + MAX_BRANCHES > len(logs):
+                    return mu
                 for i in range(D):
                     free[i] = centre[mu, i]
                     for j in range(D):
                         free[i] += roots[s, i, j] * nodes[mu, k, j]
                 n_branches = 0
                 n_random = n_starts if k > 0 else len(starts)
-                n_trials = 1 if p == 0 or affine[s] else 1 + n_previous + n_random
-                for start in range(n_trials):
-                    v[:] = free
-                    for i in range(p):
-                        if start == 0:
-                            v[chosen[i]] = centre[mu, chosen[i]]
-                        elif start <= n_previous:
-                            v[chosen[i]] = previous[start - 1, i]
-                        else:
-                            row = (k * n_starts + start - 1 - n_previous) % len(starts)
-                            v[chosen[i]] = scale[chosen[i]] * starts[row, chosen[i]]
-                    if not _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step):
+                for start in range(1 if p == 0 or affine[s] else n_previous + 1 + n_random):
+                    _fill_start(
+                        v, free, start, chosen, p, previous, n_previous, centre[mu], starts, k * n_starts, scale
+                    )
+                    count = _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step)
+                    work[s] += abs(count)
+                    if count < 0:
                         continue
-                    if _is_known(branches, n_branches, v, chosen, p) or n_branches == MAX_BRANCHES:
+                    if n_branches == MAX_BRANCHES or _is_known(branches, n_branches, v, chosen, p, flips, kept[s]):
                         continue
                     for i in range(p):
                         branches[n_branches, i] = v[chosen[i]]
                     n_branches += 1
-                    log_weight = _log_weight(
-                        fibre, out, v, centre[mu], inverse, precisions, constants, subsets, p, gram
+                    log_density = _log_density(
+                        fibre, out, v, centre[mu], precisions, constants, subsets, p, flips, gram
                     )
-                    if not np.isfinite(log_weight):
-                        continue
-                    if log_weight > top:
-                        ratio = np.exp(top - log_weight)
-                        top = log_weight
-                        total *= ratio
-                        mean[:, mu] *= ratio
-                        second[:, mu] *= ratio
-                        squares *= ratio * ratio
-                    weight = np.exp(log_weight - top)
-                    half = k % 2
-                    total[half] += weight
-                    squares += weight * weight
-                    count += 1
-                    for i in range(D):
-                        mean[half, mu, i] += weight * v[i]
-                        for j in range(D):
-                            second[half, mu, i, j] += weight * v[i] * v[j]
-                n_previous = min(n_branches, MAX_PREVIOUS)
-                previous[:n_previous] = branches[:n_previous]
-        for half in range(2):
-            mean[half, mu] /= total[half]
-            second[half, mu] /= total[half]
-        both = total[0] + total[1]
-        log_z[mu] = top + np.log(both)
+                    if np.isfinite(log_density):
+                        for i in range(n_fields):
+                            fields[end, i] = v[i]
+                        logs[end] = -log_density
+                        for i in range(n_fields, D):
+                            logs[end] -= 0.5 * (v[i] * v[i] + LOG_TWO_PI)
+                        groups[end] = k % N_GROUPS
+                        end += 1
+                    if single[s]:
+                        break
+                if n_branches > 0:
+                    n_previous = min(n_branches, MAX_PREVIOUS)
+                    previous[:n_previous] = branches[:n_previous]
+        ends[mu] = end
+    return n
+
+
+@kernel
+def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisation, mean, second, log_z, effective):
+    """Fill posterior moments of the fields of n samples, separately for the points of each group.
+
+    Parameters
+    ----------
+    fields, logs, groups, ends : points, as filled by `fill_points`.
+    flips : (F, k) changes of sign of the fields.
+    omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
+    normalisation : logarithm of the normalisation of the prior density.
+    mean, second : (G + G/2, n, k) and (G + G/2, n, k, k) posterior moments of G groups, then of the pairs of groups
+        (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
+    log_z, effective : (n,) log Z and effective number of points, of all groups.
+    """
+    n, k, F, longest = len(ends), fields.shape[1], len(flips), 0
+    for mu in range(n):
+        longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
+    total = np.empty(N_GROUPS)
+    weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
+    for mu in range(n):
+        begin = ends[mu - 1] if mu > 0 else 0
+        top[:] = -np.inf
+        for q in range(begin, ends[mu]):
+            for f in range(F):
+                value = logs[q]
+                for i in range(k):
+                    image[i] = flips[f, i] * fields[q, i] - omega[mu, i]
+                for i in range(k):
+                    part = 0.5 * inverse[i, i] * image[i]
+                    for j in range(i):
+                        part += inverse[i, j] * image[j]
+                    value -= part * image[i]
+                weight[q - begin, f] = value
+                top[groups[q]] = max(top[groups[q]], value)
+        total[:] = 0.0
+        mean[:, mu] = 0.0
+        second[:, mu] = 0.0
+        squares, highest = 0.0, top.max()
+        for q in range(begin, ends[mu]):
+            g = groups[q]
+            for f in range(F):
+                exponent = weight[q - begin, f] - top[g]
+                if not exponent > NEGLIGIBLE:
+                    continue
+                w = np.exp(exponent)
+                total[g] += w
+                squares += (w * np.exp(top[g] - highest)) ** 2
+                for i in range(k):
+                    image[i] = flips[f, i] * fields[q, i]
+                    mean[g, mu, i] += w * image[i]
+                    for j in range(i + 1):
+                        second[g, mu, i, j] += w * image[i] * image[j]
+        both = 0.0
+        for pair in range(N_GROUPS // 2):
+            to, size = N_GROUPS + pair, 0.0
+            higher = max(top[2 * pair], top[2 * pair + 1])
+            for g in (2 * pair, 2 * pair + 1):
+                if total[g] > 0:
+                    factor = np.exp(top[g] - higher)
+                    size += factor * total[g]
+                    mean[to, mu] += factor * mean[g, mu]
+                    second[to, mu] += factor * second[g, mu]
+            mean[to, mu] /= size
+            second[to, mu] /= size
+            for g in (2 * pair, 2 * pair + 1):
+                if total[g] > 0:
+                    mean[g, mu] /= total[g]
+                    second[g, mu] /= total[g]
+                else:
+                    mean[g, mu] = mean[to, mu]
+                    second[g, mu] = second[to, mu]
+            if size > 0:
+                both += size * np.exp(higher - highest)
+        for g in range(len(second)):
+            for i in range(k):
+                for j in range(i):
+                    second[g, mu, j, i] = second[g, mu, i, j]
+        log_z[mu] = normalisation + highest + np.log(both)
         effective[mu] = both * both / squares if squares > 0 else 0.0
-        n_points[mu] = count

@@ -14,12 +14,13 @@ The subsets of variables that are solved for are selected on random samples (`_s
 
 A posterior is a sum over K points for each subset. Points of a sample are a Sobol sequence with a random shift, so that
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
-unchanged, so that symmetries hold exactly. Two shifts give two independent halves: products of averages over the halves
-have no bias from the finite number of points, except a bias of the ratio of sums of order 1/K.
+unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
+points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
+of sums of order 1/K², see `gamp_attention.models.channels.points`.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations, product
 from math import comb
 from typing import Any, NamedTuple
@@ -31,20 +32,29 @@ from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import inside_cube
-from gamp_attention.models.channels.channel import Channel, Halves, Posterior
-from gamp_attention.models.channels.fibres import FibreProgram, count_found, fibre_program, fill_moments
+from gamp_attention.models.channels.channel import Channel, Posterior
+from gamp_attention.models.channels.fibres import (
+    MAX_BRANCHES,
+    N_GROUPS,
+    FibreProgram,
+    count_solutions,
+    fibre_program,
+    fill_points,
+)
+from gamp_attention.models.channels.points import FibrePoints, ReusedPoints
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
 from gamp_attention.models.user_functions import evaluate_rows
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers
-N_NODES = 64  # default number of points for each subset, before solutions are multiplied by signs
+N_NODES = 256  # default number of points for each subset, before solutions are multiplied by signs
 N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
 N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
 SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
 
 # Analysis of a teacher on random samples
 N_PROBES = 256
+N_PILOT = 24  # number of samples from which the nodes are divided among the subsets
 N_TRIALS = 32  # number of samples from which the effective number of points is computed
 MAX_SUBSETS = 500  # maximum number of subsets that are tested
 POSITIVE_AT = (1.0, 3.0, 10.0)  # standard deviations of samples at which targets with a logarithm are not negative
@@ -67,6 +77,7 @@ class TeacherChannel:
     fibre, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
     logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
     subsets, affine : (s, p) variables that are solved for, and (s,) whether targets are affine in them.
+    single : (s,) whether all solutions with the same free variables are images under `flips` of each other.
     flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
     spread : (D,) standard deviations of the variables.
     found : fraction of random samples whose true variables were found when they were solved for.
@@ -83,6 +94,7 @@ class TeacherChannel:
     scale: np.ndarray
     subsets: np.ndarray
     affine: np.ndarray
+    single: np.ndarray
     flips: np.ndarray
     spread: np.ndarray
     found: float
@@ -144,46 +156,73 @@ class TeacherChannel:
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields, with the moments of two independent halves of the points."""
-        n, (L, t) = len(y), self.shape
-        mean, second, log_z, _ = self._moments(y, omega, V)
-        if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
-            log_z = log_z - np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
-        means, seconds = mean[:, :, : L * t], second[:, :, : L * t, : L * t]
-        average = means.mean(axis=0)
-        crossed = means[0][:, :, None] * means[1][:, None, :]
-        covariance = seconds.mean(axis=0) - 0.5 * (crossed + crossed.transpose(0, 2, 1))
-        halves = Halves(means.reshape(2, n, L, t), seconds)
-        return Posterior(average.reshape(n, L, t), covariance, log_z, None, halves)
+        return self.draw(y, omega, V).weigh(omega, V)[0]
 
-    def effective_points(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the effective number of points (n,) of the posteriors, and the number of points of a sample."""
-        return self._moments(y, omega, V)[3], len(self.subsets) * self._nodes(1).shape[1]
+    def reuse(self, y: np.ndarray, rho: np.ndarray) -> ReusedPoints:
+        """Return the posteriors of samples y as a function of ω and V, with points that are drawn only if necessary."""
+        return ReusedPoints(partial(self.draw, y), rho)
 
-    def _moments(
-        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return moments (2, n, D) and (2, n, D, D) of two halves of the points, log Z and effective numbers (n,)."""
+    def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FibrePoints:
+        """Return points on the fibres of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
+        n_nodes = self._nodes(1).shape[1] * np.ones(len(self.subsets), dtype=np.int64)
+        if len(n_nodes) > 1 and self.subsets.shape[1] < self.fibre.n_variables:
+            n_nodes = self._divide(y, omega, V, int(n_nodes.sum()))
+        return self._draw(y, omega, V, n_nodes)[0]
+
+    def _divide(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, total: int) -> np.ndarray:
+        """Return numbers of nodes (s,) in proportion to the effective number of points per evaluation of h."""
+        pilot = np.linspace(0, len(y) - 1, min(len(y), N_PILOT)).astype(int)
+        gain = np.empty(len(self.subsets))
+        for s in range(len(gain)):
+            alone = replace(
+                self, subsets=self.subsets[s : s + 1], affine=self.affine[s : s + 1], single=self.single[s : s + 1]
+            )
+            points, work = alone._draw(y[pilot], omega[pilot], V, np.array([total // len(gain)]))
+            gain[s] = points.weigh(omega[pilot], V)[1].mean() / work.sum()
+        return np.maximum(N_GROUPS * np.round(total * gain / gain.sum() / N_GROUPS), N_GROUPS).astype(np.int64)
+
+    def _draw(
+        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
+    ) -> tuple[FibrePoints, np.ndarray]:
+        """Return points for given numbers of nodes (s,), and the numbers of evaluations of h (s,)."""
         n, (L, t), D = len(y), self.shape, self.fibre.n_variables
+        k = L * t
         transformed, error = self._transform(y)
-        centre = np.zeros((n, D))
-        centre[:, : L * t] = omega.reshape(n, -1)
-        cov = np.eye(D)
-        cov[: L * t, : L * t] = 0
+        centre, cov = np.zeros((n, D)), np.eye(D)
+        centre[:, :k] = omega.reshape(n, -1)
+        cov[:k, :k] = 0
         for l in range(L):
             cov[l * t : (l + 1) * t, l * t : (l + 1) * t] = V[l]
-        mean, second = np.empty((2, n, D)), np.empty((2, n, D, D))
-        log_z, effective, count = np.empty(n), np.empty(n), np.empty(n)
-        nodes = self._nodes(n)
-        prior = _free_priors(cov, self.subsets, nodes.shape[1])
-        fill_moments(
-            self.fibre, transformed, error, centre, nodes, *prior, self.subsets, self.affine, _starts(D),
-            N_STARTS, SPREAD * self.spread, mean, second, log_z, effective, count,
-        )  # fmt: skip
-        lost = ~np.isfinite(mean).all(axis=(0, 2))
-        if lost.any():  # no point of the fibre was found: the sample is treated as if it had no target
-            mean[:, lost], log_z[lost] = centre[lost], 0.0
-            second[:, lost] = cov + centre[lost, :, None] * centre[lost, None, :]
-        return mean, second, log_z, effective
+        field_flips, kept = np.unique(self.flips[:, :k], axis=0), self.kept
+        prior = _free_priors(cov, self.subsets, n_nodes / kept.sum(axis=1) * len(field_flips) / len(self.flips))
+        ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + MAX_BRANCHES
+        arrays: tuple[Any, ...] = np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64)
+        nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
+        while True:
+            first = fill_points(
+                self.fibre, transformed, error, centre, nodes, n_nodes, *prior, self.subsets, self.affine, self.single,
+                self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends, work, *arrays,
+            )  # fmt: skip
+            if first == n:
+                break
+            arrays = tuple(np.concatenate([array, np.empty_like(array)]) for array in arrays)
+        shift = np.zeros(n)
+        if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
+            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
+        fields, logs, groups = (array[: ends[-1]].copy() for array in arrays)
+        return FibrePoints(fields, logs, groups, ends, field_flips, shift), work
+
+    @property
+    def kept(self) -> np.ndarray:
+        """For each subset (s, F), whether a change of sign keeps all variables that are not solved for."""
+        free = np.ones((len(self.subsets), 1, self.fibre.n_variables), dtype=bool)
+        np.put_along_axis(free[:, 0], self.subsets, False, axis=1)
+        return np.asarray(~(free & (self.flips < 0)).any(axis=2))
+
+    def effective_points(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return the effective number of points (n,) of the posteriors, and the number of draws of a sample."""
+        points = self.draw(y, omega, V)
+        return points.weigh(omega, V)[1], len(self.subsets) * self._nodes(1).shape[1] * len(points.flips)
 
     def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
@@ -194,16 +233,15 @@ class TeacherChannel:
         out[:, self.logarithm] = np.log(positive)
         return out / self.scale, error
 
-    def _nodes(self, n: int) -> np.ndarray:
-        """Return standard normal points (n, K, D); those with even and odd indices are independent."""
-        D, F = self.fibre.n_variables, len(self.flips)
+    def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
+        """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
+        D = self.fibre.n_variables
         if self.subsets.shape[1] == D:
-            return np.zeros((n, 2, D))
-        size = max(self.n_nodes // (2 * F), 1)
-        shifts = np.random.default_rng(self.seed).random((n, 1, 2, D))
+            return np.zeros((n, N_GROUPS, D))
+        size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
+        shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
         cube = (_sobol(size, D)[None, :, None, :] + shifts) % 1.0
-        points = ndtri(inside_cube(cube)).reshape(n, 1, 2 * size, D)
-        return np.ascontiguousarray((points * self.flips[None, :, None, :]).reshape(n, -1, D))
+        return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
 
 
 @lru_cache(maxsize=16)
@@ -219,19 +257,21 @@ def _starts(D: int) -> np.ndarray:
 
 
 def _free_priors(
-    cov: np.ndarray, subsets: np.ndarray, n_nodes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return roots, inverse, precisions and constants of `fill_moments` for the prior covariance (D, D)."""
+    cov: np.ndarray, subsets: np.ndarray, factors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return roots, precisions and constants of `fill_points` for the prior covariance (D, D).
+
+    `factors` (s,) multiply the density of the free variables.
+    """
     D = len(cov)
     roots, precisions, constants = np.zeros((2, len(subsets), D, D))[0], np.zeros((len(subsets), D, D)), []
-    normalisation = np.linalg.slogdet(2 * np.pi * cov)[1]
     for s, chosen in enumerate(subsets):
         free = np.setdiff1d(np.arange(D), chosen)
         part, places = cov[np.ix_(free, free)], np.ix_(free, free)
         roots[s][places] = psd_root(part) if len(free) else part
         precisions[s][places] = np.linalg.inv(part)
-        constants.append(np.log(n_nodes) + 0.5 * (normalisation - np.linalg.slogdet(2 * np.pi * part)[1]))
-    return np.ascontiguousarray(roots), np.linalg.inv(cov), precisions, np.array(constants)
+        constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
+    return np.ascontiguousarray(roots), precisions, np.array(constants)
 
 
 def teacher_channel(labels: SequenceLabels, rho: np.ndarray, known: tuple[int, ...] = ()) -> TeacherChannel:
@@ -271,8 +311,8 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fibre=fibre, h=h, logarithm=logarithm, scale=scale,
-        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), flips=_find_flips(h, (L, t), spread),
-        spread=spread, found=1.0, known=known,
+        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
+        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0, known=known,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
 
@@ -394,6 +434,7 @@ class _Test(NamedTuple):
 
     chosen: tuple[int, ...]
     affine: bool
+    single: bool  # whether there is never more than one solution, up to changes of sign
     found: float  # fraction of samples whose true variables are found
     effective: float  # median effective number of points, as a fraction of the number of points
 
@@ -408,17 +449,25 @@ def _test(
     out = evaluate_rows(_differentiate(channel.h, D), probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
     if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < RANK_ERROR:
-        return _Test(chosen, affine, 0.0, 0.0)
-    one = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)])
+        return _Test(chosen, affine, affine, 0.0, 0.0)
+    one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
     y = _targets_of(one, probes)
     transformed, error = one._transform(y)
-    found = np.zeros(len(probes), dtype=bool)
-    count_found(one.fibre, transformed, error, probes, one.subsets[0], affine, _starts(D), SPREAD * one.spread, found)
+    found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
+    largest = 0
+    # the free variables of another sample, for the number of solutions, then of the sample itself
+    for variables in (np.roll(probes, 1, axis=0), probes):
+        count_solutions(
+            one.fibre, transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0], _starts(D),
+            SPREAD * one.spread, found, n_solutions,
+        )  # fmt: skip
+        largest = max(largest, int(n_solutions.max()))
     if found.mean() < MIN_FOUND:
-        return _Test(chosen, affine, float(found.mean()), 0.0)
+        return _Test(chosen, affine, False, float(found.mean()), 0.0)
+    one = replace(one, single=np.array([largest == 1]))
     few = slice(N_TRIALS)
     effective, count = one.effective_points(y[few], np.zeros((len(y[few]), *rho.shape[:2])), rho)
-    return _Test(chosen, affine, float(found.mean()), float(np.median(effective)) / count)
+    return _Test(chosen, affine, largest == 1, float(found.mean()), float(np.median(effective)) / count)
 
 
 def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
@@ -434,5 +483,6 @@ def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel
         channel,
         subsets=np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1),
         affine=np.array([test.affine for test in tests]),
+        single=np.array([test.single for test in tests]),
         found=min(test.found for test in tests),
     )

@@ -17,6 +17,7 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.equations.edges import eigenvalues_below, growths, lowest_edge
@@ -100,8 +101,11 @@ def spectral_overlap(
         raise check.fail("n_points", n_points, "an even number")
     if model.is_mixture or model.teacher_shift.any():
         raise check.fail("model", type(model).__name__, "tokens without classes")
-    if weights == "posterior" and Shape.of(model.student, model.n_tokens, model.rank).columns > 1:
-        raise check.fail("weights", weights, "'fitted' or 'hessian', except for students with tied weights")
+    columns = Shape.of(model.student, model.n_tokens, model.rank).columns
+    by_column = isinstance(model.teacher, SequenceLabels) and columns == model.teacher_rank
+    if weights == "posterior" and columns > 1 and not by_column:
+        students = "students with tied weights, or with a column for each column of a teacher that is a function"
+        raise check.fail("weights", weights, f"'fitted' or 'hessian', except for {students}")
     rng = generator(seed)
     replicas = [_solve_lowest(_draw_ensemble(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(replica["eigenvalues"]) for replica in replicas)
@@ -122,7 +126,8 @@ def _draw_ensemble(model: Model, alpha: float, weights: str, n_points: int, rng:
         size = rho.shape[0] * rho.shape[1]
         white = gaussian_points(n_points, size + channel.n_noise, rng)
         y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
-        h = posterior_weights(field_moments(channel, channel.observe(y, white[:, size:]), rho), rho, alpha)
+        seen = channel.observe(y, white[:, size:])
+        h = posterior_weights(field_moments(channel, seen, rho, by_column=shape.columns > 1), rho, alpha)
     else:
         y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
         h = spectral_weights(weights, model.loss, terms.params, shape)
