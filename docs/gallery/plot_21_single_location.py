@@ -27,6 +27,7 @@ def select(z):
 
 
 def build(nu):
+    """Return spiked single-location regression."""
     spikes = [[[np.sqrt(nu) * (token == place), 0] for token in range(L)] for place in range(L)]
     return ga.sequence_model(
         lambda u, noise, place: u[place, 1] + NOISE * noise[0],
