@@ -87,7 +87,7 @@ descent = ga.trajectory(model, 4.0, start, method="online", lr=0.05, n_iter=250,
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
 axes[0].semilogy(signals, risks, "o-", color="#0072B2", label="softmax attention = Bayes risk")
 axes[0].semilogy(signals, L / (signals + L**2 / (L - 1)), color="#D55E00", label="best linear attention")
-axes[0].set(xlabel="signal strength ν", ylabel="population risk")
+axes[0].set(xlabel="signal strength ν", ylabel="population risk", ylim=(8e-3, 1.5))
 axes[0].legend()
 for column, (name, colour) in enumerate((("key", "#0072B2"), ("value", "#D55E00"))):
     axes[1].plot(path.theta[:, 0, column, column], color=colour, label=f"{name}, state evolution")
