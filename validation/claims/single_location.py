@@ -6,19 +6,18 @@ drawn from softmax(ν χ) for the keys χ = x·k*/√d.
 
 Method: (1) The population risk E(u_ε − f)² of softmax attention at k = c_ν k*, v = v*, with c_ν = √ν (spiked) or ν
 (max), against the Bayes risk by Monte Carlo; and of the best linear attention, Σ_l (1 + z_k) z_v, for spiked tokens
-against its closed form L/(ν + L²/(L − 1)), derived in the manual, by evaluation at its minimum and next to it.
-(2) Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration. (3) Minima
-from an informed start at growing d against fixed points of state evolution, at a strong and a weak penalty; the
-gradient at the end of every run by torch; and `validity`. (4) Several heads (arXiv 2603.03993), for a random token
-with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2, by single-pass gradient descent: runs against theory from an
-informed start, and theory from a nearly uninformed start, for heads with a common normalisation and for the mean of
-heads.
+against its closed form L/(ν + L²/(L − 1)), derived in the manual, by evaluation at its minimum and next to it. (2)
+Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration. (3) Minima
+from an informed start at growing d against fixed points of state evolution, which have to be accurate and consistent
+with replica symmetry; the gradient at the end of every run by torch. (4) Several heads (arXiv 2603.03993), for a
+random token with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2, by single-pass gradient descent: runs against theory
+from an informed start, and theory from a nearly uninformed start, for heads with a common normalisation and for the
+mean of heads.
 
-Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form, which
-is lower than its neighbours. Means of runs agree with the theory within four standard errors at the largest d; fixed
-points only if state evolution is accurate and replica symmetry is consistent, otherwise `validity` has to state that it
-is not. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1 before they differ, and differ in feature
-2 before they differ in feature 3.
+Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form,
+which is lower than its neighbours. Means of runs agree with the theory within four standard errors at the largest d,
+and state evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1
+before they differ, and differ in feature 2 before they differ in feature 3.
 (Page on single-location regression of the manual.)
 """
 
@@ -35,13 +34,13 @@ from validation._tools.report import Verdict, counts_table, folder, options, poo
 from validation._tools.resumable import run_trials
 
 NOISE, LAM, ALPHA, NU = 0.5, 0.5, 4.0, 4.0
-WEAK_NU, WEAK_LAM = 1.0, 0.05  # low signal and low penalty, at which replica symmetry is not consistent
 ITERATIONS, DAMPING, SIGMAS, MAX_GRADIENT, RTOL = 12, 0.3, 4.0, 1e-6, 2e-2
 FINITE_SIZE = 2.0  # allowed difference in units of 1/d
 DIMS, INSTANCES, QUICK_DIMS, QUICK_INSTANCES = (500, 1000), 5, (200,), 4
-POINTS = {"n_points": 2**14, "n_replicas": 8}  # of population losses
+POINTS = {"n_points": 2**13, "n_replicas": 8}  # of population losses
 SPIKE = np.array([0.5, 3.0, 2.0])  # coefficients of the three features of a token with several heads
 HEADS, STEPS, LR = 4, 300, 0.05
+RUNS, QUICK_RUNS = 12, 6  # runs of gradient descent
 SPLIT = 0.05  # spread over the heads of the overlap with a feature at which they count as different
 
 
@@ -114,7 +113,7 @@ def risk_at(model, scales):
     return 2 * float(loss.value) - NOISE**2, 2 * float(loss.error)
 
 
-def bayes_risk(kind, L, nu, n=400_000):
+def bayes_risk(kind, L, nu, n=200_000):
     """Return the mean posterior variance of u_ε for known weights, and its standard error, by Monte Carlo."""
     rng = np.random.default_rng(L)
     chi, values = rng.standard_normal((2, n, L))
@@ -159,7 +158,6 @@ def check_population(verdict, table, quick):
 CASES = {
     "spiked, softmax": spiked,
     "max, softmax": largest,
-    "spiked, softmax, weak": partial(spiked, softmax_head, 2, WEAK_NU, WEAK_LAM),
 }
 
 
@@ -203,8 +201,7 @@ def check_cases(verdict, table, rows, dims):
     for name, build in CASES.items():
         model = build()
         path = ga.trajectory(model, ALPHA, "semantic", n_iter=ITERATIONS, damping=DAMPING, n_paths=8192, n_replicas=4)
-        rtol, work = (5e-2, 100_000) if "weak" in name else (RTOL, None)
-        theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=rtol, max_work=work)
+        theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=RTOL)
         predicted = np.array([*flat(theory.overlaps), theory.train_loss])
         stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error])
         for d in dims:
@@ -219,10 +216,8 @@ def check_cases(verdict, table, rows, dims):
             numbers[f"{name}, {d}"] = {"mean": mean.tolist(), "trajectory": on_path, "minimum": ratio}
         verdict.check(on_path < SIGMAS, f"{name}, d = {d}: trajectories are {on_path:.1f} standard errors from theory")
         said = f"state evolution is {theory.status.value}, {theory.validity}"
-        if theory.converged and theory.consistent:
-            verdict.check(ratio < SIGMAS, f"{name}, d = {d}: minima are {ratio:.1f} standard errors from it; {said}")
-        else:
-            verdict.check(not theory.consistent, f"{name}, d = {d}: minima are {ratio:.1f} standard errors off; {said}")
+        good = theory.converged and theory.consistent and ratio < SIGMAS
+        verdict.check(good, f"{name}, d = {d}: minima are {ratio:.1f} standard errors from it; {said}")
         numbers[name] = {"theory": predicted.tolist(), "stated": stated.tolist(), "validity": theory.validity}
     return numbers
 
@@ -290,7 +285,7 @@ def main():
     worst = max(row["gradient"] for row in rows if row["converged"])
     verdict.check(worst < MAX_GRADIENT, f"gradients of converged runs by torch: at most {worst:.1g}")
     cases = check_cases(verdict, second, rows, dims)
-    heads, paths = check_heads(verdict, dims[:1], instances)
+    heads, paths = check_heads(verdict, dims[:1], QUICK_RUNS if args.quick else RUNS)
     draw(paths, verdict.path(".png"))
     tables = counts_table(first, "{}", "population risk"), counts_table(second, "{}", "model")
     verdict.write_table("\n\n".join(tables))
