@@ -36,8 +36,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
-        "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",
-        "sample", "spectral_directions", "train_loss",
+        "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "fix_columns", "gradient", "law_of",
+        "sample", "sampled_test_error", "spectral_directions", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention", "GampClassifier", "GampRegressor"),

@@ -185,6 +185,8 @@ CASES = {
     "gradient of no data": (lambda d, m: ga.gradient(X, P), "data.*Dataset"),
     "loss of no data": (lambda d, m: ga.train_loss(None, P), "data.*Dataset"),
     "loss at NaN": (lambda d, m: ga.train_loss(d, np.full((7, 1), np.nan)), "Q: .*7 NaN"),
+    "test error of no data": (lambda d, m: ga.sampled_test_error(X, P), "data.*Dataset"),
+    "test error of arrays": (lambda d, m: ga.sampled_test_error(d, P), "data: .*samples drawn from a model"),
     "state of other weights": (lambda d, m: ga.initial_state(d, np.ones(3)), r"Q: .*\(7, 1\)"),
     "state of other variances": (lambda d, m: ga.initial_state(d, np.ones((7, 1)), np.ones(3)), "V: "),
     "step of no state": (lambda d, m: ga.gamp_step(d, "exact", None, 0.5), "state.*GampState"),

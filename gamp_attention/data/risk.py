@@ -284,14 +284,13 @@ def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
     return V_hat
 
 
+@ignore_float_errors
 def sampled_test_error(
     data: Dataset, Q: ArrayLike, *, n_samples: int = 1000, seed: int | np.random.Generator = 1
 ) -> tuple[float, float]:
-    """Return the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) on new samples of the same teacher, and its standard error.
+    """Estimate the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) from new samples of the same teacher.
 
-    Eq. :eq:`test-error`.
-
-    For a generalised linear model it is the mean loss of a new sample.
+    Eq. :eq:`test-error`. For a generalised linear model, the test error is the mean loss of a new sample.
 
     Parameters
     ----------
@@ -300,14 +299,29 @@ def sampled_test_error(
     n_samples : number of new samples, at least 2.
     seed : an integer or a numpy Generator.
 
+    Returns
+    -------
+    float, float : the mean over the new samples, and its standard error.
+
     Raises
     ------
     TypeError : if an argument has the wrong type.
-    ValueError : if the data were not drawn from a model, `Q` has another shape, or `n_samples` is below 2.
+    ValueError : if the data were not drawn from a model, `Q` has another shape, the error overflows, or `n_samples` is
+        below 2 or too large for the memory.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> error, standard_error = ga.sampled_test_error(data, ga.run_gamp(data).Q, n_samples=500)
+    >>> 0 < standard_error < error < ga.sampled_test_error(data, 0 * data.Q_star)[0]
+    True
     """
+    require_dataset(data)
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
     n = check.integer("n_samples", n_samples, low=2)
+    check.require_memory("n_samples", n)
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = generator(seed, Stream.TEST_SAMPLES)
     law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
@@ -321,7 +335,8 @@ def sampled_test_error(
         for rows, of in sources.groups:
             task = data.model.task_of(of)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
-    return mean_and_error(np.concatenate(errors))
+    mean, error = mean_and_error(np.concatenate(errors))
+    return _require_finite(Q, mean), error
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:

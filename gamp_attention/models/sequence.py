@@ -51,11 +51,13 @@ class SequenceModel(GLMModel):
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
+    fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
     head: Any = field(default=None, kw_only=True, repr=False)
+    fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -92,9 +94,16 @@ class SequenceModel(GLMModel):
         return are_equal(evaluate(self.teacher(u, noise), z), changed)
 
     def predict(self, z: ArrayLike) -> np.ndarray:
-        """Return the student's predictions (N, ...) for fields z (N, L, r)."""
+        """Return the student's predictions (N, ...) for fields z (N, L, r).
+
+        Raises
+        ------
+        ValueError : if columns are fixed: the model without fixed columns predicts from the fields of all columns.
+        """
+        if self.prediction is None:
+            needs = "none for predictions: call predict of the model without fixed columns, with fields of all columns"
+            raise check.fail("fixed_columns", list(self.fixed_columns), needs)
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
-        assert self.prediction is not None
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
         return rows.reshape(len(fields), *self.target_shape)
@@ -303,7 +312,7 @@ def sequence_model(
         raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
     prediction = _trace_student(student, (L, r), shape)
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, floor, -np.inf, convex, False, False)
-    spec = _complete_spec(spec, of_class, "loss" if loss is not None else "student", t)
+    spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
     options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
@@ -347,14 +356,20 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
     return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
 
 
-def _complete_spec(spec: SequenceSpec, of_class: Sequence[SequenceLabels], name: str, t: int) -> SequenceSpec:
-    """Return the content of a loss with its symmetries and bounds, after checks at random targets and fields.
+def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
+    """Return the targets (N, P) of random fields, for each class in turn, at which `complete_spec` checks a loss."""
+    rng = np.random.default_rng(7)
+    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
+    noise = rng.standard_normal((N_SYMMETRY, of_class[0].count))
+    return np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
+
+
+def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
+    """Return the content of a loss with its symmetries and bounds, after checks at targets y (N, P) and random fields.
 
     `name` is the function that messages refer to.
     """
-    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(7)
-    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, of_class[0].count))
-    y = np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
+    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(6)
     z = rng.standard_normal((N_SYMMETRY, L, r))
     values, rotation = spec.evaluate(y, z), np.linalg.qr(rng.standard_normal((r, r)))[0]
     for size in FAR:

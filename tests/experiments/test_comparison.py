@@ -7,7 +7,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.display import format_with_error
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import plot_comparison
 
 
@@ -66,7 +65,7 @@ def test_dict_is_plain_json(comparison):
 
 def test_sampled_test_error_matches_its_definition(model, data):
     """Zero weights attend evenly: f = mean of x + p, so the error is that of S = 1/2 up to the positions."""
-    error, spread = sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
+    error, spread = ga.sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
     fresh = ga.sample(model, data.dim, 20.0, seed=9)
     T = model.teacher(fresh.tokens @ data.Q_star / np.sqrt(data.dim))
     difference = T @ fresh.tokens - 0.5 * np.ones((2, 2)) @ (fresh.tokens + fresh.positions)

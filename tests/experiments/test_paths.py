@@ -11,7 +11,6 @@ from sklearn.linear_model import Ridge, RidgeCV
 import gamp_attention as ga
 from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
@@ -133,7 +132,7 @@ def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
     assert path.trusted.tolist() == [True] * 6
     assert path.lam[path.best] >= 0.1
     assert "cross-validation" in path.message
-    fresh = sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
+    fresh = ga.sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
     alone = ga.regularization_path(data, lams, n_starts=4, folds=0)
     assert alone.form == "hessian"
     assert not alone.trusted.all()

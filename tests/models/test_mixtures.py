@@ -7,7 +7,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import Dataset
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.models.sources import Group, Sources
 from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
@@ -44,7 +43,7 @@ def test_one_class_is_the_plain_model(model):
     for risk in ("asymptotic", "exact"):
         one, two = (ga.run_gamp(each, "positional", risk, tol=0, max_iter=30) for each in (plain, mixed))
         assert np.array_equal(one.Q, two.Q)
-    assert sampled_test_error(plain, one.Q) == sampled_test_error(mixed, one.Q)
+    assert ga.sampled_test_error(plain, one.Q) == ga.sampled_test_error(mixed, one.Q)
     one, two = (ga.trajectory(each, 1.5, n_iter=3, n_paths=256, n_replicas=2) for each in (model, single()))
     assert np.array_equal(vector(one), vector(two))
 
@@ -144,7 +143,7 @@ def test_samples_have_the_law_of_the_mixture(mixture):
 def test_predicted_test_error_agrees_with_new_samples(mixture):
     data = ga.sample(mixture, 1500, 0.02, seed=0)
     Q = 0.5 * data.Q_star + 0.3 * np.sqrt(1500) * data.positions[:1].T
-    error, spread = sampled_test_error(data, Q, n_samples=3000)
+    error, spread = ga.sampled_test_error(data, Q, n_samples=3000)
     model = data.instance_model()
     at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
     predicted = predicted_test_error(model, at, first_rule("split", model, (0,)))[0]

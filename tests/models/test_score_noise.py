@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.sweeps.cells import digest
 
 MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.5]]}
@@ -34,7 +33,7 @@ def test_test_errors_include_the_noise():
     more = s**2 * 2 * 0.25
     data = ga.sample(noisy, 300, 1.0, seed=2)
     clean = ga.sample(model, 300, 1.0, seed=2)
-    (value, error), (without, _) = (sampled_test_error(each, data.Q_star, n_samples=4000) for each in (data, clean))
+    (value, error), (without, _) = (ga.sampled_test_error(each, data.Q_star, n_samples=4000) for each in (data, clean))
     assert abs(value - without - more) < 4 * error
     base = ga.linear_baseline(noisy).test_error - ga.linear_baseline(model).test_error
     assert base == pytest.approx(more, rel=1e-9)

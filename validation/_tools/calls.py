@@ -187,6 +187,7 @@ LINES = {
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
+    "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
     ),

@@ -14,7 +14,7 @@ criterion. (Starts page of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import agreement_of, sampled_test_error
+from gamp_attention.data.risk import agreement_of
 from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
@@ -49,7 +49,7 @@ def run_instance(alpha, d, seed):
         informed = result.Q if informed is None else informed
         row[kind] = {
             "agreement": agreement_of(data, result.Q, informed),
-            "test_error": sampled_test_error(data, result.Q, n_samples=2000)[0],
+            "test_error": ga.sampled_test_error(data, result.Q, n_samples=2000)[0],
             "train_loss": result.train_loss,
             "converged": result.converged,
         }

@@ -13,7 +13,6 @@ with a third of the samples and dimensions, is shown without a criterion: there 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, LAMBDA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -43,7 +42,7 @@ def measure_regrets(kind, d, seed):
     path = ga.regularization_path(data, LAMS)
     ended = zip(LAMS, path.results, strict=True)
     left = [ga.leave_one_out(data.replace(lam=lam), each, refits=0).test_error for lam, each in ended]
-    fresh = np.array([sampled_test_error(data, result.Q, n_samples=FRESH, seed=seed)[0] for result in path.results])
+    fresh = np.array([ga.sampled_test_error(data, result.Q, n_samples=FRESH, seed=seed)[0] for result in path.results])
     alone = int(np.argmin(left))
     return {
         "regret": float(fresh[path.best] / fresh.min() - 1),

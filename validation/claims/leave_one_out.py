@@ -17,7 +17,6 @@ error" of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from gamp_attention.experiments.inference.refits import refit, tokens_fields
@@ -62,7 +61,7 @@ def compare_errors(kind, d, refits, seed):
         fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
         done.append(bool(reached))
     exact = sample_errors(data, fields)[samples]
-    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH, seed=seed)
+    fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH, seed=seed)
     return {
         "smooth": data.penalty.smooth, "minimum": bool(gamp.is_minimum), "trusted": corrected.trusted,
         "refitted": done,
@@ -80,7 +79,7 @@ def compare_means(kind, d, seed):
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
     loo, cavity = (ga.leave_one_out(data, gamp, form=form) for form in (None, "cavity"))
-    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)
+    fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)
     means = {"mean": [loo.test_error, loo.test_error_error], "cavity_mean": cavity.test_error}
     return means | {"fresh": list(fresh), "trusted": loo.trusted}
 
@@ -91,7 +90,7 @@ def measure_under_noise(noise, lam, d, seed):
     data = ga.sample(model, d=d, alpha=2.0, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, "spectral", n_starts=8)
     loo = ga.leave_one_out(data, gamp)
-    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 2, seed=seed)[0]
+    fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 2, seed=seed)[0]
     return {"ratio": loo.test_error / fresh, "spread": loo.test_error_error / fresh, "trusted": loo.trusted}
 
 
@@ -100,7 +99,7 @@ def measure_several_starts(starts, d, seed):
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
     gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
     loo = ga.leave_one_out(data, gamp, form="hessian", refits=0)
-    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)[0]
+    fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)[0]
     return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}
 
 

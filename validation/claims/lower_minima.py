@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at, sampled_test_error
+from gamp_attention.data.risk import risk_at
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -71,7 +71,7 @@ def run_instance(alpha, s, lam, seed, d):
             seconds = min(time.process_time() - began, time.perf_counter() - clock)
             rows[f"{start} {name}"] = {
                 "loss": ga.train_loss(data, Q, "exact"), "norm": norm, "seconds": seconds,
-                "test_error": sampled_test_error(data, Q, n_samples=TESTED, seed=seed)[0],
+                "test_error": ga.sampled_test_error(data, Q, n_samples=TESTED, seed=seed)[0],
                 "theta": float(abs(Q[:, 0] @ data.Q_star[:, 0])) / d,
             }  # fmt: skip
     return {"rows": rows}

@@ -15,7 +15,6 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
@@ -47,7 +46,7 @@ def run_instance(alpha, d, seed):
         result = ga.run_gamp(data, **asked)
         row[kind] = {
             "seconds": time.process_time() - began,
-            "test_error": sampled_test_error(data, result.Q, n_samples=2000)[0],
+            "test_error": ga.sampled_test_error(data, result.Q, n_samples=2000)[0],
             "train_loss": result.train_loss,
             "converged": result.converged,
             "kept": next(start.name for start in result.starts if start.kept),

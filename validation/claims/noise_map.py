@@ -22,7 +22,6 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, GREY, LAMBDA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -84,7 +83,7 @@ def find_minimum(alpha, lam, s, d, seed, outputs=False):
     theta = float(abs(Q @ drawn.Q_star[:, 0]) / d)
     # noise contributes s² Σ_l|x_l|²/(dL) to targets, and η² on outputs
     excess = run.train_loss - (eta**2 if outputs else 0.0)
-    test = np.nan if outputs else sampled_test_error(drawn, run.Q, seed=seed)[0]
+    test = np.nan if outputs else ga.sampled_test_error(drawn, run.Q, seed=seed)[0]
     row = {"status": run.status.value, "q": float(Q @ Q / d), "theta": theta, "loss": float(excess), "test_error": test}
     return row | {"converged": bool(run.converged), "by_itself": run.message_passing.value == "converged"}
 

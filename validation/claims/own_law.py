@@ -23,7 +23,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.law.spectrum import Resolvent, Spectrum
-from gamp_attention.data.risk import sampled_test_error
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -81,7 +80,7 @@ def compare_instance(case, d, seed):
     gamp = ga.run_gamp(data, "semantic", "asymptotic")
     of = gamp.overlaps.scalars()
     measured = {"q": float(of["q"]), "theta": float(abs(of["theta"])), "train_loss": gamp.train_loss}
-    measured |= {"test_error": sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
+    measured |= {"test_error": ga.sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
     work = 1e6 if case == "mixture" else 1e8
     return {
         "found": measured, "law": solve(law, ALPHA, work), "instance": solve(data.instance_model(), ALPHA, work),

@@ -26,7 +26,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.starts import several_starts
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -46,7 +45,7 @@ LAMS, UNITS = (0.01, 0.03, 0.1, 0.3), (0.75, 1.5, 3.0)
 def sample_planted(alpha, s, seed, lam=0.01, d=D):
     """Return data of a noisy layer, and the function of the weights that returns their test error."""
     data = ga.sample(ga.paper_model(omega=OMEGA, sigma=SIGMA, lam=lam, score_noise=s), d, alpha, seed)
-    return data, lambda Q: sampled_test_error(data, Q, n_samples=TESTED)[0]
+    return data, lambda Q: ga.sampled_test_error(data, Q, n_samples=TESTED)[0]
 
 
 def sample_words(kind, seed, d=real_text.D):

@@ -29,7 +29,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import agreement_of, sampled_test_error
+from gamp_attention.data.risk import agreement_of
 from gamp_attention.data.starts import several_starts
 from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
@@ -119,7 +119,7 @@ def measure(data, Q):
     """Return training loss, test error and cosine with the teacher of weights."""
     return {
         "loss": ga.train_loss(data, Q, "exact"),
-        "test_error": sampled_test_error(data, Q, n_samples=TESTED)[0],
+        "test_error": ga.sampled_test_error(data, Q, n_samples=TESTED)[0],
         "cosine": compute_cosine(data, Q),
     }
 

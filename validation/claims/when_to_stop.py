@@ -27,7 +27,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import ALPHA, DARK, GREY, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
@@ -78,7 +77,7 @@ def run_instance(noise, alpha, lam, best, d, seed):
     row = {}
     for name, steps in (("stopped", best), ("ended", len(STEPS))):
         run = ga.minimize_risk(data, Q, "exact", "gd", lr=STEPS, max_iter=max(steps, 1), tol=0)
-        row[name] = sampled_test_error(clean, run.Q, n_samples=4000)[0]
+        row[name] = ga.sampled_test_error(clean, run.Q, n_samples=4000)[0]
     return row | {"m_path": np.abs(run.history.scalars()["m"]).tolist()}
 
 

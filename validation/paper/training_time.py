@@ -19,7 +19,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
@@ -71,7 +70,7 @@ def run_descent(alpha, branch, risk, d, seed, steps, end):
 
 def _collect(data, run):
     value = {key: abs(float(v)) for key, v in run.overlaps.scalars().items() if key in KEYS}
-    error, _ = sampled_test_error(data, run.Q, n_samples=2000)
+    error, _ = ga.sampled_test_error(data, run.Q, n_samples=2000)
     return value | {"train_loss": run.train_loss, "test_error": error}
 
 

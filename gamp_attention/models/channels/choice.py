@@ -8,6 +8,7 @@ from gamp_attention.models.channels.noiseless import PlaneChannel, SignChannel, 
 from gamp_attention.models.channels.noisy import LABEL_CHANNELS, ScoreChannel
 from gamp_attention.models.channels.teacher import teacher_channel
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sequence import SequenceModel
 from gamp_attention.models.sequence_labels import SequenceLabels
 
 
@@ -17,13 +18,16 @@ def channel_of(model: Model) -> Channel:
     Raises
     ------
     TypeError : if the argument is not a Model.
-    ValueError : if tokens have classes; labels are user-defined; or attention matrices have no noise and do not
-        determine the fields up to a rotation of at most two columns.
+    ValueError : if tokens have classes; columns are fixed; labels are user-defined; or attention matrices have no noise
+        and do not determine the fields up to a rotation of at most two columns.
     """
     require_model(model)
     L, t = model.n_tokens, model.teacher_rank
     if model.is_mixture:
         raise check.fail("model", type(model).__name__, "tokens without classes")
+    if isinstance(model, SequenceModel) and model.fixed_columns:
+        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
+        raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
     if isinstance(model.teacher, SequenceLabels):
         return teacher_channel(model.teacher, model.coordinates.rho)
     if not model.attention:
