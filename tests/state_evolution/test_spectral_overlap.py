@@ -5,8 +5,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.starts import lowest_eigenvectors
-from gamp_attention.state_evolution.equations.edges import lowest_edge
 from gamp_attention.denoisers.spectral_weights import posterior_weights
+from gamp_attention.state_evolution.equations.edges import lowest_edge
 from gamp_attention.state_evolution.equations.spectrum import Ensemble
 
 
