@@ -167,7 +167,8 @@ def check_small_penalties(verdict, d, instances):
         text = f"λ = {row['lam']}: {row['validity']}; several minima in {row['different']:.0%} of the instances"
         verdict.check(row["validity"].startswith(word), text)
     unique, several = ([row["different"] for row in rows if (row["replicon"] < 1) == below] for below in (True, False))
-    verdict.check(max(unique) == 0 < max(several), "runs end in several minima only if the replicon exceeds 1")
+    found = max(several) > 0 or d < SMALL_DIM  # the few small instances of --quick may have one minimum each
+    verdict.check(max(unique) == 0 and found, "runs end in several minima only if the replicon exceeds 1")
     return rows
 
 
