@@ -10,9 +10,10 @@ are columns of the teacher that the targets do not depend on:
     Q_a = Σ_c C_ca Q*_c,   (y, u C) are the targets,   ℓ(y, u C; z) is the loss of the free fields z
 """
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,13 +30,13 @@ from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.intercept import InterceptPenalty
 
 
-@overload
+@typing.overload
 def fix_columns(
     problem: SequenceModel, columns: Mapping[int, ArrayLike], *, convex: bool | None = None
 ) -> SequenceModel: ...
 
 
-@overload
+@typing.overload
 def fix_columns(problem: Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None) -> Dataset: ...
 
 
