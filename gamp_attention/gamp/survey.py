@@ -358,7 +358,7 @@ class SurveyPhase(Resumable):
         None if the loss is convex, if all Parisi parameters are given, after `REFINEMENTS` surveys, or if the survey
         failed.
         """
-        if self._absolute or k >= REFINEMENTS or is_convex(self._data.loss):
+        if self._absolute or k >= REFINEMENTS or is_convex(self._data):
             return None
         if k == len(self.refinements):
             of = f"{k + 1} of at most {REFINEMENTS}"
