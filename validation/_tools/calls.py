@@ -67,6 +67,7 @@ OBJECTS = {
     "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
+    "GATE": "ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] * z[0, 1], n_tokens=1, rank=2, lam=0.1)",
 }
 
 # every keyword of a function occurs, except keywords that a call of this size cannot use
@@ -139,6 +140,7 @@ LINES = {
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
     ),
     "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
+    "fix_columns": "ga.fix_columns(GATE, columns={1: [0.0, 1.0]}, convex=False)",
     "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
     "Checkpoint": "ga.Checkpoint('run.npz', every=60.0)",
     "IterationOptions": (
