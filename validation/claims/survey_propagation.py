@@ -39,7 +39,7 @@ from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
 TARGETS = {1.0: 0.95, 0.7: 0.8}  # required fractions of instances, by α
-DIM, INSTANCES = 300, 40
+DIM, INSTANCES = 300, 100
 MOST_TIME, TOL, EQUAL, SEMANTIC, TESTED = 10.0, 1e-8, 1e-6, 0.5, 4000
 BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5), 300, 10
 LOWEST_FROM = 1.25  # α_c: the semantic solution has the lower training loss above it (d → ∞)
