@@ -71,14 +71,14 @@ def build_two_layers():
 
 PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
 SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d, default number of instances
-    "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 4),
-    "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 4),
-    "α = 1": (ga.paper_model, LAYER, 1.0, 300, 4),
-    "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 4),
-    "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 4),
-    "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 4),
-    "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 4),
-    "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 4),
+    "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 6),
+    "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 6),
+    "α = 1": (ga.paper_model, LAYER, 1.0, 300, 6),
+    "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 6),
+    "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 6),
+    "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 6),
+    "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 6),
+    "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 6),
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
     "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 4),
 }
