@@ -297,7 +297,7 @@ class AmpRun(Run[Status]):
 
 
 def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
-    """Return a state in which all columns have started from their own direction, one group of columns after another.
+    """Return a state in which each column has started from a spectral direction, one group of columns after another.
 
     Columns that are not found first, small in the spectral start, are zero until the others have come to rest.
     """

@@ -149,7 +149,7 @@ def hessian_spectrum(
     Parameters
     ----------
     data : the samples.
-    Q : (d, r) weights, for example those of a result of `run_gamp`.
+    Q : (d, r) weights, for example `Q` of a result of `run_gamp`.
     risk : "exact" or "asymptotic".
     n_eigenvalues : number k of lowest and of highest eigenvalues, at least 1; fewer if there are fewer weights.
     n_probes : number of random vectors for averages over the spectrum, at least 2.
