@@ -39,15 +39,16 @@ from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
-SPACING, FINER = 0.8, 0.88  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
+SPACING, FINER = 0.95, 0.9  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
 SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where the sums smooth nothing
-DIFFERENCE_NODES = (16, 4)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
-SUM_NODES = (4, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
+DIFFERENCE_NODES = (20, 6)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
+SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
 DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-REACH = (4.75, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
+REACH = (4.25, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
 # lattice: at resolution 0, and added for each resolution
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
 STRIDE = 4  # distance of the nodes with a global search, in nodes
+STEEP = 2.0  # |∂z/∂ω| above which minimisers are not predicted linearly
 APART = 0.1  # deviation of a minimiser from its linear prediction from a neighbour, in units of the distance of
 # both fields, above which both may belong to different minima
 MAX_STORED = 5e6  # largest number of nodes of all labels whose tables are stored, 100 bytes each
@@ -209,7 +210,7 @@ class TwoFields(Problem):
         Reversal maps the sum of both fields to its negative. If `even`, a change of sign of all teacher fields has no
         effect either, so that their difference may be restricted to positive values, too.
         """
-        x, w = gauss_hermite(SUM_NODES[0] + SUM_NODES[1] * resolution)  # an even number
+        x, w = gauss_hermite(SUM_NODES[0] + SUM_NODES[1] * resolution)  # an even number of nodes
         total, total_weight = x[x > 0], w[x > 0]
         n = DIFFERENCE_NODES[0] + DIFFERENCE_NODES[1] * resolution
         x, w = (v.ravel() for v in legendre_panels(np.array([0.0, DIFFERENCE_END]), n))
@@ -327,10 +328,10 @@ def even_ceil(x: float, factor: int = 1) -> int:
     return 2 * factor * int(np.ceil(x / (2 * factor)))
 
 
-def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: float) -> Denoised:
+def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: float, stride: int) -> Denoised:
     """Return the denoiser at the global minimum for fields (n, n, 2, 1) on a lattice.
 
-    n − 1 is a multiple of `STRIDE`. The global search is done at every `STRIDE`-th node in both directions. At each
+    n − 1 is a multiple of `stride`. The global search is done at every `stride`-th node in both directions. At each
     other node the lowest of the local minima next to the minimisers at the four surrounding searched nodes is taken.
     Only those minimisers are tried that deviate from the linear prediction from the nearest searched node.
 
@@ -338,26 +339,33 @@ def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: floa
     """
     size = len(fields)
     block = np.full((2, 1, 1), V)
-    searched = fields[::STRIDE, ::STRIDE]
+    searched = fields[::stride, ::stride]
     n = len(searched)
     best = denoise(loss, np.tile(params, (n**2, 1)), searched.reshape(-1, 2, 1), block, jacobian=True)
     minimisers, slopes = best.z.reshape(n, n, 2), best.jacobian.reshape(n, n, 2, 2)
     index = np.arange(size)
-    nearest, below = np.rint(index / STRIDE).astype(int), np.minimum(index // STRIDE, n - 2)
-    here = nearest[:, None], nearest
-    start = minimisers[here].reshape(-1, 2, 1)
+    below = np.minimum(index // stride, n - 2)  # cell of searched nodes
+    side = (2 * (index - stride * below) > stride).astype(int)  # which end of the cell is the nearest
+    here = (below + side)[:, None], below + side
     centres, rows = fields.reshape(-1, 2, 1), np.tile(params, (size**2, 1))
-    out = denoise(loss, rows, centres, block, start, hold=True, jacobian=True)
+    move = (fields - searched[here])[..., 0]
+    change = (slopes[here] @ move[..., None])[..., 0]
+    change[np.abs(change).max(axis=-1) > STEEP * np.abs(move).max(axis=-1)] = 0.0  # near the end of a minimum
+    out = denoise(loss, rows, centres, block, (minimisers[here] + change).reshape(-1, 2, 1), hold=True, jacobian=True)
+    corners = list(product((slice(None, -1), slice(1, None)), repeat=2))
     apart = APART * float(np.linalg.norm(searched[1, 1] - searched[0, 0]))
-    for i, j in product((0, 1), repeat=2):
-        there = (below + i)[:, None], below + j
-        move = (searched[there] - searched[here])[..., 0]
-        deviation = minimisers[there] - minimisers[here] - np.einsum("ijab,ijb->ija", slopes[here], move)
-        different = np.flatnonzero(np.linalg.norm(deviation, axis=-1) > apart)
-        other = minimisers[there].reshape(-1, 2, 1)
+    deviates = np.empty((4, 4, n - 1, n - 1), dtype=bool)  # by nearest and other corner, for each cell
+    for a, first in enumerate(corners):
+        for b, second in enumerate(corners):
+            apart_by = (slopes[first] @ (searched[second] - searched[first]))[..., 0]
+            deviates[a, b] = np.linalg.norm(minimisers[second] - minimisers[first] - apart_by, axis=-1) > apart
+    nearest, cell = 2 * side[:, None] + side, (below[:, None], below)
+    for b, (i, j) in enumerate(product((0, 1), repeat=2)):
+        different = np.flatnonzero(deviates[nearest, b, *cell])
         if len(different) == 0:
             continue
-        trial = denoise(loss, rows[different], centres[different], block, other[different], hold=True, jacobian=True)
+        other = minimisers[(below + i)[:, None], below + j].reshape(-1, 2, 1)[different]
+        trial = denoise(loss, rows[different], centres[different], block, other, hold=True, jacobian=True)
         lower = trial.moreau < out.moreau[different]
         for values, lower_values in zip(out, trial, strict=True):
             values[different[lower]] = lower_values[lower]
@@ -384,7 +392,7 @@ def tabulate(
     line = h * np.arange(-n, n + 1)
     shift = h * ((np.array(SHIFTS) * (number + 1)) % 1 - 0.5)
     a, b = np.meshgrid(line + shift[0], line + shift[1], indexing="ij")
-    out = minima_on_lattice(loss, params, (centre + np.stack([a, b], axis=-1) @ DIRECTIONS)[..., None], V)
+    out = minima_on_lattice(loss, params, (centre + np.stack([a, b], axis=-1) @ DIRECTIONS)[..., None], V, STRIDE)
     curvature = (np.eye(2) - out.jacobian.reshape(size, size, 2, 2)) / V
     return Table(a, b, -(out.moreau + constant).reshape(size, size), out.g.reshape(size, size, 2), curvature)
 
