@@ -110,9 +110,9 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
 def test_levels_with_equal_parisi_parameters_are_one_level():
     """Two levels with y_1 = y_2 are the same as one level: two Gaussian convolutions of one exponential are one."""
     problem, middle = TwoFields(ga.paper_model(), ALPHA), 0.04880
-    one = problem.hats(POSITIONAL, PARISI, ROUGH)
+    one = problem.hats(POSITIONAL, PARISI, 0)
     split = POSITIONAL._replace(q=np.outer([POSITIONAL.q[0, 0], middle, POSITIONAL.q[1, 0]], BOTH))
-    two = problem.hats(split, np.repeat(PARISI, 2), ROUGH)
+    two = problem.hats(split, np.repeat(PARISI, 2), 0)
     assert np.allclose(two.phi[[0, 2]], one.phi, rtol=1e-6)
     assert np.allclose(two.q[[0, 2]], one.q, rtol=1e-4)
     assert np.allclose(two.m, one.m, rtol=1e-4)
@@ -138,7 +138,7 @@ def test_free_energy_is_stationary_in_every_parameter(start, parisi):
 
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
-    problem, k = TwoFields(ga.paper_model(), ALPHA), len(parisi)
+    problem, k = TwoFields(ga.paper_model(), ALPHA).with_fixed_grids(start, parisi, ROUGH), len(parisi)
     fixed, free = Packing(SIGNS, k, True, False, parisi), Packing(SIGNS, k, True, False)
     x, _, residual, *_ = newton(problem, fixed, fixed.pack(start, parisi), 1e-6, ROUGH)
     assert residual < 1e-6

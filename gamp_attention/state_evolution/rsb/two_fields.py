@@ -39,7 +39,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
-SPACING, FINER = 0.95, 0.9  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
+SPACING, FINER = 0.9, 0.95  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
 SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where the sums smooth nothing
 DIFFERENCE_NODES = (20, 6)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
 SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
