@@ -63,7 +63,11 @@ def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(varian
     variances, parisi = np.array(variances), np.array(parisi)
     lattice = lattice_of(variances, 0.35, strides)
     two = average_table(
-        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, lattice, 3), np.zeros(2), variances, parisi, lattice
+        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, lattice, 3),
+        np.zeros(2),
+        variances,
+        parisi,
+        lattice,
     )
     tables = innermost_tables(amplitude_model(), labels[:, None], centre, variances, V, 3)
     one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, centre, strict=True)]

@@ -39,7 +39,7 @@ def main():
             f"{omega}", f"{alpha[0]:.5f} ± {alpha[1]:.1g}", f"{1e4 * change[0]:.2f} ± {1e4 * change[1]:.1g}",
             f"{100 * change[0] / alpha[0]:.3f}", f"{start[0]:.4f} ± {start[1]:.1g}", end[2].removeprefix("replicon "),
         ])  # fmt: skip
-    columns = ["ω", "α_c, replica symmetry", "change of α_c by one step, 10⁻⁴", "the same in %", "semantic branch from α",
+    columns = ["ω", "α_c, replica symmetry", "change of α_c by one step, 10⁻⁴", "in %", "semantic branch from α",
                "replicon of the semantic branch there"]  # fmt: skip
     verdict.write_table(markdown_table(columns, rows))
     verdict.end({"omegas": list(omegas), "lines": lines}, draw)

@@ -33,7 +33,9 @@ SAFETY = 1.5  # error in units of the change by the last refinement
 
 def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict[str, Boundary]:
     """Return the changes of α_c and of the α at which the semantic branch appears by one step, from both boundaries."""
-    return dict(zip(BROKEN_LINES, (_change_of_crossing(model, crossing), _change_of_end(model, appearance)), strict=True))
+    return dict(
+        zip(BROKEN_LINES, (_change_of_crossing(model, crossing), _change_of_end(model, appearance)), strict=True)
+    )
 
 
 def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:

@@ -293,9 +293,10 @@ def maximise(
 ) -> tuple[Root, Slopes]:  # fmt: skip
     """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
 
-    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat as a function of the Parisi parameters that errors of the overlaps in joint Newton steps
-    are larger than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, or
-    if no step is accepted. The size of the result is at most `tol` in the first case.
+    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
+    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
+    than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
+    at most `tol`, or if no step is accepted, with a larger size.
     """
     k, count, J = packing.k, 0, known.J if known else None
     inner_tol = max(min(INNER_TOL * tol, OVERLAP_TOL * shortest), ROUNDING)
