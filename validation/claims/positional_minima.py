@@ -105,8 +105,8 @@ def comparison(verdict, rows, limits):
     for name, label in KEYS.items():
         value, error = limits[name]["limit"]
         predictions = [symmetric.train_loss if name == "train_loss" else abs(float(symmetric.overlaps.scalars()[name]))]
-        predictions += [steps[f"α = {ALPHA}, k = {k}"][name][0] for k in (1, 2)]
-        spreads = [0.0, *(steps[f"α = {ALPHA}, k = {k}"][name][1] for k in (1, 2))]
+        predictions += [steps[f"k = {k}"][name][0] for k in (1, 2)]
+        spreads = [0.0, *(steps[f"k = {k}"][name][1] for k in (1, 2))]
         away = [(value - p) / np.hypot(error, s) for p, s in zip(predictions, spreads, strict=True)]
         if name == "train_loss":
             claim = f"the training loss differs by {away[2]:.1f} errors from two steps, with an error below 1 %"
