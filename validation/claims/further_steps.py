@@ -1,9 +1,9 @@
 """Positional branch with one and two steps of replica symmetry breaking.
 
 Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)` for
-k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). V, q and m are extrapolated to k → ∞ from
-k = 1 and 2 as by `rsb="full"`, with twice the change of the limit from k = 0 and 1 as its error. The minima are the
-stored minima of GAMP from positional starts, extrapolated to d → ∞ (`rs_validity`, the asymptotic loss). Parts that
+k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). V, q and m are extrapolated to k → ∞
+from k = 1 and 2 as by `rsb="full"`, with twice the change of the limit from k = 0 and 1 as its error. The minima are
+the stored minima of GAMP from positional starts, extrapolated to d → ∞ (`rs_validity`, the asymptotic loss). Parts that
 ended are stored, so that a rerun continues (--quick: one step).
 
 Criterion: all results converge; V decreases from one step to two by more than its errors, and is nearer to V of the
