@@ -40,6 +40,7 @@ from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
 SPACING, FINER = 0.9, 0.95  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
+COARSER = 1.1  # spacing of a fixed lattice in units of the wanted spacing, above which another lattice is chosen
 SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where the sums smooth nothing
 DIFFERENCE_NODES = (20, 6)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
 SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
@@ -247,7 +248,9 @@ class TwoFields(Problem):
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
         params, constants, centres, (u, probability) = self._labels(levels, resolution)
         variances, V = self._variances(levels), float(levels.V[0])
-        grids = self.grids or self.with_fixed_grids(levels, parisi, resolution).grids
+        grids = self.grids
+        if grids is None or (len(parisi) and grids.lattice.spacing > COARSER * spacings(variances, resolution).min()):
+            grids = replace(self, grids=None).with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
         tables: Any = grids.tables.get(V)
         if tables is None:
@@ -255,7 +258,7 @@ class TwoFields(Problem):
                 tabulate(self.model.loss, p, constant, centre, V, grids.lattice, number)
                 for number, (p, constant, centre) in enumerate(zip(params, constants, grids.centres, strict=True))
             )
-            if self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= MAX_STORED:
+            if grids is self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= MAX_STORED:
                 grids.tables.clear()
                 tables = grids.tables[V] = list(tables)
         averages = [
@@ -283,11 +286,10 @@ class TwoFields(Problem):
         fields = (centres[:, None] + grid).reshape(-1, 2, 1)
         out = denoise(self.model.loss, np.repeat(params, len(grid), axis=0), fields, np.full((2, 1, 1), V))
         drifts = parisi * variances[1:] * float(np.sqrt((out.g**2).sum(axis=(1, 2)).max()))
-        # φ_{j−1} varies on the scale √Δ_j, and is integrated with a Gaussian of variance Δ_{j−1}
-        spacings = SPACING * fine * np.minimum(sds[1:], np.append(np.inf, sds[1:-1]))
-        h = spacing = float(spacings.min())
+        wanted = spacings(variances, resolution)
+        h = spacing = float(wanted.min())
         strides = []
-        for largest in spacings[::-1]:  # from the innermost level outward
+        for largest in wanted[::-1]:  # from the innermost level outward
             strides.append(max(int(largest / spacing), 1))
             spacing *= strides[-1]
         n = even_ceil((reach + drifts.sum() + width * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
@@ -321,6 +323,15 @@ class TwoFields(Problem):
             phi=phi,
             squares=squares,
         )
+
+
+def spacings(variances: np.ndarray, resolution: int) -> np.ndarray:
+    """Return the spacings (k,) of the lattices of levels 1 to k.
+
+    φ_{j−1} varies on the scale √Δ_j, and is integrated with a Gaussian of variance Δ_{j−1}.
+    """
+    sds = np.sqrt(variances[1:])
+    return SPACING * FINER**resolution * np.minimum(sds, np.append(np.inf, sds[:-1]))
 
 
 def even_ceil(x: float, factor: int = 1) -> int:
