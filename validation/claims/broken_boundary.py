@@ -23,7 +23,7 @@ from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table
 
-OMEGAS = (0.1, 0.22, 0.3, 0.38)
+OMEGAS = (0.1, 0.22, 0.3)
 BLUE, GREY = "#0072B2", "#777777"
 
 
