@@ -17,9 +17,9 @@ error" of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
-from gamp_attention.experiments.inference.refits import refit, tokens_fields
+from gamp_attention.experiments import COLOURS, draw_legend
+from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
