@@ -1,10 +1,9 @@
 """Problems at finite d: datasets, passes over their tokens, the risk and its derivatives, and initial weights."""
 
-from gamp_attention.data.curvature import lowest_curvature, rotations
+from gamp_attention.data.curvature import lowest_curvature, risk_hessian, rotations
 from gamp_attention.data.dataset import Dataset, LabelledDataset, split_held_out
 from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.fixed_columns import fix_columns
-from gamp_attention.data.hessian import risk_hessian
 from gamp_attention.data.law import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset
 from gamp_attention.data.passes import LOOP_ROWS, TokenMatrix, add_up, data_pass, project

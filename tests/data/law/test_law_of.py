@@ -153,10 +153,10 @@ def test_correlated_tokens_are_decorrelated():
     data = ga.Dataset(tokens, outputs, np.zeros((2, 100)))
     law = ga.law_of(data, weights, target=teacher, correlated=True)
     true = MIXING @ MIXING
-    assert law.turned
+    assert law.correlated
     assert law.correlation[0, 1] == pytest.approx(true[0, 1] / np.sqrt(true[0, 0] * true[1, 1]), abs=0.02)
     assert isinstance(law.model.student, DecorrelatedAttention)
-    assert not ga.law_of(data, weights, target=teacher).turned
+    assert not ga.law_of(data, weights, target=teacher).correlated
     H = np.reshape(law.model.student.mixing, (2, 2))
     assert np.allclose(H @ H, true / 4, rtol=0.05)
 
