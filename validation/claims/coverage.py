@@ -12,7 +12,7 @@ trusted intervals for each distribution and problem, 85 to 95 % contain their we
 by size; for each number of samples 84 to 96 %. Rows with at least 2 samples per column are trusted in 90 % of the
 instances; strongly correlated rows with fewer samples in none; labels that are not linear in their fields in at most 15
 %. Attention with independent columns and at least 2 samples per column is trusted in half of the instances or more, and
-in none of the other cases. (Page "Believed error" of the manual.)
+in none of the other cases. (Page "Test error from the training data" of the manual.)
 """
 
 from itertools import product

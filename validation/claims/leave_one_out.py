@@ -239,11 +239,11 @@ def main():
 
 
 def _check_noise(verdict, noisy):
-    believed = np.array([row["ratio"] for row in noisy if row["trusted"]])
-    spread = believed.std(ddof=1) / np.sqrt(len(believed))
-    mean = f"{believed.mean():.3f} ± {spread:.3f} of the error on fresh data"
+    trusted = np.array([row["ratio"] for row in noisy if row["trusted"]])
+    spread = trusted.std(ddof=1) / np.sqrt(len(trusted))
+    mean = f"{trusted.mean():.3f} ± {spread:.3f} of the error on fresh data"
     verdict.check(
-        abs(believed.mean() - 1) <= FAIR, f"noisy: {len(believed)} of {len(noisy)} estimates are trusted, {mean}"
+        abs(trusted.mean() - 1) <= FAIR, f"noisy: {len(trusted)} of {len(noisy)} estimates are trusted, {mean}"
     )
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]

@@ -125,14 +125,14 @@ def compare_spectra(name, ratio, seed):
 
 def main():
     args = options(__doc__, workers=True)
-    verdict, quick = Verdict("own_law", args), args.quick
+    verdict, quick = Verdict("token_distribution", args), args.quick
     d, seeds = (100, {"power law": 2, "positions in tokens": 2}) if quick else (D, SEEDS)
     asked = [{"case": case, "d": d, "seed": seed} for case, count in seeds.items() for seed in range(count)]
     names, several = (("power 1",), 1) if quick else (tuple(SPECTRA), 3)
     wanted = [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))]
     with pool(args) as executor:
-        rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
-        others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
+        rows = run_trials(folder(args, "token_distribution_instances"), compare_instance, asked, executor)
+        others = run_trials(folder(args, "token_distribution_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     heads = ["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"]
     lines, comparisons = [], []
