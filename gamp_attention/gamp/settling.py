@@ -115,7 +115,6 @@ def quasi_newton(
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
-
     constrained = has_spheres(data.penalty)
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -150,8 +149,8 @@ def proximal_gradient(
 
     This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
     last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
-    penalty and c a bound on the curvature of f along the step. Momentum is reset if it points uphill. The second value
-    is the number of iterations.
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
+    direction. The second value is the number of iterations.
     """
     penalty, x, y = data.penalty, Q, Q
     momentum, bound = 1.0, FIRST_BOUND
@@ -230,7 +229,7 @@ def is_fixed_point(
 
 ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
 ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
-MAX_TRIALS = 40  # maximum number of steps tried in each of the two senses of the direction
+MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directions v and −v
 MAX_SADDLES = 20  # maximum number of saddles that a run leaves
 
 

@@ -1,4 +1,4 @@
-"""Phase boundaries α_c, α_l and spinodals as functions of ω, λ, σ or A.
+"""Phase boundaries α_c and α_l, and the α at which branches end or become unstable, as functions of ω, λ, σ or A.
 
 The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
@@ -280,7 +280,8 @@ def phase_boundaries(
     tol : requested error of every boundary, at least 1e-6.
     bayes : whether to add the α at which the Bayes-optimal estimate becomes better than random, becomes exact, and is
         hard to compute.
-    folder : directory in which finished results are stored, so that a rerun continues; if not given, nothing is stored.
+    folder : directory in which finished results are stored, so that the same call resumes; if not given, nothing is
+        stored.
     executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
     threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 
