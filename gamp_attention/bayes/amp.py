@@ -36,7 +36,7 @@ from gamp_attention.models.model import Model, require_model
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
 SPECTRAL = 0.1
-UNFOUND = 0.02  # below which a column counts as not found when a run has come to rest
+UNFOUND = 0.02  # below which a column counts as not found when a run has converged
 INFORMED = 0.999  # below 1, so that the variances V stay positive
 
 

@@ -197,7 +197,7 @@ CASES = {
     "spectra of too many tokens": (lambda: ga.coordinate_law([[0.1, 0.2, 0.3]]), r"spectra.*\(K, 2\)"),
     "positions of too few tokens": (lambda: ga.coordinate_law(tau=[1.0]), r"tau.*\(2,\)"),
     "too many signs": (lambda: ga.sign_positions(30), "n_tokens.*at most"),
-    "share zero": (lambda: ga.sparse_teacher(0.0), "share.*> 0"),
+    "fraction zero": (lambda: ga.sparse_teacher(0.0), "fraction.*> 0"),
     "covariance not symmetric": (
         lambda: ga.coordinate_law(teacher=[[1.0, 0.5], [0.0, 1.0]], teacher_rank=2),
         "teacher.*symmetric",

@@ -207,8 +207,8 @@ LINES = {
     ),
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
-    "sparse_teacher": "ga.sparse_teacher(share=0.5, teacher_rank=1, variance=1.0)",
-    "subset_positions": "ga.subset_positions(tau=TAU, share=0.5)",
+    "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
+    "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
     "sweep": (
         "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
         "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "
