@@ -115,7 +115,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
 
 
 def subset_positions(tau: ArrayLike, fraction: float) -> CoordinateClasses:
-    """Return positions τ_l/√fraction on a fraction `fraction` of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
+    """Return positions τ_l/√fraction on some of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def subset_positions(tau: ArrayLike, fraction: float) -> CoordinateClasses:
 
 
 def sparse_teacher(fraction: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
-    """Return teacher rows N(0, variance·1) on a fraction `fraction` of the coordinates and zero on the others.
+    """Return teacher rows N(0, variance·1) on a fraction of the coordinates and zero on the others.
 
     Parameters
     ----------
