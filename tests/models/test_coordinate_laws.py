@@ -7,12 +7,10 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import Dataset
-from gamp_attention.experiments.comparison import deviation
-from gamp_attention.state_evolution.equations.channel import Hats
-from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.experiments import deviation
+from gamp_attention.state_evolution.equations import Hats, weights_step
+from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
+from gamp_attention.state_evolution.rules import SplitRule
 
 
 def make_mixed_law(t=1):

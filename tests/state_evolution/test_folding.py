@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.channel import Channel, conjugates
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, conjugates
+from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
 from gamp_attention.state_evolution.fixed_points.stability import stability
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 

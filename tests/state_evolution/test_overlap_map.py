@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import MEMORY, OverlapMap
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 TWO_TOKENS = ga.Overlaps(
     np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)

@@ -8,12 +8,9 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, unexplained
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import Indicators
-from gamp_attention.state_evolution.rules.choice import first_rule
-from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.equations import Channel, Packing, is_feasible, unexplained
+from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap
+from gamp_attention.state_evolution.rules import SobolRule, first_rule
 
 
 def softmax(scores):

@@ -17,9 +17,9 @@ error" of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
-from gamp_attention.experiments.inference.refits import refit, tokens_fields
+from gamp_attention.experiments import COLOURS, draw_legend
+from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -239,11 +239,11 @@ def main():
 
 
 def _check_noise(verdict, noisy):
-    believed = np.array([row["ratio"] for row in noisy if row["trusted"]])
-    spread = believed.std(ddof=1) / np.sqrt(len(believed))
-    mean = f"{believed.mean():.3f} ± {spread:.3f} of the error on fresh data"
+    trusted = np.array([row["ratio"] for row in noisy if row["trusted"]])
+    spread = trusted.std(ddof=1) / np.sqrt(len(trusted))
+    mean = f"{trusted.mean():.3f} ± {spread:.3f} of the error on fresh data"
     verdict.check(
-        abs(believed.mean() - 1) <= FAIR, f"noisy: {len(believed)} of {len(noisy)} estimates are trusted, {mean}"
+        abs(trusted.mean() - 1) <= FAIR, f"noisy: {len(trusted)} of {len(noisy)} estimates are trusted, {mean}"
     )
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]

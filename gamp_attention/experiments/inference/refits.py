@@ -20,9 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from gamp_attention.data.curvature import rotations
+from gamp_attention.data.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
@@ -413,7 +412,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             at_free = np.where(crossing <= length, 0.0, at_free + length * step)
             weights[free] = at_free
             free[free] = at_free != 0
-            change = _gradient_change(data, at, flat, weights - start, sample)
+            change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
     return Refits(fields, remainder, reached)
 
@@ -433,7 +432,7 @@ def _near_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     return slack <= np.partition(slack.ravel(), MAX_FREE - 1)[MAX_FREE - 1]
 
 
-def _gradient_change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
+def _gradient_change(at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
     """Return the change of the smooth gradient (d, r) due to a step P (d, r) and the removal of the sample."""
     z = at.z + (flat @ P).reshape(at.z.shape)
     slope = sample_derivatives(at.loss, at.params, z)[1] - at.loss_gradients
