@@ -29,7 +29,6 @@ def list_commands() -> dict[str, str]:
 def build_sections() -> str:
     """Return a section for each command, with its help."""
     parts = [f"```text\n{capture_help()}\n```"]
-    for command, description in list_commands().items():
-        sentence = description[0].upper() + description[1:].rstrip(".")
-        parts += [f"## gamp-attention {command}", f"{sentence}.", f"```text\n{capture_help(command)}\n```"]
+    for command in list_commands():
+        parts += [f"## gamp-attention {command}", f"```text\n{capture_help(command)}\n```"]
     return "\n\n".join(parts) + "\n"
