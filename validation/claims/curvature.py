@@ -36,7 +36,7 @@ EDGE_WIDTH = 2e-5  # resolution there
 N_POINTS = 2048  # points of averages of the theory
 N_LOWEST = 12  # number of lowest eigenvalues
 BRANCHES = ("semantic", "positional")
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 POWERS = {"2/3": 2 / 3, "2/5": 2 / 5}  # powers of 1/d for the lowest eigenvalue
 
 
