@@ -64,7 +64,9 @@ def test_minimum_at_a_fixed_query_equals_scikit_learn():
 
 
 def test_capacity_of_labels_without_a_signal_is_two():
-    assert capacity(draw_features(TASK._replace(strength=0.0, positive=0.5), 0.5, 1.0, 12)) == pytest.approx(2, abs=0.02)
+    assert capacity(draw_features(TASK._replace(strength=0.0, positive=0.5), 0.5, 1.0, 12)) == pytest.approx(
+        2, abs=0.02
+    )
 
 
 def test_attention_has_the_larger_capacity_and_the_smaller_error():
