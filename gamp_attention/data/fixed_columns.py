@@ -124,9 +124,9 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     labels = tuple(_extend_labels(teacher, L, t, order, values) for teacher in of_class)
     spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets(labels, L, len(values)))
     return replace(
-        model, teacher=LabelsOfClasses(labels) if model.is_mixture else labels[0], coordinates=_extend_law(model.coordinates, order),
-        penalty=_without(model.penalty, fixed), rank=len(free), student=sequence_loss(spec), prediction=None, head=None,
-        fixed_columns=model.fixed_columns + tuple(fixed),
+        model, teacher=LabelsOfClasses(labels) if model.is_mixture else labels[0],
+        coordinates=_extend_law(model.coordinates, order), penalty=_without(model.penalty, fixed), rank=len(free),
+        student=sequence_loss(spec), prediction=None, head=None, fixed_columns=model.fixed_columns + tuple(fixed),
     )  # fmt: skip
 
 

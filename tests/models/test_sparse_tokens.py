@@ -1,4 +1,4 @@
-"""Sparse-token classification: gradient steps, fits at a fixed query and capacities, against equations and scikit-learn."""
+"""Sparse-token classification: gradient steps, fits at a fixed query, and capacities, against independent equations."""
 
 import numpy as np
 import pytest

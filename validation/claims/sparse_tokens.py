@@ -151,7 +151,7 @@ def draw_samples(task, n, d, rng):
 def pool(x, cosine):
     """Return samples after attention (n, d) at a query of norm `NORM`."""
     attention = np.exp(x[..., :2] @ (NORM * np.array([cosine, np.sqrt(1 - cosine**2)])))
-    return np.einsum("nl,nld->nd", attention / attention.sum(1, keepdims=True), x)
+    return np.einsum("sl,sld->sd", attention / attention.sum(1, keepdims=True), x)
 
 
 def is_separable(y, x):
