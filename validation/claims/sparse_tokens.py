@@ -33,8 +33,9 @@ STEP_ALPHAS, STEP_DIM, STEP_RUNS, QUICK_RUNS = (0.5, 1.0, 2.0, 4.0), 500, 10, 4
 FIT_ALPHAS, FIT_DIM, FIT_RUNS, STEPS_BEFORE = (2.0, 4.0, 8.0), 400, 6, 2.0
 QUICK_DIM, RTOL, SIGMAS = 100, 1e-2, 4.0
 LARGE_ALPHAS = (100.0, 1000.0, 10_000.0)  # for the decrease of 1 − cos like 1/α
-LP_DIM, LP_SETS, LP_QUICK, MARGINS = 150, 8, 100, (0.7, 1.3)
+LP_DIM, LP_SETS, LP_QUICK, MARGINS = 100, 8, 60, (0.7, 1.3)
 MAX_WRONG = 0.25  # largest fraction of sample sets on the wrong side of the capacity
+CAPACITY_ALPHAS = (0.5, 2.0)  # samples of the first set per dimension, of the queries whose capacity is measured
 COSINES = (0.05, 0.2)  # alignments of a query at which attention has a larger and a smaller error than the mean token
 N_TEST = 200_000  # number of new samples of test errors
 
@@ -180,7 +181,7 @@ def check_capacity(verdict, table, d, sets):
     all_tokens, rows = FIT_TASK.L * mean_token, []
     cases = {"mean token": (mean_token, d, lambda x: x.mean(1)),
              "all tokens": (all_tokens, d // FIT_TASK.L, lambda x: x.reshape(len(x), -1))}  # fmt: skip
-    for alpha in STEP_ALPHAS:
+    for alpha in CAPACITY_ALPHAS:
         cosine = two_steps(FIT_TASK, alpha, RATE).query
         most = capacity(draw_features(FIT_TASK, cosine, NORM))
         verdict.check(mean_token < most < all_tokens, f"capacities {mean_token:.2f} < {most:.2f} < {all_tokens:.2f}")
