@@ -2,7 +2,7 @@
 
 Method: four models, each with instances of growing d. (1) Least squares with two columns, λ = (0.5, 0.05). (2) Least
 squares with a spherical column and a column with λ = −0.05. (3) One neuron with tanh and a spherical column. (4) The
-attention layer of the founding paper (arXiv 2402.03902) with a spherical column in place of the ridge. Message passing
+attention layer of Cui et al. (2024, arXiv 2402.03902) with a spherical column in place of the ridge. Message passing
 starts from the teacher's weights, on the exact risk. The gradient of the risk, its projection on the tangents of the
 spheres, and the norms of the columns are computed by torch from samples and weights only. State evolution starts from
 the same weights, to rtol = 1e-3. For attention it describes the asymptotic risk, so that the layer is also trained on

@@ -1,6 +1,6 @@
 """Spectrum of the Hessian at minima, against its limit for d → ∞, and whether positional minima are marginal.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
+Method: the paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
 minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;

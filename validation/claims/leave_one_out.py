@@ -10,8 +10,8 @@ Criterion: if an estimate is trusted, the errors by the formulas correlate with 
 and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
 default mean is within 2 % of the refits over the same samples. Means over four instances are within 3 combined standard
 errors of the error on fresh data. Over noise and penalties, the mean of trusted estimates is within 2 % of fresh data,
-and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances. (Page "Believed
-error" of the manual.)
+and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances.
+(Page "Test error from the training data" of the manual.)
 """
 
 import numpy as np
