@@ -21,8 +21,8 @@ training samples.
 Natural: the outputs are the vectors of the two following words, in text, normed, and Gaussian quadruples with the
 covariance of four words in a row. The layer has a softmax or none, as the rows of a softmax add to 1 and following
 words are not averages of the words before. Minima are the best of four starts from the data. `law_of` takes the weights
-of the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions of
-the other part.
+of the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions
+of the other part.
 
 Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
 over seeds. Training losses of text equal the losses of Gaussian pairs within 3 standard errors, as universality states;
