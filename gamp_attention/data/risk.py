@@ -123,18 +123,19 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
 
 
 def denoise_at(
-    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None, **options: Any
-) -> Denoised:
-    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point.
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None,
+    start: np.ndarray | None = None, **options: Any,
+) -> Denoised:  # fmt: skip
+    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point, or `start`.
 
     V (S, r, r) has one matrix for the tokens of each source. `samples` are the indices of the samples to denoise, in
     ascending order, by default all; `options` are keyword arguments of `denoise`.
     """
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    chosen = np.arange(data.n_samples) if samples is None else samples
+    chosen, start = np.arange(data.n_samples) if samples is None else samples, at.z if start is None else start
     parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
     return joined([
-        denoise(at.loss, at.params[rows], omega[rows], V[sources], at.z[rows], **options)
+        denoise(at.loss, at.params[rows], omega[rows], V[sources], start[rows], **options)
         for rows, sources in parts if len(rows)
     ])  # fmt: skip
 

@@ -37,7 +37,7 @@ def get_paths(model, n=4096, steps=3):
     one = np.ones((2, 1, 1))
     for t in range(steps):
         now = ga.Overlaps(q=cov[t + 1, t + 1] * one, m=np.zeros((2, 1)), theta=cov[t + 1, 0] * one, V=one)
-        fields.append(paths.draw(now, [cov[s + 1, t + 1] * one for s in range(t + 1)])[:, 0, 0])
+        fields.append(paths.draw(now, np.array([cov[s + 1, t + 1] * one for s in range(t + 1)]))[:, 0, 0])
     return paths.of_token[0], np.stack(fields, axis=1)
 
 
