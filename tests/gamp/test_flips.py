@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.gamp.flips import flipped_starts
+from gamp_attention.gamp import flipped_starts
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)
 

@@ -12,11 +12,11 @@ from scipy.special import ndtri
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.data.risk import risk_at
-from gamp_attention.denoisers.survey import average_fields, average_weights, inner_nodes
-from gamp_attention.gamp.survey import SurveyPhase
-from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.data import risk_at
+from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
+from gamp_attention.gamp import SurveyPhase
+from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.penalties import ScaledPenalty
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
 from tests.properties.strategies import instances
 from validation._tools.glasses import AmplitudeLoss

@@ -22,6 +22,7 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stacked
+from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
@@ -243,9 +244,12 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
 
+    # long samples have more fields at all times than START_POINTS can represent
+    n_paths = max(START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
+
     def pass_messages(jumps: bool) -> list[Overlaps]:
         rng = generator(seed, Stream.STARTS)
-        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng, jumps=jumps)[0]
+        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, n_paths, rng, jumps=jumps)[0]
 
     if F.model.attention or F.model.n_tokens * F.model.rank == 1:
         path = pass_messages(jumps=True)
@@ -343,7 +347,7 @@ def describe_lost_branch(
     at = start.impose(fix_gauge(F.model, there))
     message = result.message or f"damped steps lose {family}"
     try:
-        hats = F.learn(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
+        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
         size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
         jumps = largest_jump_fraction(hats.jump_mass, size)
