@@ -191,7 +191,7 @@ def describe_breakdown(error: Exception) -> str:
         return ""
     if isinstance(error, NotPositiveDefinite):
         return (
-            "V is not positive definite in a step, because λ + A is not positive definite on the points of the average: "
+            "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
             'use a larger λ, or response="derivative"'
         )
     return f"an average or a matrix is not finite in a step ({error})"
