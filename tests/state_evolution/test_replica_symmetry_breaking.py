@@ -152,7 +152,7 @@ def test_overlap_with_the_teacher_is_found_with_breaking():
     problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), Packing(ONE, 1, False, True, np.array([2.0]))
     levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
     x = iterate(problem, packing, packing.pack(levels, packing.parisi), 20)
-    x, _, residual, _, _ = newton(problem, packing, x, 1e-8, 1)
+    x, _, residual, *_ = newton(problem, packing, x, 1e-8, 1)
     assert residual < 1e-6
     levels, parisi = packing.unpack(x)
     hats = problem.hats(levels, parisi, 1)

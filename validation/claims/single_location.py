@@ -27,10 +27,10 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.special import ndtr
 
 import gamp_attention as ga
+from validation._tools.agreement import gradient_norm_by_torch, mean_and_spread
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -196,15 +196,10 @@ def run_instance(name, d, seed):
     data = ga.sample(case.model(), d, case.alpha, seed=seed)
     path = ga.run_gamp(data, "semantic", damping=case.damping, max_iter=ITERATIONS, tol=0)
     run = ga.run_gamp(data, "semantic")
-    weights = torch.tensor(run.Q, requires_grad=True)
-    fields = torch.tensor(np.asarray(data.tokens)) @ weights / np.sqrt(d)
-    predicted = torch.vmap(lambda z: case.student(z, torch))(fields)
-    risk = 0.5 * ((torch.tensor(data.targets) - predicted) ** 2).sum() + data.lam / 2 * (weights**2).sum()
-    (gradient,) = torch.autograd.grad(risk, weights)
     return {
         "path": flat(path.history, times=True).tolist(),
         "converged": run.converged,
-        "gradient": float(gradient.norm()) / (data.lam * np.sqrt(d)),
+        "gradient": gradient_norm_by_torch(data, run.Q, case.student),
         "values": [
             *flat(run.overlaps).tolist(),
             run.train_loss,
@@ -215,8 +210,7 @@ def run_instance(name, d, seed):
 
 def compare(rows, predicted, stated, d):
     """Return the largest deviation of means over instances, in units of the errors of both."""
-    values = np.array(rows)
-    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    mean, spread = mean_and_spread(rows)
     scale = np.abs(predicted).max(axis=0) if predicted.ndim > 1 else np.abs(predicted)
     ratio = np.abs(mean - predicted) / (spread + (stated + FINITE_SIZE * np.maximum(scale, 0.1) / d) / SIGMAS)
     return mean, float(np.nanmax(ratio))

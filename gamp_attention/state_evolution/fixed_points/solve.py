@@ -355,7 +355,7 @@ def describe_lost_branch(
     at = start.impose(fix_gauge(F.model, there))
     message = result.message or f"damped steps lose {family}"
     try:
-        hats = F.learn(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
+        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
         size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
         jumps = largest_jump_fraction(hats.jump_mass, size)
