@@ -68,7 +68,7 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
     add(
         "--survey", action="store_true",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, two more from random starts, and three from the lowest minimum",
+        "surveys from each start, two more from random starts, and one from the lowest minimum",
     )  # fmt: skip
     add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
     add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")
