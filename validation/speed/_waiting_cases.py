@@ -117,17 +117,10 @@ def solve_layers():
     if not hasattr(ga, "sequence_model"):
         return None
 
-    def softmax(scores):
-        weights = np.exp(scores - scores.max(axis=1)[:, None])
-        return weights / weights.sum(axis=1)[:, None]
+    from docs.examples.two_layers import layers
 
-    def layers(z):
-        first = np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))
-        second = first @ z[:, 1]
-        return softmax(np.outer(second, second))
-
-    model = ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=2, lam=0.01)
-    return lambda: ga.solve_state_evolution(model, 2.0, rtol=1e-1 if QUICK else 1e-2)
+    model = ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=2, lam=0.1)
+    return lambda: ga.solve_state_evolution(model, 3.0, rtol=1e-1 if QUICK else 1e-2)
 
 
 def describe(found):

@@ -42,7 +42,7 @@ SOLVERS = {  # largest ratio of the time to the time in the other checkout
 }
 COMPARISONS = {"first comparison": 0.7, "comparison, kernels cached": 0.5}
 OLDER = {"column of a diagram": 0.36, "boundaries at one ω": 0.35}  # the same, for the older checkout
-ANOTHER, LAYERS = "another attention model", "first result of a sequence model"
+ANOTHER, LAYERS = "user-defined attention map", "first result of a sequence model"
 SECONDS = {ANOTHER: 3.0, LAYERS: 60.0}  # largest time in seconds; compilation only, and with compilation
 START = {"import gamp_attention": 0.45, "gamp-attention --help": 0.25}
 CODE = ["import gamp_attention"]
@@ -125,10 +125,11 @@ def main():
             "solvers": cases(base, *SOLVERS),
             "comparisons": cases(base, *COMPARISONS),
             "compilation": lambda: pairs(base, COMPILATION, "first", ANOTHER),
-            "layers": cases(base, LAYERS),
         }
     if older_base:
         parts["diagram"] = cases(older_base, *OLDER)
+    if base:
+        parts["layers"] = cases(base, LAYERS)
     numbers = complete_parts(verdict.path("_parts.json"), parts)
     lines = []
     for name, (before, now, value) in collect(numbers).items():
