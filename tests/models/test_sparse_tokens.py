@@ -57,7 +57,7 @@ def test_minimum_at_a_fixed_query_equals_scikit_learn():
     assert run.converged
     x, size = np.asarray(data.tokens)[:, :, :-1], np.sqrt(data.dim)
     attention = np.exp(x @ query[:-1] / size)
-    pooled = np.einsum("nl,nld->nd", attention / attention.sum(axis=1, keepdims=True), x) / size
+    pooled = np.einsum("sl,sld->sd", attention / attention.sum(axis=1, keepdims=True), x) / size
     fit = LogisticRegression(C=1 / 0.2, tol=1e-10, max_iter=10_000).fit(pooled, data.labels[:, 0])
     np.testing.assert_allclose(run.Q[:-1, 0], fit.coef_[0], atol=1e-4)
     assert run.Q[-1, 0] / size == pytest.approx(fit.intercept_[0], abs=1e-4)

@@ -208,14 +208,14 @@ def draw(numbers, path):
             first.plot(fine, exact[:, k], color=f"C{k}", label=name)
             mean, error = (np.array([row[key][k] for row in rows]) for key in ("mean", "error"))
             first.errorbar([row["alpha"] for row in rows], mean, error, fmt="o", color=f"C{k}")
-        first.set(xlabel="samples per dimension, first set", ylabel="cosine with the signal", xscale="log")
+        first.set(xlabel="samples per dimension, first set", ylabel="cosine with the signal", xlim=(0, 8.2))
         first.legend(frameon=False)
         rows = numbers["fits"]
         alphas = [row["alpha"] for row in rows]
         second.plot(alphas, [row["exact"][-1] for row in rows], color="C0", label="attention")
         second.errorbar(alphas, [row["mean"][-1] for row in rows], [row["error"][-1] for row in rows], fmt="o")
         second.plot(alphas, [row["mean token"] for row in rows], color="C1", label="mean token")
-        second.set(xlabel="samples per dimension, second set", ylabel="test error", yscale="log")
+        second.set(xlabel="samples per dimension, second set", ylabel="test error", ylim=(0, 0.32))
         second.legend(frameon=False)
         for number, cosine in enumerate((0.5, 0.8, 1.0)):
             values = [capacity(draw_features(FIT_TASK, cosine, norm, 11)) for norm in norms]

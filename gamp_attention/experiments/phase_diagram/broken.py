@@ -3,7 +3,7 @@
 Breaking raises the training loss of the positional branch by a small amount δ. At α_c of replica symmetry both branches
 have equal training loss, so that with breaking
 
-    α_c changes by δ/(E_s' − E_p'),
+    α_c changes by approximately δ/(E_s' − E_p'),
 
 where E_s' and E_p' are the slopes of the training losses of the semantic and the positional branch in α. F is
 stationary in the overlaps and in the Parisi parameter, so that δ is computed at overlaps from coarse grids, with grids
@@ -17,7 +17,9 @@ import numpy as np
 
 from gamp_attention.experiments.phase_diagram.scan import Boundary
 from gamp_attention.models.model import Model
+from gamp_attention.results import ConvergenceError
 from gamp_attention.state_evolution.fixed_points.broken import require_problem
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.rsb.weights import Levels
 
@@ -39,34 +41,47 @@ def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict
 
 
 def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
-    """Return the change of α_c by one step of breaking on the positional branch."""
+    """Return the change x of α_c by one step of breaking on the positional branch.
+
+    With the difference g of the training losses with replica symmetry, x is the root of
+    g(α_c + x) − g(α_c) − δ(α_c + x), found by two chord steps with the slope of g. The second step times the ratio of
+    both is an estimate of the error that remains.
+    """
     alpha = crossing.value
     if not np.isfinite(alpha):
         return Boundary.none(f"none: {crossing.note.removeprefix('none: ')}")
-    slopes = {branch: _slope(model, alpha, branch) for branch in ("semantic", "positional")}
-    symmetric = solve_state_evolution(model, alpha, "positional", rtol=SYMMETRIC_RTOL, stability=False)
-    step = solve_state_evolution(model, alpha, symmetric.overlaps, rsb=1, rtol=RTOL)
-    if not step.converged:
-        return Boundary.none(f"not found: one step at α_c: {step.message}")
-    gain, error = _gain(model, alpha, step, symmetric)
-    slope = slopes["semantic"] - slopes["positional"]
-    return Boundary(gain / slope, abs(error / slope), "")
-
-
-def _slope(model: Model, alpha: float, branch: str) -> float:
-    """Return the slope of the training loss of a branch in α."""
-    low, high = (
-        solve_state_evolution(model, alpha * factor, branch, rtol=1e-4, stability=False).train_loss
-        for factor in (1 - SLOPE_STEP, 1 + SLOPE_STEP)
+    slope = (_gap(model, alpha * (1 + SLOPE_STEP))[0] - _gap(model, alpha * (1 - SLOPE_STEP))[0]) / (
+        2 * SLOPE_STEP * alpha
     )
-    return (high - low) / (2 * SLOPE_STEP * alpha)
+    start, symmetric = _gap(model, alpha)
+    try:
+        gain, _ = _gain(model, alpha, symmetric)
+        first = gain / slope
+        there, symmetric = _gap(model, alpha + first)
+        gain, error = _gain(model, alpha + first, symmetric)
+    except ConvergenceError as failure:
+        return Boundary.none(f"not found: one step near α_c: {failure}")
+    second = (gain - (there - start)) / slope
+    return Boundary(first + second, abs(error / slope) + second**2 / abs(first), "")
 
 
-def _gain(model: Model, alpha: float, step: Any, symmetric: Any) -> tuple[float, float]:
+def _gap(model: Model, alpha: float) -> tuple[float, StateEvolutionResult]:
+    """Return the training loss of the semantic minus that of the positional branch, and the positional solution."""
+    semantic, positional = (
+        solve_state_evolution(model, alpha, branch, rtol=SYMMETRIC_RTOL, stability=False)
+        for branch in ("semantic", "positional")
+    )
+    return semantic.train_loss - positional.train_loss, positional
+
+
+def _gain(model: Model, alpha: float, symmetric: StateEvolutionResult) -> tuple[float, float]:
     """Return the difference between the training losses with one step and with replica symmetry, and its error.
 
     F of one step is computed at its overlaps on grids that are refined until the error is within SHARE.
     """
+    step: Any = solve_state_evolution(model, alpha, symmetric.overlaps, rsb=1, rtol=RTOL)
+    if not step.converged:
+        raise ConvergenceError(step.message, step)
     problem, one = require_problem(model, alpha), np.ones(model.n_tokens)
     m, theta, V = step.overlaps.m[:, 0], step.overlaps.theta[:, 0, 0], step.overlaps.V[:, 0, 0]
     levels, energies = Levels(np.outer(step.levels[:, 0, 0, 0], one), m, theta, V), []

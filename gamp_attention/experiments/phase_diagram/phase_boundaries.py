@@ -67,9 +67,7 @@ class DiagramJob:
     value: Any
     search: Search
     bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
-    rsb: int = (
-        0  # number of steps of replica symmetry breaking, 0 or 1; with 1 the changes of lines are among the lines
-    )
+    rsb: int = 0  # number of steps of replica symmetry breaking, 0 or 1; 1 adds the changes of lines
 
     @property
     def key(self) -> str:

@@ -151,6 +151,7 @@ class Root:
     jacobian : (k, k) of the map in the packed overlaps; None if the map broke down.
     F : the map, with choices.
     response_slopes : (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none.
+    reason : cause of a breakdown in words; empty if the map did not break down.
     """
 
     status: Status
@@ -160,6 +161,7 @@ class Root:
     jacobian: np.ndarray | None
     F: OverlapMap
     response_slopes: np.ndarray | None = None
+    reason: str = ""
 
     @property
     def overlaps(self) -> Overlaps:
@@ -181,6 +183,18 @@ def breakdown(error: Exception) -> Status:
     if isinstance(error, WeightsVanished):
         return Status.LOST
     return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
+
+
+def describe_breakdown(error: Exception) -> str:
+    """Return the cause of one of BREAKDOWNS in words; empty if its status says it."""
+    if isinstance(error, WeightsVanished | WorkExceeded):
+        return ""
+    if isinstance(error, NotPositiveDefinite):
+        return (
+            "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
+            'use a larger λ, or response="derivative"'
+        )
+    return f"an average or a matrix is not finite in a step ({error})"
 
 
 def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:

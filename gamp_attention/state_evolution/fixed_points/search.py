@@ -31,6 +31,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     STEADY,
     Root,
     breakdown,
+    describe_breakdown,
     fading_families,
     family_size,
     find_vanished_weights,
@@ -82,7 +83,8 @@ def find_fixed_point(
         F = F.with_choices_at(start)
         return _Search(F, tol, max_iter, anywhere, path, n_damped).run()
     except BREAKDOWNS as error:
-        return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
+        packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
+        return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
 
 
 @dataclass

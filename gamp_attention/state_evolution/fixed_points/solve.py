@@ -33,6 +33,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     SMALL_FAMILY,
     Root,
     breakdown,
+    describe_breakdown,
     family_size,
     has_faded,
     last_with,
@@ -235,7 +236,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
     try:
         return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
     except BREAKDOWNS as error:
-        return _build_failed(replace(last, status=breakdown(error), residual=np.nan), max_work)
+        return _build_failed(_broken(last, error), max_work)
 
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
@@ -270,10 +271,17 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     return [*path[:-1], end]
 
 
+def _broken(root: Root, error: Exception) -> Root:
+    """Return the root after one of BREAKDOWNS."""
+    return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
+
+
 def _broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
     """Return the root for message passing that broke down: the overlaps of the named start."""
     start = start_law(F.model, name).overlaps(F.model)
-    return Root(breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F)
+    return Root(
+        breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F, reason=describe_breakdown(error)
+    )
 
 
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
@@ -304,7 +312,7 @@ def refine_on_branch(
             return _build_failed(replace(root, status=Status.LOST), max_work), None
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _build_failed(replace(root, status=breakdown(error), residual=np.nan), max_work), None
+        return _build_failed(_broken(root, error), max_work), None
     words = "" if branch not in FAMILY_OF else _describe_zero(result, FAMILY_OF[branch])
     if is_off(branch, result.overlaps) or words:
         lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
@@ -417,10 +425,15 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
     if root.status is Status.LOST:
         return "unknown: the branch was lost", ""
     if root.status is Status.MAX_ITER and np.isnan(root.residual):
-        return unsolved, f"an average needs more than max_work = {max_work:g} proximal problems: raise max_work"
+        needs = f"an average needs more than max_work = {max_work:g} proximal problems"
+        if root.F.rule.name != "nested":
+            return unsolved, f"{needs}: raise max_work"
+        many = "the proximal map jumps at many fields or values of the noise"
+        remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
+        return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
     if root.status is Status.MAX_ITER:
         return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
-    return unsolved, "the overlaps or the averages are not finite numbers any more"
+    return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
 
 
 def require_rtol(rtol: Any) -> float:

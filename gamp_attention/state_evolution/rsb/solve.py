@@ -17,7 +17,7 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -153,7 +153,7 @@ class Root(NamedTuple):
     ----------
     x, residual : unknowns and residuals there.
     size : largest residual; for Parisi parameters the length of Newton's step instead, see `maximise`.
-    count : number of evaluations of the output channel.
+    n_iter : number of evaluations of the output channel.
     J : Jacobian, or None if it has to be computed again.
     hats : conjugates at x.
     """
@@ -161,7 +161,7 @@ class Root(NamedTuple):
     x: np.ndarray
     residual: np.ndarray
     size: float
-    count: int
+    n_iter: int
     J: np.ndarray | None
     hats: LevelHats
 
@@ -293,9 +293,10 @@ def maximise(
 ) -> tuple[Root, Slopes]:  # fmt: skip
     """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
 
-    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat as a function of the Parisi parameters that errors of the overlaps in joint Newton steps
-    are larger than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, or
-    if no step is accepted. The size of the result is at most `tol` in the first case.
+    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
+    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
+    than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
+    at most `tol`, or if no step is accepted, with a larger size.
     """
     k, count, J = packing.k, 0, known.J if known else None
     inner_tol = max(min(INNER_TOL * tol, OVERLAP_TOL * shortest), ROUNDING)
@@ -305,7 +306,7 @@ def maximise(
         nonlocal count, J
         chosen = replace(packing, parisi=np.exp(logs))
         root = newton(fixed, chosen, inner, inner_tol, resolution, J)
-        count, J = count + root.count, root.J
+        count, J = count + root.n_iter, root.J
         if not root.size <= tol:
             raise FloatingPointError("no overlaps at these Parisi parameters")
         levels, parisi = chosen.unpack(root.x)
@@ -419,7 +420,8 @@ def newton(
     does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends
     below `tol`, after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
     """
-    count, hats = 0, None
+    count = 0
+    hats: Any = None
 
     def residual(at: np.ndarray) -> np.ndarray:
         nonlocal count, hats
@@ -446,7 +448,7 @@ def newton(
         while t >= SHORTEST * longest:
             try:
                 there = residual(x + t * step)
-                ratio = np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step)
+                ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
                 if ratio < 1 - 0.1 * t:
                     break
             except (WeightsUnbounded, FloatingPointError):
@@ -500,7 +502,7 @@ def refine_levels(
         else:
             root = newton(problem, packing, x, tol, resolution, J)
             J = root.J
-        x, size, count = root.x, root.size, count + root.count
+        x, size, count = root.x, root.size, count + root.n_iter
         point, values = numbers_at(problem, packing, x, resolution)
         path.append(point.levels)
         if not size <= (tol if resolution == 0 else rtol):
