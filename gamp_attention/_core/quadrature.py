@@ -128,15 +128,21 @@ def shuffled_half(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarr
     return ndtri(inside_cube(rng.permutation(sobol_points(n_points // 2, dim, rng))))
 
 
-def whiten_and_mirror(half: np.ndarray, white: np.ndarray | None = None) -> np.ndarray:
-    """Whiten half of a point set (n/2, k) and append its mirror image; the result (n, k) has covariance 1.
+def whiten(half: np.ndarray, white: np.ndarray | None = None) -> np.ndarray:
+    """Whiten half of a point set (n/2, k): its second moments become 1.
 
-    If `white` (n, j) is given, the columns of an earlier result, the new columns are made orthogonal to them.
+    If `white` (n/2, j) or (n, j) is given, the columns of an earlier result, with or without mirror images, the new
+    columns are made orthogonal to them.
     """
     n = len(half)
     if white is not None:
         basis = white[:n]
         half = half - basis @ (basis.T @ half) / n
     spectrum, vectors = np.linalg.eigh(half.T @ half / n)
-    half = half @ (vectors / np.sqrt(spectrum)) @ vectors.T
+    return half @ (vectors / np.sqrt(spectrum)) @ vectors.T
+
+
+def whiten_and_mirror(half: np.ndarray, white: np.ndarray | None = None) -> np.ndarray:
+    """Whiten half of a point set as `whiten`, and append its mirror image; the result (n, k) has covariance 1."""
+    half = whiten(half, white)
     return np.concatenate([half, -half])

@@ -8,11 +8,19 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main
+from gamp_attention.experiments.phase_diagram import (
+    LINES,
+    Boundary,
+    DiagramJob,
+    Scan,
+    Search,
+    compute_thresholds,
+    find_ends,
+    find_stability_changes,
+)
 from gamp_attention.experiments.phase_diagram.broken import find_changes
-from gamp_attention.experiments.phase_diagram.phase_boundaries import LINES, DiagramJob, Search, compute_thresholds
-from gamp_attention.experiments.phase_diagram.scan import Boundary, Scan, find_ends, find_stability_changes
-from gamp_attention.state_evolution.continuation.crossings import root_on_rules
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.continuation import root_on_rules
+from gamp_attention.state_evolution.rules import SplitRule
 
 
 @pytest.fixture(scope="module")

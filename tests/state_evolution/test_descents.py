@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
-from gamp_attention.state_evolution.dynamics.field_paths import PathResponses
+from gamp_attention.state_evolution.dynamics import DescentPaths, PathResponses
 
 SIZE, SEEDS, STEPS = 300, 8, 8
 SETTINGS = {
@@ -101,7 +100,7 @@ def test_responses_are_derivatives_of_the_path_map(model):
     steps, shift = 3, 1e-4
     component, start = model.components[0], ga.trajectory(model, 1.5, n_iter=1, n_paths=64, n_replicas=2)
     now = ga.Overlaps(start.q[0], start.m[0], start.theta[0], start.V[0])
-    covariances = [0.9 ** abs(s - steps) * now.q for s in range(steps)] + [now.q]
+    covariances = np.array([0.9 ** abs(s - steps) * now.q for s in range(steps)] + [now.q])
     memory = np.random.default_rng(1).uniform(0.5, 2, (steps + 1, steps, 2, 1, 1))
 
     def compute_forces(moved=None, by=0.0, token=0):

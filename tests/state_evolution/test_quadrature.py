@@ -8,15 +8,11 @@ import pytest
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
 from gamp_attention._core.quadrature import legendre_rule
-from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.losses.attention import asymptotic_terms
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points.observables import by_series, predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.lines import line_averages
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import Panels, SplitRule
+from gamp_attention.denoisers import make_metric
+from gamp_attention.losses import asymptotic_terms
+from gamp_attention.state_evolution.equations import Channel
+from gamp_attention.state_evolution.fixed_points import OverlapMap, by_series, predicted_test_error, replicon
+from gamp_attention.state_evolution.rules import Panels, SobolRule, SplitRule, line_averages
 
 
 def make_overlaps(q, m, theta, V):
@@ -56,6 +52,24 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
         assert averages.moreau[i] == pytest.approx(weight @ out.moreau, abs=1e-9)
         assert averages.loss[i] == pytest.approx(weight @ out.loss, abs=0.5 * atol)
         assert np.allclose(averages.response[i], np.einsum("n,nlab->lab", weight, out.response), atol=2e-5)
+
+
+@pytest.mark.parametrize("V", [10.0, 100.0, 1000.0, 5000.0])
+@pytest.mark.parametrize("options", [{}, {"sigma": 3.0}, {"student": 0.2}, {"student": 3.0}], ids=str)
+def test_lines_find_minima_at_least_as_low_as_searches_from_400_starts(options, V):
+    rng = np.random.default_rng(3)
+    temperature = options.get("student")
+    students = {} if temperature is None else {"student": ga.DotProductAttention(temperature)}
+    model = ga.attention_model(2, sigma=options.get("sigma", 0.5), **students)
+    trace = model.coordinates.trace
+    y = rng.normal(size=(300, 2, 1)) * np.sqrt(trace)[:, None]
+    terms = asymptotic_terms(model.teacher(y), trace[None])
+    fields, metric = 3 * rng.normal(size=(300, 2, 1)), make_metric(np.full((2, 1, 1), V))
+    no_move, grid, tol = np.array([[1e-9], [-1e-9]]), np.linspace(-7, 7, 3), np.full(300, np.inf)
+    found = line_averages(model.loss, terms.params, fields, no_move, metric, grid, legendre_rule(30), tol, tol).moreau
+    best = ga.denoise(model.loss, terms.params, fields, np.full((2, 1, 1), V), max_starts=400).moreau
+    higher = found > best + 1e-7 * (1 + np.abs(best))
+    assert not higher.any()
 
 
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import descent_paths
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses
+from gamp_attention.state_evolution.dynamics import FieldPaths, PathResponses, descent_paths
 
 SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
 FEW = descent_paths.MIN_CARRIERS
@@ -38,7 +37,7 @@ def get_paths(model, n=4096, steps=3):
     one = np.ones((2, 1, 1))
     for t in range(steps):
         now = ga.Overlaps(q=cov[t + 1, t + 1] * one, m=np.zeros((2, 1)), theta=cov[t + 1, 0] * one, V=one)
-        fields.append(paths.draw(now, [cov[s + 1, t + 1] * one for s in range(t + 1)])[:, 0, 0])
+        fields.append(paths.draw(now, np.array([cov[s + 1, t + 1] * one for s in range(t + 1)]))[:, 0, 0])
     return paths.of_token[0], np.stack(fields, axis=1)
 
 

@@ -5,16 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
-from gamp_attention.state_evolution.rsb.one_field import OneField
-from gamp_attention.state_evolution.rsb.solve import (
-    Packing,
-    iterate,
-    newton,
-    refine_levels,
-    solve_steps,
-)
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.state_evolution.fixed_points import extrapolate_steps
+from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
 ONE, ZERO = np.ones(1), np.zeros(1)

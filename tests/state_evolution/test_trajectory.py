@@ -1,11 +1,13 @@
 """Trajectories of GAMP against state evolution, at small sizes; validation/claims/trajectories.py has large sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.experiments import comparison
-from gamp_attention.gamp.step import naive_memory
+from gamp_attention.gamp import naive_memory
 
 SEEDS, SIZE = 16, 600
 RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}
@@ -183,3 +185,21 @@ def test_validity_of_trajectories(model):
     smooth = ga.trajectory(model, 1.5, "semantic", n_iter=8)
     assert smooth.validity.startswith("consistent within its errors")
     assert ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=128, n_replicas=2).validity.startswith("consistent")
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "gd"}, {"method": "sgd", "batch": 0.3}], ids=["gamp", "gd", "sgd"])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_a_symmetric_start_needs_no_mirror_images_of_paths(options, noise):
+    # with m = 0, one path of each mirror pair is enough; a tiny m breaks the symmetry, so that all paths are sampled
+    model = ga.paper_model(0.3, score_noise=noise)
+    start = ga.Overlaps(
+        q=np.full((2, 1, 1), 0.3), m=np.zeros((2, 1)), theta=np.full((2, 1, 1), 0.2), V=np.full((2, 1, 1), 9.0)
+    )
+    tiny = replace(start, m=np.array([[1e-200], [-1e-200]]))
+    one, both = (
+        ga.trajectory(model, 1.5, init, n_iter=4, n_paths=256, n_replicas=2, seed=3, **options)
+        for init in (start, tiny)
+    )
+    assert not one.m.any()
+    for name in ("q", "theta", "train_loss", "test_error", "train_loss_error"):
+        np.testing.assert_allclose(getattr(one, name), getattr(both, name), rtol=1e-7)

@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.registration import sample_loss
-from gamp_attention.state_evolution.rsb.one_field import innermost_tables
-from gamp_attention.state_evolution.rsb.recursion import average_levels
-from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, newton
-from gamp_attention.state_evolution.rsb.two_fields import Lattice, TwoFields, average_table, even_ceil, tabulate
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.denoisers import denoise
+from gamp_attention.losses import sample_loss
+from gamp_attention.state_evolution.rsb import (
+    Lattice,
+    Levels,
+    Packing,
+    TwoFields,
+    average_levels,
+    average_table,
+    evaluate,
+    even_ceil,
+    innermost_tables,
+    newton,
+    tabulate,
+)
 from validation._tools.glasses import amplitude_model
 
 ALPHA, ROUGH = 1.5, -1

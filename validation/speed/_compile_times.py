@@ -27,11 +27,19 @@ class Compilation(event.Listener):
             self.seconds += time.process_time() - self.began
 
 
+def sigmoid_model():
+    """Return a model of the user-defined map of the manual."""
+    from docs.examples.sigmoid_attention import SigmoidAttention
+
+    return ga.attention_model(student=SigmoidAttention())
+
+
 MODELS = {
     "first": lambda: ga.paper_model(),
     "another attention model": lambda: ga.attention_model(student=ga.DotProductAttention(0.5, causal=True)),
     "another penalty": lambda: ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
     "first generalised linear model": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
+    "user-defined attention map": sigmoid_model,
     "another loss": lambda: ga.glm_model(ga.PhaseRetrievalLoss(), ga.LinearLabels(), lam=0.1),
 }
 recorder = Compilation()

@@ -1,4 +1,4 @@
-"""Phase boundaries α_c, α_l and spinodals as functions of ω, λ, σ or A.
+"""Phase boundaries α_c and α_l, and the α at which branches end or become unstable, as functions of ω, λ, σ or A.
 
 The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
@@ -292,7 +292,8 @@ def phase_boundaries(
         hard to compute.
     rsb : number of steps of replica symmetry breaking, 0 or 1. With 1, lines are added by how much α_c and the lower
         end of the semantic branch change; this takes minutes for each value.
-    folder : directory in which finished results are stored, so that a rerun continues; if not given, nothing is stored.
+    folder : directory in which finished results are stored, so that the same call resumes; if not given, nothing is
+        stored.
     executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
     threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 

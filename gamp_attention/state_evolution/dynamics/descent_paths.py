@@ -9,7 +9,7 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPath
 `weight_paths` has the weights, and `trajectory` the loop over steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, component_paths
+from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, PathValues, component_paths
 from gamp_attention.state_evolution.equations.channel import select_sources
 
 # Rare large derivatives: if samples choose between two wells, the derivatives grow exponentially in time on a fraction
@@ -63,40 +63,44 @@ class DescentPaths:
     n_iter : number of steps.
     batch : fraction of the data in a minibatch; 1 for full-batch descent.
     rng : generator of the paths and minibatches.
+    even : the argument of `FieldPaths`; if it is true, m̂ = 0.
     """
 
-    def __init__(self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator,
+        even: bool = False,
+    ) -> None:  # fmt: skip
         self.probability, self.sources, self.model = component
-        self._n, self._batch, self._rng = component_paths(component, n_paths, n_iter), batch, rng
-        self._paths = FieldPaths(self.model, self._n, rng)
+        self._batch, self._rng, self._even = batch, rng, even
+        self._paths = FieldPaths(self.model, component_paths(component, n_paths, n_iter), rng, even)
+        self._n = self._paths.n
         L, r = self.model.n_tokens, self.model.rank
         self._responses = PathResponses(self._n, n_iter + 1, L, r)
-        self._forces = np.empty((n_iter + 1, self._n, L, r))
+        self._forces = PathValues(n_iter + 1, self._n, L, r)
         self._theta: list[np.ndarray] = []
         self._rare = 0  # number of initial times whose responses are corrected
 
-    def advance(
-        self, alpha: float, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray
-    ) -> DescentForces:
+    def advance(self, alpha: float, overlaps: Overlaps, covariances: np.ndarray, memory: np.ndarray) -> DescentForces:
         """Return the forces at the next time t.
 
         Parameters
         ----------
         alpha : sample complexity.
         overlaps : overlaps of all sources at time t.
-        covariances : q^{s,t} (S, r, r) of all sources for every s ≤ t.
+        covariances : (t + 1, S, r, r) q^{s,t} of all sources for every s ≤ t.
         memory : (t, S, r, r) response R(t, s) for every s < t.
         """
-        t, n, model = len(self._theta), self._n, self.model
+        n, model = self._n, self.model
         now, memory = select_sources(overlaps, self.sources), memory[:, self.sources]
-        fields = self._paths.draw(now, [q[self.sources] for q in covariances]) + now.m
-        z = fields + np.einsum("slab,snlb->nla", memory, self._forces[:t], optimize=True)
+        fields = self._paths.draw(now, covariances[:, self.sources]) + now.m
+        z = fields + self._forces.combine(memory)
         value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)
         force, slopes = -slope, -hess
         if self._batch < 1:
-            drawn = np.tile(self._rng.random(n // 2) < self._batch, 2) / self._batch  # equal for mirror images
+            copies = self._paths.copies  # minibatches are equal for mirror images
+            drawn = np.tile(self._rng.random(n * copies // 2) < self._batch, 2 // copies) / self._batch
             force, slopes = drawn[:, None, None] * force, drawn[:, None, None] * slopes
-        self._forces[t] = force
+        self._forces.append(force)
         self._theta.append(now.theta)
         response = alpha * self._responses.advance(memory, slopes)
         theta = alpha * np.einsum("nla,nlb->lab", force, self._paths.y) / n
@@ -105,9 +109,9 @@ class DescentPaths:
         theta, response = self._correct_rare(alpha * force, theta, response)
         y, terms = self._paths.y, self._paths.terms
         return DescentForces(
-            m=alpha * force.mean(axis=0),
+            m=alpha * (np.zeros_like(now.m) if self._even else force.mean(axis=0)),
             theta=theta,
-            q=alpha * np.einsum("snla,nlb->slab", self._forces[: t + 1], force, optimize=True) / n,
+            q=alpha / n * self._forces.products(),
             response=response,
             loss=alpha * float(np.mean(value + terms.constant)),
             test_error=float(np.mean(model.task.errors(fields, y, terms))),
@@ -120,7 +124,8 @@ class DescentPaths:
 
         An initial time that was corrected once is corrected at all later steps.
         """
-        enough = min(MIN_CARRIERS, MIN_CARRIER_FRACTION * self._batch**2 * self._n)
+        copies = self._paths.copies
+        enough = min(MIN_CARRIERS / copies, MIN_CARRIER_FRACTION * self._batch**2 * self._n)
         while self._rare < min(MAX_CORRECTED, len(response)) and self._responses.carriers[self._rare] < enough:
             self._rare += 1
         if not self._rare:
@@ -141,7 +146,7 @@ class ComponentPart(Protocol):
     sources: np.ndarray
 
 
-def sum_forces(model: Model, paths: Sequence[ComponentPart], forces: list[DescentForces]) -> DescentForces:
+def sum_forces(model: Model, paths: Iterable[ComponentPart], forces: list[DescentForces]) -> DescentForces:
     """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
     if len(forces) == 1:
         return forces[0]

@@ -15,11 +15,68 @@ import numpy as np
 
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
 from gamp_attention._core.numerics import psd_root
-from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
+from gamp_attention._core.quadrature import shuffled_half, whiten, whiten_and_mirror
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.rules.sobol import component_points
+
+EQUAL = 1e-12  # largest relative difference between loss parameters of two mirror images that counts as rounding
+
+
+class Columns:
+    """Array of n rows to which columns are appended, without a copy at each time."""
+
+    def __init__(self, first: np.ndarray) -> None:
+        self._k, self._stored = 0, np.empty((max(2 * first.shape[1], 8), len(first)))
+        self.append(first)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The columns appended so far, (n, k)."""
+        return self._stored[: self._k].T
+
+    def append(self, columns: np.ndarray) -> None:
+        """Append columns (n, j)."""
+        k = self._k + columns.shape[1]
+        if k > len(self._stored):
+            self._stored = np.concatenate([self._stored, np.empty_like(self._stored), columns.T])
+        self._stored[self._k : k] = columns.T
+        self._k = k
+
+
+class PathValues:
+    """Values (n, L, r) at every time so far, in one array for each token; sums over times are then matrix products."""
+
+    def __init__(self, n_times: int, n: int, n_tokens: int, rank: int) -> None:
+        self._stored, self._rank, self.n_times = np.empty((n_tokens, n_times * rank, n)), rank, 0
+
+    @property
+    def array(self) -> np.ndarray:
+        """The values of all times, (t, n, L, r)."""
+        L, _, n = self._stored.shape
+        return self._until_now.reshape(L, self.n_times, self._rank, n).transpose(1, 3, 0, 2)
+
+    @property
+    def _until_now(self) -> np.ndarray:
+        return self._stored[:, : self.n_times * self._rank]
+
+    def append(self, values: np.ndarray) -> None:
+        """Append values at the next time."""
+        self.n_times += 1
+        self._until_now[:, -self._rank :] = values.transpose(1, 2, 0)
+
+    def products(self) -> np.ndarray:
+        """Return Σ v^s v^tᵀ over the samples, (t + 1, L, r, r), for the latest t and every s ≤ t."""
+        values = self._until_now
+        sums = values @ values[:, -self._rank :].transpose(0, 2, 1)
+        return sums.reshape(len(sums), self.n_times, self._rank, self._rank).transpose(1, 0, 2, 3)
+
+    def combine(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return Σ_s R(s) v^s, (n, L, r), for coefficients R (t, L, r, r)."""
+        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(self._stored), self._rank, -1)
+        return (rows @ self._until_now).transpose(2, 0, 1)
 
 
 class GaussianPath:
@@ -35,7 +92,11 @@ class GaussianPath:
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._white, self._factor = white, factor
+        self._columns, self._factor = Columns(white), factor
+
+    @property
+    def _white(self) -> np.ndarray:
+        return self._columns.array
 
     def draw(self, fresh: np.ndarray, with_past: np.ndarray, covariance: np.ndarray) -> np.ndarray:
         """Return n samples (n, r) of the next vector.
@@ -53,7 +114,7 @@ class GaussianPath:
         row = np.concatenate([slope, psd_root(covariance - slope @ slope.T)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
-        self._white = np.concatenate([self._white, fresh], axis=1)
+        self._columns.append(fresh)
         return self._white @ row.T
 
     def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
@@ -81,34 +142,59 @@ class GaussianPath:
 
 
 class FieldPaths:
-    """Paths of the fields: y, then ω̃^0, ω̃^1, …, each drawn conditionally on all earlier fields. Eq. :eq:`path-law`."""
+    """Paths of the fields: y, then ω̃^0, ω̃^1, …, each drawn conditionally on all earlier fields. Eq. :eq:`path-law`.
 
-    def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
-        self.model, self.n, self._rng = model, n_paths, rng
-        L, t = model.n_tokens, model.teacher_rank
+    The paths are mirror pairs. If the loss and its parameters are equal for both paths of a pair and m = 0 at all
+    times, the second path has the values of the first, up to signs, and is left out: averages of even functions are
+    the same without it.
+
+    Parameters
+    ----------
+    model : the model, or a component of it.
+    n_paths : number of paths, even.
+    rng : generator of the paths.
+    even : whether m = 0 at all times and the loss is even, so that one path of each pair may be enough.
+
+    Attributes
+    ----------
+    n : number of paths that are sampled, `n_paths` or half of it.
+    copies : number of paths that each sampled path stands for, 1 or 2.
+    """
+
+    def __init__(self, model: Model, n_paths: int, rng: np.random.Generator, even: bool = False) -> None:
+        self.model, self._n_paths, self._rng = model, n_paths, rng
+        L, t, half = model.n_tokens, model.teacher_rank, n_paths // 2
         white = whiten_and_mirror(shuffled_half(n_paths, teacher_size(model), rng))
-        self._white = white  # all columns drawn so far, orthonormal over the paths
+        self.y, self.terms = fields_and_terms(model, white)
+        arrays = self.terms.params, self.terms.constant
+        # labels, and targets with noise, change with the signs of the fields
+        mirrored = even and all(np.allclose(v[:half], v[half:], rtol=EQUAL, atol=EQUAL) for v in arrays)
+        self.copies = 2 if mirrored else 1
+        self.n = n_paths // self.copies
+        if mirrored:
+            white, self.y = white[:half], self.y[:half]
+            self.terms = RiskTerms(*(v[:half] for v in arrays))
+        self._white = Columns(white)  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
-        self.y, self.terms = fields_and_terms(model, white)
 
-    def draw(
-        self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
-    ) -> np.ndarray:
+    def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return ω̃^t (n, L, r) at the next time t.
 
         Parameters
         ----------
         overlaps : overlaps at time t; θ is the covariance with the teacher's fields.
-        covariances : q^{s,t} (L, r, r) for every s ≤ t; the last is the covariance matrix of ω̃^t.
+        covariances : (t + 1, L, r, r) q^{s,t} for every s ≤ t; the last is the covariance matrix of ω̃^t.
         rng : generator to draw from instead of the paths' generator.
         """
         L, r = self.model.n_tokens, self.model.rank
-        fresh = whiten_and_mirror(shuffled_half(self.n, L * r, rng or self._rng), self._white)
-        self._white = np.concatenate([self._white, fresh], axis=1)
+        half = shuffled_half(self._n_paths, L * r, rng or self._rng)
+        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._white.array)
+        self._white.append(fresh)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
-            with_past = np.concatenate([overlaps.theta[l], *[c[l].T for c in covariances[:-1]]], axis=1)
+            past = covariances[:-1, l].transpose(2, 0, 1).reshape(r, -1)
+            with_past = np.concatenate([overlaps.theta[l], past], axis=1)
             fields[:, l] = path.draw(fresh[:, l * r : (l + 1) * r], with_past, covariances[-1][l])
         return fields
 

@@ -9,7 +9,7 @@ as paths with those covariances (`field_paths`). This is the state evolution of 
 Javanmard and Montanari (2013), extended to damping by the covariances between times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
+from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathValues, component_paths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import Weights, build_weights
 from gamp_attention.state_evolution.equations.channel import (
@@ -32,6 +32,7 @@ from gamp_attention.state_evolution.equations.channel import (
     select_sources,
     sum_over_components,
 )
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,14 @@ def follow(
     """
     step = Damping(damping)
     weights = build_weights(model, start, n_iter, n_paths, rng)
-    paths = [MessagePaths(component, n_paths, n_iter, rng) for component in model.components]
+    even = Symmetry.of(model, start.overlaps(model)).m_zero
+    paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
     states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
         now, q = states[-1], weights.covariances()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         hats = conjugates(model, alpha, now, moments, jumps)
-        q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
-        for path in paths:
-            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
-                q_hat[path.sources] += path.probability * block
+        q_hats = sum_by_source(model, paths, alpha)
         if losses is not None:
             losses.append(mean_losses(alpha, weights, paths))
         weights.step(hats, q_hats, step(t))
@@ -89,26 +88,29 @@ def follow(
 
 
 class MessagePaths:
-    """Sampled paths of the fields in one component of a mixture, and the results of the denoiser on them."""
+    """Sampled paths of the fields in one component of a mixture, and the results of the denoiser on them.
 
-    def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
+    `even` is the argument of `FieldPaths`; if it is true, averages of odd functions are not used.
+    """
+
+    def __init__(
+        self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator, even: bool = False
+    ) -> None:
         self.probability, self.sources, self._model = component
-        self._n = component_paths(component, n_paths, n_iter)
-        self._paths = FieldPaths(self._model, self._n, rng)
-        self._g: list[np.ndarray] = []
+        self._paths = FieldPaths(self._model, component_paths(component, n_paths, n_iter), rng, even)
+        self._n, L, r = self._paths.n, self._model.n_tokens, self._model.rank
+        self._g = PathValues(n_iter, self._n, L, r)
         self._z: np.ndarray | None = None
-        self._D = np.zeros((self._n, self._model.n_tokens, self._model.rank))
+        self._D = np.zeros((self._n, L, r))
 
-    def draw(
-        self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
-    ) -> Overlaps:
+    def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> Overlaps:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
         now = select_sources(overlaps, self.sources)
-        self._noise = self._paths.draw(now, [q[self.sources] for q in covariances], rng)
+        self._noise = self._paths.draw(now, covariances[:, self.sources], rng)
         self._fields = self._noise + now.m
         return now
 
-    def advance(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> Moments:
+    def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> Moments:
         """Return the moments at the next time, given the overlaps and q^{s,t} of all sources for every s ≤ t."""
         now, paths = self.draw(overlaps, covariances), self._paths
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
@@ -116,13 +118,13 @@ class MessagePaths:
         self._g.append(out.g)
         return average(paths.y, self._noise, paths.terms, out, now, None)
 
-    def q_hats(self, alpha: float) -> list[np.ndarray]:
-        """Return α E[g^s g^tᵀ] (L, r, r) for the latest t and every s ≤ t."""
-        return [alpha * np.einsum("nla,nlb->lab", g, self._g[-1]) / self._n for g in self._g]
+    def q_hats(self, alpha: float) -> np.ndarray:
+        """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""
+        return alpha / self._n * self._g.products()
 
     def update_memory(self, W: np.ndarray, damping: float) -> None:
         """Update the damped memory D, the difference between the fields of the training data and ω."""
-        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g[-1])
+        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g.array[-1])
 
     def losses(self) -> MeanLosses:
         """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields ω of new samples."""
@@ -132,7 +134,16 @@ class MessagePaths:
         return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
 
 
-def mean_losses(alpha: float, weights: Weights, paths: Sequence[MessagePaths]) -> MeanLosses:
+def sum_by_source(model: Model, paths: Iterable[MessagePaths], alpha: float) -> np.ndarray:
+    """Return q̂^{s,t} (t + 1, S, r, r) for the latest t and every s ≤ t, summed over the components."""
+    blocks = [path.q_hats(alpha) for path in paths]
+    total = np.zeros((len(blocks[0]), model.n_sources, model.rank, model.rank))
+    for path, block in zip(paths, blocks, strict=True):
+        total[:, path.sources] += path.probability * block
+    return total
+
+
+def mean_losses(alpha: float, weights: Weights, paths: Iterable[MessagePaths]) -> MeanLosses:
     """Return the losses of all components together, with the penalty."""
     losses = [(path.probability, path.losses()) for path in paths]
     train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)

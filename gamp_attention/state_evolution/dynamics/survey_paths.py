@@ -31,7 +31,7 @@ from gamp_attention.damping import Damping
 from gamp_attention.denoisers.survey import average_fields, first_variances, symmetrised
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses
+from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses, sum_by_source
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates, sum_over_components
@@ -74,11 +74,9 @@ def follow_survey(
         moments = sum_over_components(
             model.components, [path.advance_survey(now, q, memory, all_U[-1], parisi, jumps) for path in paths]
         )
-        spread, q_hats = np.zeros_like(now.q), [np.zeros_like(now.q) for _ in range(t + 1)]
+        spread, q_hats = np.zeros_like(now.q), sum_by_source(model, paths, alpha)
         for path in paths:
             spread[path.sources] += alpha * path.probability * path.spread
-            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
-                q_hat[path.sources] += path.probability * block
         spread, hats = symmetrised(spread), conjugates(model, alpha, now, moments)
         theta_hat, F = _responses(model, alpha, now, hats, paths)
         losses.append(mean_losses(alpha, weights, paths))
@@ -129,24 +127,23 @@ class SurveyPaths(MessagePaths):
     @property
     def n_times(self) -> int:
         """Number of times at which ḡ is known."""
-        return len(self._g)
+        return self._g.n_times
 
     def samples(self, alpha: float) -> tuple[Any, np.ndarray, np.ndarray, float]:
         """Return the samples for `first_variances`."""
         return self._model.loss, self._paths.terms.params, self.sources, self._n / (alpha * self.probability)
 
     def draw_centres(
-        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray,
+        self, overlaps: Overlaps, covariances: np.ndarray, memory: np.ndarray,
         rng: np.random.Generator | None = None,
     ) -> Overlaps:  # fmt: skip
         """Draw ω at the next time t, given R(t, s) − D(t, s) (t, S, r, r); return the overlaps of the tokens."""
         now = self.draw(overlaps, covariances, rng)
-        for coefficients, g in zip(memory[:, self.sources], self._g, strict=True):
-            self._fields = self._fields + np.einsum("lab,nlb->nla", coefficients, g)
+        self._fields = self._fields + self._g.combine(memory[:, self.sources])
         return now
 
     def advance_survey(
-        self, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray, U: np.ndarray, parisi: float,
+        self, overlaps: Overlaps, covariances: np.ndarray, memory: np.ndarray, U: np.ndarray, parisi: float,
         jumps: bool,
     ) -> Moments:  # fmt: skip
         """Return the moments of ḡ at the next time, given overlaps, q^{s,t}, R − D and U of all sources."""
@@ -171,8 +168,8 @@ class SurveyPaths(MessagePaths):
 
     def responses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return E[∂ḡ^t/∂y] (L, r, t) and E[∂ḡ^t/∂ω̃^s] (t + 1, L, r, r) for the latest t and every s ≤ t."""
-        n_times, r = self.n_times, self._model.rank
-        slopes = np.array([path.slopes(self._g[-1][:, l]) for l, path in enumerate(self._paths.of_token)])
+        n_times, r, g = self.n_times, self._model.rank, self._g.array[-1]
+        slopes = np.array([path.slopes(g[:, l]) for l, path in enumerate(self._paths.of_token)])
         split = slopes.shape[2] - n_times * r
         on_fields = slopes[:, :, split:].reshape(-1, r, n_times, r)
         return slopes[:, :, :split], on_fields.transpose(2, 0, 1, 3)

@@ -41,6 +41,7 @@ from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unkno
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import jump_shift
 
 
@@ -50,7 +51,8 @@ def follow_descent(
 ) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
     """Return overlaps and losses at every step, from one set of sampled paths. Eq. :eq:`descent-fields`."""
     weights = build_weights(model, start, n_iter, n_paths, rng)
-    paths = [DescentPaths(component, n_paths, n_iter, method.batch, rng) for component in model.components]
+    even = Symmetry.of(model, start.overlaps(model)).m_zero
+    paths = [DescentPaths(component, n_paths, n_iter, method.batch, rng, even) for component in model.components]
     states, losses = [], []
     for t in range(n_iter + 1):
         now, q, memory = weights.overlaps(), weights.covariances(), weights.memory()

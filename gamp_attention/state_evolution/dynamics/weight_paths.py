@@ -104,19 +104,19 @@ class LinearWeights:
         sums = overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
         return self._intercept.added_to(sums)
 
-    def covariances(self) -> list[np.ndarray]:
-        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
+    def covariances(self) -> np.ndarray:
+        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""
         law = self.model.coordinates
         latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
-        return [np.einsum("k,kl,kab->lab", law.weight, law.gamma, x @ latest) for x in self._x]
+        return np.einsum("k,kl,skab->slab", law.weight, law.gamma, np.array(self._x) @ latest)
 
-    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
+    def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
         """Take one damped iteration of message passing.
 
         Parameters
         ----------
         hats : conjugate overlaps at the latest time t.
-        q_hats : q̂^{s,t} (S, r, r) for every s ≤ t.
+        q_hats : (t + 1, S, r, r) q̂^{s,t} for every s ≤ t.
         damping : step β in (0, 1].
         """
         law = self.model.coordinates
@@ -128,7 +128,7 @@ class LinearWeights:
         self._intercept.step(hats, damping)
 
     def survey(
-        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        self, hats: Hats, q_hats: np.ndarray, damping: float, spread: np.ndarray, parisi: float,
         responses: np.ndarray,
     ) -> None:  # fmt: skip
         """Take one damped iteration of survey propagation.
@@ -136,7 +136,7 @@ class LinearWeights:
         Parameters
         ----------
         hats : m̂ and θ̂ of ḡ, and the inner response V̂.
-        q_hats : α E[ḡ^s ḡ^tᵀ] (S, r, r) for every s ≤ t.
+        q_hats : (t + 1, S, r, r) α E[ḡ^s ḡ^tᵀ] for every s ≤ t.
         damping : step β in (0, 1].
         spread : (S, r, r) Δ, the covariance of g under the inner field, times α.
         parisi : Parisi parameter y >= 0.
@@ -156,7 +156,7 @@ class LinearWeights:
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
         t = len(self._x) - 1
-        slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, list(forces.q))
+        slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, forces.q)
         for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
             slope -= A @ self._x[s]
         self._velocity = method.momentum * self._velocity + slope
@@ -164,14 +164,13 @@ class LinearWeights:
         self._x.append(self._x[-1] - method.lr(t) * move)
         self._intercept.descend(forces.m, method, t)
 
-    def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
+    def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:
         """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t."""
         law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
         latest = self._noise(len(q_hats) - 1)
-        for s, q_hat in enumerate(q_hats):
-            block = np.einsum("kl,lab->kab", law.gamma, q_hat)
-            self._gram[:, self._noise(s), latest] = block
-            self._gram[:, latest, self._noise(s)] = np.swapaxes(block, 1, 2)
+        column = np.einsum("kl,slab->ksab", law.gamma, q_hats).reshape(len(law.weight), -1, r)
+        self._gram[:, self._first : latest.stop, latest] = column
+        self._gram[:, latest, self._first : latest.stop] = np.swapaxes(column, 1, 2)
         b = np.zeros_like(self._x[-1])
         b[:, :, r : r + S] = m_hat.T
         b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, theta_hat)
@@ -257,13 +256,13 @@ class SampledWeights:
         )
         return self._symmetry.impose(self._intercept.added_to(sampled))
 
-    def covariances(self) -> list[np.ndarray]:
-        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
+    def covariances(self) -> np.ndarray:
+        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""
         weight = self.model.coordinates.gamma[self._classes] * self._weight[:, None]
         latest = weight[:, :, None] * self._x[-1][:, None]
-        return [np.einsum("na,nlb->lab", x, latest) for x in self._x]
+        return np.array([np.einsum("na,nlb->lab", x, latest) for x in self._x])
 
-    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
+    def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
         """Take one damped iteration of message passing; see `LinearWeights.step`."""
         law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
         A = precisions(penalty, law.gamma.T, hats.V)
@@ -278,7 +277,7 @@ class SampledWeights:
         self._intercept.step(hats, damping)
 
     def survey(
-        self, hats: Hats, q_hats: list[np.ndarray], damping: float, spread: np.ndarray, parisi: float,
+        self, hats: Hats, q_hats: np.ndarray, damping: float, spread: np.ndarray, parisi: float,
         responses: np.ndarray,
     ) -> None:  # fmt: skip
         """Take one damped iteration of survey propagation; see `LinearWeights.survey`."""
@@ -311,7 +310,7 @@ class SampledWeights:
         memory = np.zeros((t + 1, len(self._parts), r, r))
         for k, part in enumerate(self._parts):
             A = np.einsum("l,slab->sab", self.model.coordinates.gamma[k], forces.response)
-            force = self._drift(k, forces.m, forces.theta, list(forces.q))
+            force = self._drift(k, forces.m, forces.theta, forces.q)
             force += np.einsum("sab,snb->na", A, np.array([x_s[part] for x_s in self._x]))
             after[part], slope = proximal_map(self.model.penalty, x[part] / lr + force, 1 / lr)
             # coefficients of x^1, …, x^t in the argument of the proximal map: η A(t, s), plus 1 for s = t
@@ -322,13 +321,13 @@ class SampledWeights:
         self._x.append(after)
         self._intercept.descend(forces.m, method, t)
 
-    def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
+    def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:
         """Return samples of b_t = m̂ τ + θ̂ π + ζ_t in class k, where ζ_t has covariances q̂^{s,t} with every ζ_s."""
         law, r = self.model.coordinates, self.model.rank
-        blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
+        blocks = np.einsum("l,slab->sab", law.gamma[k], q_hats)
         fresh = whiten_and_mirror(shuffled_half(len(self._parts[k]), r, self._rng), self._white[k])
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
-        with_past = np.concatenate([np.zeros((r, 0)), *[block.T for block in blocks[:-1]]], axis=1)
+        with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
         H = np.concatenate([m_hat.T, np.einsum("l,lrt->rt", law.gamma[k], theta_hat)], axis=1)
         return self._coordinates[self._parts[k]] @ H.T + noise

@@ -28,6 +28,7 @@ from scipy.special import erf
 from gamp_attention._core.compiled import inline_kernel, interruptible_blocks, kernel, overload, sample_kernel
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention.denoisers.newton import (
+    OUTCOME,
     Metric,
     assign,
     cholesky,
@@ -41,12 +42,14 @@ from gamp_attention.denoisers.prox import (
     MAX_STARTS,
     SAME_MINIMUM,
     factor_hessian,
+    is_known,
+    is_unique,
     minimise_globally,
     minimise_single_field,
     search_points,
 )
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
-from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
+from gamp_attention.losses.two_tokens import N_STARTS, is_two_tokens, two_token_expansion, two_token_start
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
 
@@ -493,13 +496,47 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
         _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
-@inline_kernel
 def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
-    """Find the global minimizer from the start z, in place."""
-    if z.shape[0] == 1:
-        minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws)
-    else:
-        minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+    """Find the global minimizer from the start z, in place. Compiled code only."""
+    raise NotImplementedError("_find_minimizer() is dispatched by numba on the type of the loss")
+
+
+@overload(_find_minimizer)
+def _find_minimizer_of(loss, p, omega, metric, z, max_starts, points, ws):
+    def find(loss, p, omega, metric, z, max_starts, points, ws):
+        if z.shape[0] == 1:
+            minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws)
+        else:
+            minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+
+    def find_of_attention(loss, p, omega, metric, z, max_starts, points, ws):
+        if not is_two_tokens(loss) or not _minimise_two_tokens(loss, p, omega, metric, z, ws):
+            minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+
+    return find_of_attention if is_dot_product_loss(loss) else find
+
+
+@sample_kernel
+def _minimise_two_tokens(loss, p, omega, metric, z, ws):
+    """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
+    value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
+    if outcome != OUTCOME.solved:
+        return False
+    if is_unique(loss, p, omega, metric.smallest, value, ws.loss)[0]:
+        return True
+    assign(ws.minima[0], z)
+    n_known = 1
+    for number in range(N_STARTS):
+        two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
+        trial, outcome = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
+        if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
+            continue
+        assign(ws.minima[n_known], ws.point)
+        n_known += 1
+        if trial < value:
+            value = trial
+            assign(z, ws.point)
+    return True
 
 
 @sample_kernel

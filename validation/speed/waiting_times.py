@@ -1,0 +1,146 @@
+"""Processor times of the calls for which people wait, in this checkout and in earlier checkouts, with the targets.
+
+Method: with --base PATH, each row runs at the same time in this checkout and in another, in processes with one thread
+and an empty cache of compiled kernels; the fastest of some repeats counts, and compilation only where the row names it.
+The targets refer to commit 9144762, and for the column of a diagram and the boundaries to commit db457ef, whose
+checkout is --older PATH. Rows without another checkout are ratios of two methods in this checkout, or seconds. A
+default run starts from spectral weights, and L-BFGS-B of scipy with default settings on our compiled risk from random
+weights, on 300 samples of L tokens with d = 64. Iterations over `X @ Q` and critical points over L-BFGS-B are measured
+by `gamp_speed`, scikit-learn by `glm_speed`, and tests by CI.
+
+Criterion: the targets in the table. Those that are missed are explained on the page "Measurements for developers".
+
+Running time: 20 minutes on two cores, with --quick two.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from os import environ
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.data.risk import risk_at
+from validation._tools.catalogue import ROOT
+from validation._tools.checkouts import BASE, run_side_by_side
+from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_parts
+from validation._tools.tables import markdown_table
+
+CASES, COMPILATION = (Path(__file__).with_name(name) for name in ("_waiting_cases.py", "_compile_times.py"))
+SOLVERS = {  # largest ratio of the time to the time in the other checkout
+    "semantic solution to 1e-4": 0.4,
+    "positional solution to 1e-4": 0.4,
+    "weak penalty and wide tokens to 1e-2": 0.15,
+    "trajectory of message passing, 60 steps": 0.35,
+    "trajectory of descent, 100 steps": 0.35,
+    "Bayes thresholds with score noise": 0.1,
+}
+COMPARISONS = {"first comparison": 0.7, "comparison, kernels cached": 0.5}
+OLDER = {"column of a diagram": 0.36, "boundaries at one ω": 0.35}  # the same, for the older checkout
+ANOTHER, LAYERS = "user-defined attention map", "first result of a sequence model"
+SECONDS = {ANOTHER: 3.0, LAYERS: 60.0}  # largest time in seconds; compilation only, and with compilation
+START = {"import gamp_attention": 0.45, "gamp-attention --help": 0.25}
+CODE = ["import gamp_attention"]
+CODE += ["from gamp_attention.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"]
+LENGTHS, N, D, OVER_LBFGS = (3, 5, 8, 12, 32), 300, 64, 2.0
+TARGETS = SOLVERS | COMPARISONS | OLDER | SECONDS | START
+TARGETS |= {f"a default run over one of L-BFGS-B, L = {L}": OVER_LBFGS for L in LENGTHS}
+
+
+def pairs(base, script, *arguments):
+    """Return rows of a script with the names and the seconds in the other checkout and in this checkout."""
+    rows = zip(*run_side_by_side(base, script, *arguments), strict=True)
+    return {new.get("name", new.get("model")): (old["seconds"], new["seconds"]) for old, new in rows}
+
+
+def collect(numbers):
+    """Return time in the other checkout, time here, and the number that has a target, for each row with a target."""
+    rows = {name: pair for part, pairs in numbers.items() for name, pair in pairs.items() if name in TARGETS}
+    return {name: (*pair, pair[1] if name in SECONDS else pair[1] / pair[0]) for name, pair in rows.items()}
+
+
+def measure_start(base, times):
+    """Return the smallest processor times of processes that import the package and print the help."""
+    checkouts = (base.resolve(), ROOT.parent)
+    seconds = {name: ([], []) for name in START}
+    for _ in range(times):
+        for name, code in zip(START, CODE, strict=True):
+            for checkout, times_of in zip(checkouts, seconds[name], strict=True):
+                times_of.append(start_seconds(checkout, code))
+    return {name: tuple(map(min, both)) for name, both in seconds.items()}
+
+
+def start_seconds(checkout, code):
+    """Return the processor time of a process that runs some code with a checkout."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = environ | {"PYTHONPATH": str(checkout)}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=checkout, stdout=subprocess.DEVNULL, env=variables)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure_long_samples(quick):
+    """Return the times of one run of L-BFGS-B from random weights and of a default run, for each number of tokens."""
+    rows = {}
+    for L in LENGTHS[:2] if quick else LENGTHS:
+        data = ga.sample(ga.attention_model(L), D, N / D, seed=0)
+        start = 0.5 * np.random.default_rng(1).standard_normal((D, 1))
+
+        def both(x, data=data):
+            at = risk_at(data, x.reshape(D, 1), "exact")
+            return at.train_loss * D, at.gradient.ravel()
+
+        tasks = {
+            "gamp": lambda data=data: ga.run_gamp(data, "spectral", "exact"),
+            "lbfgs": lambda both=both, start=start: minimize(both, start.ravel(), jac=True, method="L-BFGS-B"),
+        }
+        seconds = {name: [] for name in tasks}
+        for _ in range(1 if quick else 3):  # the first turn compiles
+            for name, task in tasks.items():
+                began = time.process_time()
+                task()
+                seconds[name].append(time.process_time() - began)
+        rows[f"a default run over one of L-BFGS-B, L = {L}"] = min(seconds["lbfgs"]), min(seconds["gamp"])
+    return rows
+
+
+def main():
+    older = BASE | {"help": "folder of the checkout db457ef"}
+    args = options(__doc__, base=BASE, older=older)
+    verdict, quick = Verdict("waiting_times", args), ["quick"] * args.quick
+    base, older_base = args.base, args.older
+
+    def cases(checkout, *names):
+        return lambda: pairs(checkout, CASES, *names, *quick)
+
+    parts = {"long samples": lambda: measure_long_samples(args.quick)}
+    if base:
+        parts |= {
+            "start": lambda: measure_start(base, 2 if args.quick else 7),
+            "solvers": cases(base, *SOLVERS),
+            "comparisons": cases(base, *COMPARISONS),
+            "compilation": lambda: pairs(base, COMPILATION, "first", ANOTHER),
+        }
+    if older_base:
+        parts["diagram"] = cases(older_base, *OLDER)
+    if base:
+        parts["layers"] = cases(base, LAYERS)
+    numbers = complete_parts(verdict.path("_parts.json"), parts)
+    lines = []
+    for name, (before, now, value) in collect(numbers).items():
+        limit, unit = TARGETS[name], "s" if name in SECONDS else "times the time of the other"
+        verdict.check(args.quick or value <= limit, f"{name}: {value:.2g} {unit}, at most {limit:g}")
+        times = ["–" if seconds is None else f"{seconds:.2f} s" for seconds in (before, now)]
+        lines.append([name, *times, f"{value:.2g}" + " s" * (name in SECONDS), f"{limit:g}"])
+    heads = ["processor time", "other", "this checkout", "ratio or time", "target"]
+    verdict.write_table(markdown_table(heads, lines))
+    verdict.end(numbers)
+
+
+if __name__ == "__main__":
+    main()
