@@ -20,16 +20,14 @@ def capture_help(*words: str) -> str:
     return printed.getvalue().rstrip()
 
 
-def list_commands() -> dict[str, str]:
-    """Return {command: its description in a few words}, as the general help lists them."""
-    lines = re.sub(r"\n {10,}", " ", capture_help())  # a long description continues on the next line
-    return dict(re.findall(r"^ {4}(\w+) +(\S.*)$", lines, re.MULTILINE))
+def list_commands() -> list[str]:
+    """Return the names of the commands, as the general help lists them."""
+    return re.findall(r"^ {4}(\w+)", capture_help(), re.MULTILINE)
 
 
 def build_sections() -> str:
     """Return a section for each command, with its help."""
     parts = [f"```text\n{capture_help()}\n```"]
-    for command, description in list_commands().items():
-        sentence = description[0].upper() + description[1:].rstrip(".")
-        parts += [f"## gamp-attention {command}", f"{sentence}.", f"```text\n{capture_help(command)}\n```"]
+    for command in list_commands():
+        parts += [f"## gamp-attention {command}", f"```text\n{capture_help(command)}\n```"]
     return "\n\n".join(parts) + "\n"

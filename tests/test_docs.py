@@ -68,8 +68,8 @@ THEORY_PAGES = (
     "starts.md",
     "survey.md",
     "curvature.md",
-    "believed_error.md",
-    "own_law.md",
+    "test_error.md",
+    "token_distribution.md",
     "bayes.md",
 )
 

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.priors import MixturePrior
-from gamp_attention.bayes.run import BayesHistory
-from gamp_attention.denoisers.survey import InnerAverages
-from gamp_attention.experiments.comparison import Branch, Row
-from gamp_attention.experiments.sweeps.cells import Cell
-from gamp_attention.gamp.settling import Settled, SettlingHistory
-from gamp_attention.gamp.step import StepReport
-from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory
+from gamp_attention.bayes import BayesHistory, MixturePrior
+from gamp_attention.denoisers import InnerAverages
+from gamp_attention.experiments import Branch, Row
+from gamp_attention.experiments.sweeps import Cell
+from gamp_attention.gamp import Settled, SettlingHistory, StepReport
+from gamp_attention.state_evolution.fixed_points import StateEvolutionHistory
 from validation._tools.names import PUBLIC
 
 WORDS = {status.value for status in ga.Status}

@@ -1,8 +1,9 @@
 """
-Attention that sees each sample once
-====================================
+Training on each sample once
+============================
 
-Training that uses every sample in a single step goes downhill on the population loss, the mean loss of a new sample.
+Training that uses every sample in a single step decreases the population loss, that is, the mean loss of a new sample.
+
 This example computes the population loss of an attention layer whose weights have a fixed norm, and reproduces the
 transition between semantic and positional training of Arnaboldi, Loureiro, Stephan, Krzakala and Zdeborová,
 "Asymptotics of SGD in sequence-single index models and single-layer attention networks" (arXiv 2506.02651).
@@ -16,8 +17,9 @@ import gamp_attention as ga
 
 
 # %%
-# The teacher mixes attention by meaning with a fixed matrix A, of weight ω. As in the article, the tokens have unit
-# variance, A is the softmax of ((1, −1), (−1, 1)), and the student adds opposite positions to its two tokens.
+# The teacher's attention matrix is a fraction 1 − ω of a softmax plus a fraction ω of a fixed matrix A. As in the
+# article, the tokens have unit variance, A is the softmax of ((1, −1), (−1, 1)), and the student adds opposite
+# positions to its two tokens.
 def build_model(omega):
     """Return the attention layer of the article, for a positional fraction ω of the teacher."""
     rows = np.exp([[1.0, -1.0], [-1.0, 1.0]])
@@ -29,8 +31,8 @@ print(landscape)
 
 # %%
 # At ω = 0.67 there are two minima, along the teacher and along the positions. Random weights have nearly no overlap
-# with either; training leaves them along the direction of the most negative curvature. The two curvatures are equal at
-# the ω where training changes from semantic to positional, published as 0.64.
+# with either, and training first moves along the direction of the most negative curvature. At the ω at which the two
+# curvatures are equal, training changes from semantic to positional; the published value is 0.64.
 omegas = np.array([0.5, 0.6, 0.7, 0.8])
 maps = [ga.population_map(build_model(omega), n_grid=5, n_points=4096) for omega in omegas]
 curvature = np.array([np.diag(at.curvature) for at in maps])
@@ -43,9 +45,9 @@ print(f"ω of equal curvatures             0.64        {equal:.3f} ± {np.hypot(
 print(f"number of minima at ω = 0.67      2           {len(landscape.minima)}")
 
 # %%
-# Training in small steps from the same small overlap, 0.02, with both directions, on the sphere, as predicted by
-# :func:`gamp_attention.trajectory`: at ω = 0.72 it ends in the positional minimum, although the semantic minimum has
-# the lower loss; at ω = 0.5 it ends in the semantic minimum.
+# The theory of training in small steps on the sphere, by :func:`gamp_attention.trajectory`, from a small overlap of
+# 0.02 with both directions: at ω = 0.72 training ends in the positional minimum, although the
+# semantic minimum has the lower loss; at ω = 0.5 it ends in the semantic minimum.
 one = np.ones((2, 1, 1))
 start = ga.Overlaps(q=one, m=0.02 * np.array([[1.0], [-1.0]]), theta=0.02 * one, V=np.nan * one)
 settings = {"method": "online", "one_sample": True, "spherical": True, "lr": 10.0, "batch": 1000.0}

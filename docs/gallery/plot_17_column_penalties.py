@@ -1,10 +1,10 @@
 """
-Columns of fixed norm and of different strengths
-================================================
+A fixed norm in place of a penalty
+==================================
 
-Papers on learning in high dimensions often fix the norm of the weights in place of a ridge penalty, or use one strength
-for each direction. This example compares both with the ridge for least squares with noisy labels, in state evolution
-and by message passing at d = 400.
+Papers on learning in high dimensions often fix the norm of the weights instead of adding a ridge penalty, or use one
+strength of the penalty for each column. This example compares both with the ridge for least squares with noisy labels,
+in state evolution and by message passing at d = 400.
 """
 
 import matplotlib.pyplot as plt
@@ -16,8 +16,8 @@ ALPHA, NOISE, SIZE = 2.0, 0.5, 400
 
 # %%
 # The two columns of Q are independent regressions here, because the squared loss is a sum over columns. The first
-# column has the fixed norm ‖Q_a‖² = d, the norm of the teacher's weights, and the second column has the strength λ.
-# Negative strengths are allowed: the samples keep the risk bounded.
+# column has the fixed norm ‖Q_a‖² = d, the norm of the teacher's weights, and the second column has a ridge penalty of
+# strength λ. Negative λ are allowed, because the losses of the samples keep the risk bounded from below.
 labels = ga.LinearLabels(noise=NOISE)
 strengths = np.array([-0.1, 0.0, 0.1, 0.25, 0.5, 1.0])
 theory, measured = [], []
@@ -30,8 +30,8 @@ for lam in strengths:
 
 
 # %%
-# The mean square distance of a column from the teacher's weights follows from the overlaps. For a large λ the weights
-# are too small, for a negative λ they are too large. The constraint on the norm needs no choice of λ.
+# The mean square distance of a column from the teacher's weights follows from the overlaps. If λ is large, the weights
+# are too small, and if λ is negative, they are too large. The constraint on the norm requires no choice of λ.
 def distances(overlaps):
     """Return ‖Q_a − Q*_a‖²/d of both columns, for each of several overlaps."""
     q, theta = (np.array([np.diagonal(getattr(o, name)[0]) for o in overlaps]) for name in ("q", "theta"))

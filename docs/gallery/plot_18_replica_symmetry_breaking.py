@@ -56,8 +56,8 @@ class Amplitudes:
 model = ga.glm_model(AmplitudeLoss(), Amplitudes(), lam=1e-7)
 
 # %%
-# At the ground state, the Parisi parameter y maximizes the free energy F. The start "random" has no overlap with the
-# signal, and neither has the solution: the lowest uninformed minima are clusters of weights.
+# At the ground state, the Parisi parameter y maximizes the free energy F. The start "random" and the solution have no
+# overlap with the teacher: the minima of lowest loss that are unrelated to the teacher form clusters.
 ground = ga.solve_state_evolution(model, alpha=3.0, init="random", rsb=1, rtol=1e-3)
 print(ground)
 

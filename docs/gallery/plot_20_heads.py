@@ -3,7 +3,7 @@ Several heads and value matrices
 ================================
 
 A layer of a transformer has several heads, each with a value matrix. This example writes a layer of torch as a layer of
-this package, trains a layer with the same heads on its outputs, and shows that heads are found up to their order.
+this package, trains a layer with the same heads on its outputs, and shows that training finds the heads in any order.
 """
 
 import matplotlib.pyplot as plt
@@ -36,7 +36,7 @@ difference = np.abs(model.predict(x @ Q / d**0.5 + biases) - outputs).max()
 print(f"outputs differ by at most {difference:.1g}")
 
 # %%
-# The estimator starts from random weights. The outputs have no noise, so that the error vanishes with the penalty.
+# The estimator starts from random weights. The outputs have no noise, so that the error goes to zero with the penalty.
 trained = ga.GampAttention(lam=1e-5, value_rank=size, fit_intercept=True, n_starts=2, max_iter=300, **options)
 trained.fit(x, outputs)
 print(f"R² = {trained.score(x, outputs):.6f}, status {trained.result_.status.value}")

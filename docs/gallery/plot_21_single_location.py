@@ -2,7 +2,7 @@
 Finding the relevant token, with one head and with several
 ==========================================================
 
-Only one of the tokens of a sample determines its target, and its place is not given. This example shows that softmax
+Only one of the tokens of a sample determines its target, and its index is not given. This example shows that softmax
 attention reaches the smallest possible error, that linear attention does not, and that several heads specialise one
 after another. :doc:`/single_location` explains the model.
 """

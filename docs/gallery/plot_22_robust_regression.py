@@ -4,7 +4,7 @@ Robust regression with outliers
 
 A tenth of the labels of a linear regression is replaced by noise. Huber's loss limits the influence of such outliers,
 and Tukey's loss, which is not convex, removes it. This example trains with both losses and compares the errors of the
-weights. :doc:`/robust_regression` adds state evolution, and finds the best λ and widths by theory.
+weights. :doc:`/robust_regression` also uses state evolution, which determines the best λ and widths.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ import gamp_attention as ga
 
 # %%
 # The label of a sample is a function of the teacher's field u and of two standard normal numbers. The second number
-# decides whether the label is an outlier, which happens with probability 0.1.
+# determines whether the label is an outlier, which happens with probability 0.1.
 def label(u, noise):
     """Return u + √0.1 N(0, 1), or N(0, 1) for an outlier."""
     return np.where(noise[1] < -1.28155, noise[0], u[0, 0] + np.sqrt(0.1) * noise[0])

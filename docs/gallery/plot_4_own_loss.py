@@ -43,7 +43,8 @@ theory = ga.trajectory(data.instance_model(), 2.0, start, damping=0.7, n_iter=12
 
 # %%
 # The second test uses arrays in which a fraction of the labels is replaced by large random numbers. The cosine
-# between the fitted weights and the direction that produced the other labels measures the effect of these outliers.
+# between the fitted weights and the weights that produced the other labels measures the effect of these
+# outliers.
 rng = np.random.default_rng(1)
 shares = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
 tokens = rng.standard_normal((3 * SIZE, SIZE))

@@ -14,8 +14,9 @@ from sklearn.model_selection import GridSearchCV, KFold, train_test_split
 import gamp_attention as ga
 
 # %%
-# The data, as they might come from a file: tokens that include their positions, and outputs of an attention matrix with
-# noise. A quarter of the samples is reserved for testing. The training uses only these arrays and not the teacher.
+# The data, as they might come from a file: tokens that include their positions, and outputs of a teacher whose
+# attention matrix has noise. A quarter of the samples is reserved for testing. The training uses only these arrays and
+# not the teacher.
 data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2), d=100, alpha=4.0, seed=0)
 tokens, outputs = data.tokens + data.positions, data.outputs
 train_x, test_x, train_y, test_y = train_test_split(tokens, outputs, test_size=0.25, random_state=0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+WIDTH = 120  # maximum width of a line of `repr`
 Rows = list[str | list[str]]  # rows of a table: a list of cells, or a line across all columns
 
 
@@ -70,14 +71,14 @@ def abbreviate(value: Any, limit: int = 90) -> str:
     return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
 
 
-def format_fields(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> str:
-    """Return `name(field=value, ...)` with short values, in lines of at most `width` characters."""
+def format_fields(name: str, items: Iterable[tuple[str, Any]]) -> str:
+    """Return `name(field=value, ...)` with short values, in lines of at most `WIDTH` characters."""
     words = [f"{field}={abbreviate(value)}" for field, value in items]
-    if len(name) + sum(len(word) + 2 for word in words) <= width:
+    if len(name) + sum(len(word) + 2 for word in words) <= WIDTH:
         return f"{name}({', '.join(words)})"
     lines = [""]
     for word in words:
-        if len(lines[-1]) + len(word) + 6 > width:
+        if len(lines[-1]) + len(word) + 6 > WIDTH:
             lines.append("")
         lines[-1] += f"{word}, "
     return "\n    ".join([f"{name}(", *(line.rstrip() for line in lines)]) + "\n)"

@@ -77,7 +77,7 @@ def _shifted(product: Product, shift: float) -> Product:
 
 
 def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the size of the rest.
+    """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the residual norm.
 
     All vectors are kept and orthogonalised, so no product is lost to a restart.
     """

@@ -1,8 +1,8 @@
 """Iterative runs: their common loop, and checkpoints, from which an interrupted run resumes with identical bits.
 
 A class derived from `Resumable` annotates, in its body, the attributes that change during a run. From the annotations
-`pack` makes flat arrays, and `Resumable.restore` sets the attributes again. Numbers, texts, enums, arrays, dataclasses,
-lists, tuples and dicts of these are allowed, and other `Resumable` objects, which are restored in place.
+`pack` makes flat arrays, and `Resumable.restore` sets the attributes again. Allowed are numbers, strings, enums,
+arrays, dataclasses, lists, tuples and dicts of these, and other `Resumable` objects, which are restored in place.
 
 A checkpoint is an .npz archive without pickles. It is written under another name and then renamed, so that it is
 complete or absent. It also holds a digest of data and options; a file with a different digest is refused.

@@ -28,7 +28,7 @@ class UntraceableError(TypeError):
 
 
 class _Recorder:
-    """A graph, and the outcomes of the conditions that the traced function has asked for."""
+    """A graph, and the outcomes of the conditions that the traced function has evaluated."""
 
     def __init__(self, n_inputs: int) -> None:
         self.graph = Graph(n_inputs)

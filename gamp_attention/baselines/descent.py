@@ -29,7 +29,7 @@ from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.penalties.intercept import is_ridge, ridge_strengths
-from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
+from gamp_attention.penalties.matrix import penalty_total, proximal_map, smallest_subgradient
 from gamp_attention.results import Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
 
@@ -118,7 +118,7 @@ def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> t
     value, _ = _value_and_norm(function, Q)
     assert Q.grad is not None
     here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
-    norm = float(np.linalg.norm(least_subgradient(penalty, here, smooth)))
+    norm = float(np.linalg.norm(smallest_subgradient(penalty, here, smooth)))
     return value + penalty_total(penalty, here), norm
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.numerics import project_psd
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix, token_products
@@ -35,7 +36,7 @@ from gamp_attention.models.model import Model, require_model
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
 SPECTRAL = 0.1
-UNFOUND = 0.02  # below which a column counts as not found when a run has come to rest
+UNFOUND = 0.02  # below which a column counts as not found when a run has converged
 INFORMED = 0.999  # below 1, so that the variances V stay positive
 
 
@@ -178,7 +179,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     omega = problem.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)
     g, slope = response(samples, omega, state.V)
-    A = problem.data.alpha * _clip_negative(slope)
+    A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
     Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
     for k, prior in enumerate(problem.priors):
@@ -192,12 +193,6 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     D = np.einsum("lab,nlb->nla", W, g)
     after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
     return after, AmpPosterior(samples, rows, omega, state.V, A, b)
-
-
-def _clip_negative(matrices: np.ndarray) -> np.ndarray:
-    """Return symmetric matrices with negative eigenvalues replaced by zero: in small samples they occur by chance."""
-    values, vectors = np.linalg.eigh(matrices)
-    return (vectors * values.clip(min=0)[:, None]) @ vectors.transpose(0, 2, 1)
 
 
 def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) -> float:

@@ -110,7 +110,7 @@ class Equations:
             share = known @ np.linalg.inv(self.rho)
             cov = share @ V
             omega = np.einsum("lab,nlb->nla", share, u)
-            omega += np.einsum("lab,nlb->nla", psd_root(0.5 * (cov + cov.transpose(0, 2, 1))), second)
+            omega += np.einsum("lab,nlb->nla", psd_root(cov), second)
         else:
             omega = np.einsum("lab,nlb->nla", psd_root(known), first)
             u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)

@@ -132,8 +132,8 @@ def run_bayes_amp(
     data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
         "informed", the teacher; or weights (d, t). Further starts are random. "staged" begins as "spectral"; when a run
-        has come to rest and columns have no overlap, these start from the lowest eigenvector of their own posterior
-        weights, given the fields of the other columns (see `start_remaining_columns`).
+        has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
+        the fields of the other columns (see `start_remaining_columns`).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
     learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
         components of the prior) and "noise".
@@ -299,7 +299,7 @@ class AmpRun(Run[Status]):
 def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
     """Return a state in which each column has started from a spectral direction, one group of columns after another.
 
-    Columns that are not found first, small in the spectral start, are zero until the others have come to rest.
+    Columns that are not found first are small in the spectral start, and are zero until the others have converged.
     """
     norms = np.sum(start.Q**2, axis=0)
     state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))

@@ -1,11 +1,13 @@
 """Options of all commands. This module loads no solver, so that help and misspelt options are answered at once."""
 
 import argparse
-from typing import Any
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS
 from gamp_attention._version import __version__
-from gamp_attention.cli.parser import Parser
 
 VALUES = 20  # number of values of --path without values
 LAYER = (
@@ -24,6 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
     builders = (_add_compare, _add_fit, _add_law, _add_solve, _add_trajectory, _add_sweep, _add_boundaries)
     for add_command in builders:
         _add_json_and_force(add_command(commands))
+    for action in commands._choices_actions:  # a command without a description is described by its line in the list
+        command = commands.choices[action.dest]
+        command.description = command.description or f"{str(action.help)[0].upper()}{str(action.help)[1:]}."
     return parser
 
 
@@ -33,8 +38,8 @@ def _add_compare(commands: Any) -> argparse.ArgumentParser:
     _add_model(command)
     command.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
     command.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
-    command.add_argument("--risk", choices=RISKS, default="asymptotic")
-    command.add_argument("--gd-steps", type=int, help="steps of plain gradient descent")
+    command.add_argument("--risk", choices=RISKS, default="asymptotic", help="training risk (default asymptotic)")
+    command.add_argument("--gd-steps", type=int, help="number of steps of gradient descent (default: as in the paper)")
     command.add_argument(
         "--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)"
     )
@@ -63,7 +68,7 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
     add(
         "--survey", action="store_true",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, two more from random starts, and three from the lowest minimum",
+        "surveys from each start, two more from random starts, and one from the lowest minimum",
     )  # fmt: skip
     add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
     add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")
@@ -96,7 +101,9 @@ def _add_law(commands: Any) -> argparse.ArgumentParser:
     add = command.add_argument
     add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
     add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
-    add("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
+    add(
+        "--alphas", type=float, nargs="+", metavar="A", help="sample complexities α = n/d at which errors are predicted"
+    )
     add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
     add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
     add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
@@ -110,9 +117,9 @@ def _add_solve(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser("solve", help="solve for a fixed point of state evolution")
     _add_model(command)
     _add_l1(command)
-    command.add_argument("--init", choices=STARTS, default="semantic")
+    command.add_argument("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
     command.add_argument("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
-    command.add_argument("--rule", choices=RULES, default="auto")
+    command.add_argument("--rule", choices=RULES, default="auto", help="quadrature rule (default auto)")
     command.add_argument(
         "--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)"
     )
@@ -127,7 +134,7 @@ def _add_trajectory(commands: Any) -> argparse.ArgumentParser:
     )
     _add_model(command)
     _add_l1(command)
-    command.add_argument("--init", choices=STARTS, default="semantic")
+    command.add_argument("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
     command.add_argument(
         "--method",
         choices=("gamp", "survey", *DESCENTS, ONLINE),
@@ -165,7 +172,7 @@ def _add_sweep(commands: Any) -> argparse.ArgumentParser:
     add("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
     add("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
     add("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
-    add("--risk", choices=RISKS, default="exact", help="risk of GAMP and GD (default exact)")
+    add("--risk", choices=RISKS, default="exact", help="training risk of GAMP and GD (default exact)")
     add("--cold", action="store_true", help="do not start cells from the solutions of their neighbours")
     add("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
     _add_workers(command)
@@ -174,13 +181,20 @@ def _add_sweep(commands: Any) -> argparse.ArgumentParser:
 
 def _add_boundaries(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `boundaries`."""
-    command = commands.add_parser("boundaries", help="compute phase boundaries α_c, α_l and spinodals, with errors")
+    command = commands.add_parser("boundaries", help="compute the boundaries of the phase diagram, with errors")
     add = command.add_argument
     add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
-    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several values of λ")
-    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several values of σ")
+    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several ridge penalties λ")
+    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several standard deviations σ of the tokens")
     add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
-    add("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
+    add(
+        "--alphas",
+        type=float,
+        nargs=2,
+        default=(0.05, 4.0),
+        metavar=("LOW", "HIGH"),
+        help="range of α (default 0.05 4)",
+    )
     add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
     add("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
     add("--folder", help="folder of finished results, from which the command resumes")
@@ -277,3 +291,35 @@ def build_penalty(options: argparse.Namespace) -> Any:
 
     l1 = getattr(options, "l1", 0.0)
     return ElasticNet(options.lam, l1) if l1 else None
+
+
+class Parser(argparse.ArgumentParser):
+    """ArgumentParser that suggests the nearest command, word or option if the given word does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message with a suggestion, if one is near, and exit with status 2."""
+        match = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if match:
+            message += suggestion(match[1], (word.strip("' ") for word in match[2].split(",")))
+        super().error(message)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse all arguments; an unknown option is an error that suggests the nearest option."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = _subparsers(self).get(getattr(options, "command", None), self)
+            near = suggestion(unknown[0].partition("=")[0], command._option_string_actions)
+            command.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return options
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the nearest known word, or nothing if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> dict[Any, Any]:
+    """Return the parsers of the commands by name."""
+    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return next((dict(action.choices) for action in actions), {})

@@ -1,13 +1,33 @@
 """Problems at finite d: datasets, passes over their tokens, the risk and its derivatives, and initial weights."""
 
-from gamp_attention.data.dataset import Dataset, LabelledDataset
+from gamp_attention.data.curvature import lowest_curvature, risk_hessian, rotations
+from gamp_attention.data.dataset import Dataset, LabelledDataset, split_held_out
 from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.fixed_columns import fix_columns
 from gamp_attention.data.law import law_of
-from gamp_attention.data.risk import gradient, sampled_test_error, train_loss
-from gamp_attention.data.sampling import sample
+from gamp_attention.data.layer import Layer, Units, build_dataset
+from gamp_attention.data.passes import LOOP_ROWS, TokenMatrix, add_up, data_pass, project
+from gamp_attention.data.risk import (
+    agreement_of,
+    gradient,
+    gradient_norm,
+    hessian_product,
+    overlaps,
+    risk_at,
+    sampled_test_error,
+    susceptibility,
+    train_loss,
+)
+from gamp_attention.data.sampling import draw_tokens, sample
 from gamp_attention.data.spectrum import HessianSpectrum, hessian_spectrum
-from gamp_attention.data.starts import SpectralDirections, spectral_directions
+from gamp_attention.data.starts import (
+    SpectralDirections,
+    initial_weights,
+    lowest_eigenvectors,
+    several_starts,
+    spectral_directions,
+)
+from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 
 __all__ = [
     "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",

@@ -63,8 +63,8 @@ class Dataset(DisplayMixin):
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
-        tokens at each of the L places. The exact risk depends on x + p only, so its minima and the trained layer do not
-        depend on this choice.
+        tokens at each of the L indices. The exact risk depends on x + p only, so its minima and the trained layer do
+        not depend on this choice.
     lam : ridge λ > 0 of equation (3); or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d
         (`ColumnRidge`). Not used if a penalty is given.
     rank : number of columns r of the student's Q.

@@ -25,7 +25,7 @@ from gamp_attention.losses.sequence import SequenceLoss, SequenceSpec, sequence_
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
-from gamp_attention.models.sequence_labels import N_SYMMETRY, SequenceLabels
+from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
 from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.intercept import InterceptPenalty
 
@@ -66,9 +66,9 @@ def fix_columns(
     ------
     TypeError : if `problem` is neither a sequence model nor samples with its loss, or `columns` is not a dictionary of
         arrays.
-    ValueError : if samples have classes, `columns` is empty or fixes all columns, an index is not in 0 to r − 1, an
-        array has another length or is not finite, `convex` is wrong, or the problem is an attention layer whose head
-        has several free columns of scores.
+    ValueError : if `columns` is empty or fixes all columns, an index is not in 0 to r − 1, an array has another length
+        or is not finite, `convex` is wrong, or the problem is an attention layer whose head has several free columns of
+        scores.
 
     Examples
     --------
@@ -84,8 +84,6 @@ def fix_columns(
     >>> known.rank, data.targets.shape, gamp.converged
     (1, (200, 2), True)
     """
-    if isinstance(problem, SequenceModel | Dataset) and problem.is_mixture:
-        raise check.fail("problem", type(problem).__name__, "samples without classes")
     if isinstance(problem, SequenceModel):
         fixed, values = _require_columns(columns, problem.rank, "(t + k,)")
         if convex is not None:
@@ -122,12 +120,13 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     free = [a for a in range(model.rank) if a not in fixed]
     first = [a for a in free if a < t]
     order = first + [c for c in range(len(values)) if c not in first]
-    labels = _extend_labels(model.teacher, L, t, order, values)
-    spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets([labels], L, len(values)))
+    of_class = model.teacher.of_class if isinstance(model.teacher, LabelsOfClasses) else (model.teacher,)
+    labels = tuple(_extend_labels(teacher, L, t, order, values) for teacher in of_class)
+    spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets(labels, L, len(values)))
     return replace(
-        model, teacher=labels, coordinates=_extend_law(model.coordinates, order),
-        penalty=_without(model.penalty, fixed), rank=len(free), student=sequence_loss(spec), prediction=None, head=None,
-        fixed_columns=model.fixed_columns + tuple(fixed),
+        model, teacher=LabelsOfClasses(labels) if model.is_mixture else labels[0],
+        coordinates=_extend_law(model.coordinates, order), penalty=_without(model.penalty, fixed), rank=len(free),
+        student=sequence_loss(spec), prediction=None, head=None, fixed_columns=model.fixed_columns + tuple(fixed),
     )  # fmt: skip
 
 
@@ -142,9 +141,10 @@ def _fix_in_data(data: LabelledDataset, fixed: list[int], values: np.ndarray, co
     spec = _fixed_spec(data.student.spec, fixed, convex, probes)
     other = LabelledDataset(
         data.tokens, rows, sequence_loss(spec), rank=data.rank - len(fixed), positions=data.positions,
-        spectra=data.spectra, penalty=_without(data.penalty, fixed), sample_weight=data.sample_weight,
+        spectra=data.spectra[: data.n_tokens], penalty=_without(data.penalty, fixed), sample_weight=data.sample_weight,
     )  # fmt: skip
-    return other if data.Q_star is None else other._copy(Q_star=data.Q_star)
+    changes = {"source_means": data.source_means, "groups": data.groups, "spectra": data.spectra}
+    return other._copy(Q_star=data.Q_star, **(changes if data.is_mixture else {}))
 
 
 def _fixed_spec(spec: SequenceSpec, fixed: list[int], convex: bool | None, targets: np.ndarray) -> SequenceSpec:
@@ -218,7 +218,10 @@ def _extend_law(law: CoordinateLaw, order: list[int]) -> CoordinateLaw:
     K, t = law.teacher_mean.shape
     mean, cov = np.zeros((K, len(order))), np.tile(np.eye(len(order)), (K, 1, 1))
     mean[:, :t], cov[:, :t, :t] = law.teacher_mean, law.teacher_cov
-    return replace(law, teacher_mean=mean[:, order], teacher_cov=cov[:, order][:, :, order])
+    spikes = None
+    if law.spikes is not None:
+        spikes = np.concatenate([law.spikes, np.zeros((len(law.spikes), len(order) - t))], axis=1)[:, order]
+    return replace(law, teacher_mean=mean[:, order], teacher_cov=cov[:, order][:, :, order], spikes=spikes)
 
 
 def _without(penalty: Any, fixed: list[int]) -> Any:

@@ -21,7 +21,7 @@ from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
-from gamp_attention.penalties.matrix import least_subgradient, penalty_total
+from gamp_attention.penalties.matrix import penalty_total, smallest_subgradient
 from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
@@ -29,11 +29,11 @@ T = TypeVar("T", np.ndarray, float)
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
 # iteration for V, see `susceptibility`
 MAX_ITER = 500  # maximum number of iterations
-SETTLED = 1e-10  # relative change at which it has converged
+TOLERANCE = 1e-10  # relative change at which it has converged
 # accelerated iteration
 ANDERSON_DEPTH = 5  # number of differences that an extrapolation combines
-MAX_UNSETTLED = 12  # iterations until the change must be small; if V exists, about 8 reach 1e-10
-SETTLED_CHANGE = 1e-2  # relative change that counts as small
+MAX_LARGE_CHANGES = 12  # iterations until the change must be small; if V exists, about 8 reach 1e-10
+SMALL_CHANGE = 1e-2  # relative change that counts as small
 MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
 TEST_CHUNK = 500  # number of test samples in memory at a time
 
@@ -117,24 +117,25 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
             sums = RiskSums(float(np.sum(losses + terms.constant)), rows.T @ slopes[:, 0] / root, lambda: z)
     else:
         sums = data.sum_risk(risk, Q)
-    grad, value = least_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)
+    grad, value = smallest_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)
     norm = gradient_norm(data, grad)
     return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, terms.params, sums.fields, known)
 
 
 def denoise_at(
-    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None, **options: Any
-) -> Denoised:
-    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point.
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None,
+    start: np.ndarray | None = None, **options: Any,
+) -> Denoised:  # fmt: skip
+    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point, or `start`.
 
     V (S, r, r) has one matrix for the tokens of each source. `samples` are the indices of the samples to denoise, in
     ascending order, by default all; `options` are keyword arguments of `denoise`.
     """
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    chosen = np.arange(data.n_samples) if samples is None else samples
+    chosen, start = np.arange(data.n_samples) if samples is None else samples, at.z if start is None else start
     parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
     return joined([
-        denoise(at.loss, at.params[rows], omega[rows], V[sources], at.z[rows], **options)
+        denoise(at.loss, at.params[rows], omega[rows], V[sources], start[rows], **options)
         for rows, sources in parts if len(rows)
     ])  # fmt: skip
 
@@ -234,10 +235,11 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
 def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False) -> np.ndarray:
     """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
 
-    V solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹); for a smooth penalty it is the limit
-    of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All entries are NaN if no positive definite solution is found. Up to two
-    fields are solved by damped iterations, unless `quick` is True. For more fields an iteration costs as much as
-    several gradients, so it is accelerated (Anderson, 1965), and stopped early if its changes stay large.
+    V solves V = W(A), where W(A) is the response of the weights (`input_step`) and A = −(1/d) Σ ∂g/∂ω with
+    ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹). For a smooth penalty V is the limit of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All
+    entries are NaN if no positive definite solution is found. Up to two fields are solved by damped iterations, unless
+    `quick` is True. For more fields an iteration costs as much as several gradients, so it is accelerated (Anderson,
+    1965), and stopped early if its changes stay large.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
@@ -259,10 +261,10 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
         if quick:
             points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
         V = 0.5 * (V + W)
-        if change < SETTLED:
+        if change < TOLERANCE:
             return V
         if quick:
-            if number >= MAX_UNSETTLED and change > SETTLED_CHANGE:
+            if number >= MAX_LARGE_CHANGES and change > SMALL_CHANGE:
                 return unsolved
             V = _extrapolate(points, moves, V)
     return unsolved
@@ -360,8 +362,8 @@ def sampled_test_error(
         tokens = np.asarray(drawn)
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = TokenMatrix(tokens, data.positions).fields(Q)
-        for rows, of in sources.groups:
-            task = data.model.task_of(of)
+        for rows, token_sources in sources.groups:
+            task = data.model.task_of(token_sources)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
     mean, error = mean_and_error(np.concatenate(errors))
     return _require_finite(Q, mean), error

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
+from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention.denoisers.input import (
     denoise_weights,
@@ -101,12 +102,6 @@ class InnerAverages(NamedTuple):
     potential: np.ndarray
 
 
-def square_roots(matrices: np.ndarray) -> np.ndarray:
-    """Return the symmetric square roots of positive semidefinite matrices (..., r, r)."""
-    spectrum, vectors = np.linalg.eigh(matrices)
-    return np.einsum("...ab,...b,...cb->...ac", vectors, np.sqrt(np.maximum(spectrum, 0.0)), vectors)
-
-
 def symmetrised(matrices: np.ndarray) -> np.ndarray:
     """Return the symmetric parts of matrices (K, r, r)."""
     return 0.5 * (matrices + matrices.transpose(0, 2, 1))
@@ -137,7 +132,7 @@ def average_fields(
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
-    roots = square_roots(U)
+    roots = psd_root(U)
     shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
     slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
     centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
@@ -300,21 +295,21 @@ def average_weights(
 
 def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
     """Return matrices B (K, r, r), scaled down where the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
-    root = square_roots(C)
+    root = psd_root(C)
     gain = np.linalg.eigvalsh(root @ matrices @ root)[:, -1]
     return matrices * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
 
 
 def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float) -> WeightAverages:
     """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field."""
-    root, one = square_roots(delta), np.eye(b.shape[1])
+    root, one = psd_root(delta), np.eye(b.shape[1])
     centre = np.zeros(b.shape)
     for _ in range(NEWTON_STEPS):  # the maximum solves u = y √Δ x(b + √Δ u)
         x, C = denoise_weights(penalty, b + products(root, centre), A)
         curvature = one - parisi * root @ C @ root
         centre = centre - np.linalg.solve(curvature, (centre - parisi * products(root, x))[..., None])[..., 0]
     _, C = denoise_weights(penalty, b + products(root, centre), A)
-    width = np.linalg.inv(square_roots(one - parisi * root @ C @ root))
+    width = np.linalg.inv(psd_root(one - parisi * root @ C @ root))
     xs, Cs, logs = [], [], []
     for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
         u = centre + width @ node

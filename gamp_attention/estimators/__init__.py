@@ -1,7 +1,7 @@
 """Estimators for scikit-learn: an attention layer, and regression and classification of rows."""
 
 try:
-    from sklearn.utils.validation import validate_data  # noqa: F401 - since 1.6
+    from sklearn.utils.validation import validate_data  # since scikit-learn 1.6
 except ImportError as error:
     raise ImportError("estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'") from error
 

@@ -37,7 +37,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     rank : number of columns of the queries of each head (of queries and keys together if they are separate).
     positions : (L, d) positional encodings that the layer adds to the tokens. If None, nothing is added, because the
         tokens are assumed to include their positions; message passing estimates them by the mean token at each of the
-        L places.
+        L indices.
     student : the attention map; DotProductAttention() if None.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
     standardise : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
@@ -59,7 +59,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     Q_ : (d, r) weights; for standardised tokens if `standardise` is True. The columns are the queries of all heads,
         their keys if these are separate, and their values.
     intercept_ : (r,) biases of the columns; zeros if `fit_intercept` is False.
-    positions_ : (L, d) the given positions, or the mean token at each place, minus `center_`.
+    positions_ : (L, d) the given positions, or the mean token at each index, minus `center_`.
     center_, scale_ : (d,) offset and scale of standardised coordinates; 0 and 1 if `standardise` is False.
     result_ : the `GampResult`.
     data_ : the `Dataset` of the training, which `leave_one_out`, `regularization_path` and `debias` use. It refers to

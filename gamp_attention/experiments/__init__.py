@@ -1,7 +1,18 @@
 """Experiments built from the solvers: comparisons, sweeps, phase diagrams, error estimates of fits, and figures."""
 
-from gamp_attention.experiments.comparison import Comparison, compare
-from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram, plot_trajectory
+from gamp_attention.experiments.comparison import Branch, Comparison, Row, compare, deviation
+from gamp_attention.experiments.figures import (
+    COLOURS,
+    LABELS,
+    WORDS,
+    draw_legend,
+    figure,
+    plot_comparison,
+    plot_fit,
+    plot_phase_diagram,
+    plot_trajectory,
+    require_matplotlib,
+)
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path

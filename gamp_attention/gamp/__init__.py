@@ -1,11 +1,16 @@
 """Message passing at finite d: one iteration, runs to a critical point, and descents that complete runs that cycle."""
 
 from gamp_attention._core.runs import Checkpoint
+from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
+from gamp_attention.gamp.convex_start import can_start, newton_start
+from gamp_attention.gamp.flips import flipped_starts
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp
-from gamp_attention.gamp.step import GampState, gamp_step, initial_state
+from gamp_attention.gamp.settling import Settled, SettlingHistory, descend_from_saddle, settle
+from gamp_attention.gamp.step import GampState, StepReport, averaged_memory, gamp_step, initial_state, naive_memory
 from gamp_attention.gamp.survey import (
     SurveyEnd,
+    SurveyPhase,
     SurveyRecord,
     SurveyReport,
     SurveyState,

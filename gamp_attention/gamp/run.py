@@ -6,10 +6,9 @@ after few iterations predicts the final loss well enough to discard poor starts 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import agreement_of, overlaps
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.budget import FULL_SEARCH_FIELDS
+from gamp_attention.gamp.flips import flipped_starts
 from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
@@ -45,7 +45,9 @@ PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; t
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
 SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from surveys; number of them run to the end
-SAME_LOSS = 1e-6  # relative decrease of the training loss below which a survey has not improved a minimum
+COMPARED_FLIPS, FINISHED_FLIPS = 20, 2  # the same for runs from flipped samples
+SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
+MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -171,7 +173,9 @@ def run_gamp(
         data, until two surveys find the same weights. A positive number, or several, are the Parisi parameters y
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
         after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
-        minimum follow, at most three times, while the training loss falls. `result.surveys` lists the surveys.
+        minimum follow; then single samples are moved to other minima of their proximal objectives, from which message
+        passing continues, while the training loss falls (see `gamp_attention.gamp.flips`). `result.surveys` lists
+        the surveys, and `result.starts` all runs of message passing.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -265,8 +269,8 @@ def run_gamp(
     rounds = ROUNDS if phase is None else SURVEY_ROUNDS
     runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds)
     result, loop = runs.run()
-    if phase is not None:
-        result, loop = refine_by_surveys(runs, phase, result, loop, options.V)
+    if phase is not None and not ladder:
+        result, loop = refine_minimum(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
     result = replace(result, starts=records, message=message, surveys=() if phase is None else phase.all_records)
@@ -289,21 +293,25 @@ def survey_start(data: Dataset, record: SurveyRecord, V: ArrayLike | None) -> tu
     return f"{record.name}, survey at y = {record.parisi:.3g}", initial_state(data, record.Q, V)
 
 
-def refine_by_surveys(
+def refine_minimum(
     runs: "SuccessiveHalving", phase: SurveyPhase, result: GampResult, loop: Loop, V: ArrayLike | None
 ) -> tuple[GampResult, Loop]:
-    """Return the result after surveys from the lowest minimum and message passing from them, while the loss falls.
+    """Return the result after a survey from the lowest minimum and flips of single samples, and its loop.
 
-    There are no such surveys after runs without convergence or to `max_iter`, so that a checkpoint can continue them.
+    Flips are repeated while the loss falls. There is no refinement of runs without convergence or to `max_iter`, so
+    that a checkpoint can continue them.
     """
-    for k in count():
-        if not result.converged or runs.reached_limit:
-            break
-        record = phase.refine(k, result.Q, runs.save)
-        if record is None:
+    if not result.converged or runs.reached_limit:
+        return result, loop
+    record = phase.refine(result.Q, runs.save)
+    if record is not None:
+        result, loop = runs.add([survey_start(runs.data, record, V)])
+    for _ in range(MAX_ROUNDS):
+        starts = flipped_starts(runs.data, runs.risk, result.Q, result.overlaps.V)
+        if not starts or not result.converged or runs.reached_limit:
             break
         before = result.train_loss
-        result, loop = runs.add(*survey_start(runs.data, record, V))
+        result, loop = runs.add(starts, hold=True)
         if not result.train_loss < (1 - SAME_LOSS) * before:
             break
     return result, loop
@@ -486,23 +494,37 @@ class SuccessiveHalving(Resumable):
                 loop.run(until)
             if all(loop.is_only_descent for loop in self.loops.values()):
                 break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
-            self._stop_worst(last=until == self._rounds[-1])
+            last = until == self._rounds[-1]  # then all but `n_finish` are stopped, otherwise half of the runs
+            half = max(self._n_finish, ceil(CONTINUED * len(self.loops)))
+            self._stop_worst(self.loops, self._n_finish if last else half)
+            self.n_rounds += 1
         interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
         if any(interrupted):
             self.save()  # before max_iter ends the runs, so that a later call can continue them
         self._results = {k: run_and_settle(self._plan, loop) for k, loop in self.loops.items()}
         return self._select()
 
-    def add(self, name: str, state: GampState) -> tuple[GampResult, Loop]:
-        """Run message passing from a further start to its end; return the result of all runs and its loop."""
-        k = len(self._names)
-        self._names.append(name)
-        self.loops[k] = loop = Loop(self._plan, state, self._save_loop, name)
-        if k in self._later:
-            loop.restore(self._later.pop(k))
-        if loop.run(self._plan.max_iter) is None:
-            self.save()
-        self._results[k] = run_and_settle(self._plan, loop)
+    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
+        """Run message passing from further starts; return the result of all runs and its loop.
+
+        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        `FINISHED_FLIPS` of the runs are stopped.
+        """
+        plan, new = replace(self._plan, hold_after=0) if hold else self._plan, list[int]()
+        for name, state in starts:
+            k = len(self._names)
+            self._names.append(name)
+            if k not in self.stopped:
+                self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
+                new.append(k)
+                if k in self._later:
+                    loop.restore(self._later.pop(k))
+        for k in new:
+            self.loops[k].run(min(COMPARED_FLIPS, plan.max_iter))
+        for k in self._stop_worst(new, FINISHED_FLIPS):
+            if self.loops[k].run(plan.max_iter) is None:
+                self.save()
+            self._results[k] = run_and_settle(plan, self.loops[k])
         return self._select()
 
     def _select(self) -> tuple[GampResult, Loop]:
@@ -522,18 +544,23 @@ class SuccessiveHalving(Resumable):
         return self._plan.data
 
     @property
+    def risk(self) -> str:
+        """Return "exact" or "asymptotic"."""
+        return self._plan.risk
+
+    @property
     def reached_limit(self) -> bool:
         """Return whether message passing from a start ended at `max_iter`."""
         return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
-    def _stop_worst(self, last: bool) -> None:
-        """Stop the runs of highest training loss: half of the runs, or, at the last comparison, all but `n_finish`."""
-        n_continue = self._n_finish if last else max(self._n_finish, ceil(CONTINUED * len(self.loops)))
-        for k in sorted(self.loops, key=lambda k: _order(self.loops[k].record.last[2]))[n_continue:]:
+    def _stop_worst(self, runs: Iterable[int], n_continue: int) -> list[int]:
+        """Stop the runs of highest training loss; return the others, `n_continue` of lowest loss."""
+        order = sorted(runs, key=lambda k: _order(self.loops[k].record.last[2]))
+        for k in order[n_continue:]:
             loop = self.loops.pop(k)
             last_overlaps, norm, loss = loop.record.last
             self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
-        self.n_rounds += 1
+        return order[:n_continue]
 
     def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""

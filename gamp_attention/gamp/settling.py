@@ -20,6 +20,7 @@ from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, shown
 
+MAX_STEPS = 5000  # maximum number of steps of a descent
 HANDOVER = 1e-5  # gradient norm at which Newton steps take over
 NEWTON_GAIN = 0.9  # maximum ratio of the gradient norms after and before a Newton step that is accepted
 EXACT = 1e-10  # relative residual of the linear solver of a Newton step
@@ -27,6 +28,7 @@ INEXACT = 1e-3  # the same for more than two fields per sample, as long as the s
 FIRST_BOUND = 1.0  # first bound on the curvature, for proximal gradient steps
 BOUND_GROWTH = 2.0  # factor of the bound when a step overshoots
 BOUND_DECAY = 0.9  # factor of the bound at each other step, so that steps become longer
+UNMOVED = 1e-6  # relative difference of fields up to which a proximal step has not moved them
 ROUNDING = 1e-14  # relative rounding error of ε_t
 Risk = Callable[[np.ndarray], RiskAtPoint]
 Visit = Callable[[RiskAtPoint], None]
@@ -57,9 +59,7 @@ class Settled(NamedTuple):
     history: SettlingHistory
 
 
-def settle(
-    data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000, callback: Visit | None = None
-) -> Settled:
+def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None) -> Settled:
     """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
     `callback` is called with the risk at the start and after each step.
@@ -82,11 +82,11 @@ def settle(
     visit(evaluate(Q))
     best, n_iter, handover = Q, 0, HANDOVER
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter, visit)
+        best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit)
         n_iter += more
         at = risk_at(data, best, risk)
         accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
-        while at.gradient_norm > tol and n_iter < max_iter:
+        while at.gradient_norm > tol and n_iter < MAX_STEPS:
             trial = best + newton_step(data, at, best, accuracy)
             if has_spheres(data.penalty):
                 trial = data.penalty.retracted(trial)
@@ -99,7 +99,7 @@ def settle(
                 continue
             best, at = trial, trial_at
             visit(at)
-        if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
+        if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
             history = SettlingHistory(np.array(losses), np.array(norms))
             return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
         handover *= 0.1  # Newton steps failed because not all entries at kinks had been identified
@@ -115,7 +115,6 @@ def quasi_newton(
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
-
     constrained = has_spheres(data.penalty)
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -150,8 +149,8 @@ def proximal_gradient(
 
     This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
     last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
-    penalty and c a bound on the curvature of f along the step. Momentum is reset if it points uphill. The second value
-    is the number of iterations.
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
+    direction. The second value is the number of iterations.
     """
     penalty, x, y = data.penalty, Q, Q
     momentum, bound = 1.0, FIRST_BOUND
@@ -208,14 +207,12 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> n
     return allowed(step.reshape(shape)) if constrained else step.reshape(shape)
 
 
-def is_fixed_point(
-    data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6, samples: np.ndarray | None = None
-) -> bool:
+def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:
     """Return whether a critical point is a fixed point of GAMP, if each sample keeps its local proximal minimum.
 
     Eq. :eq:`critical`. V is halved until the proximal objective of every sample is convex at z; then the proximal step
-    at ω = z − V g must return z, up to a relative difference of `tol`. `samples` are the indices of the samples that
-    are checked; None for all.
+    at ω = z − V g must return z, up to a relative difference of `UNMOVED`. `samples` are the indices of the samples
+    that are checked; None for all.
     """
     samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
     hessians = at.hessians if samples is None else at.hessians[samples]
@@ -225,12 +222,12 @@ def is_fixed_point(
     out = denoise_at(data, at, V, samples=samples, hold=True)
     z = at.z if samples is None else at.z[samples]
     residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
-    return bool(out.solved.all() and residual < tol)
+    return bool(out.solved.all() and residual < UNMOVED)
 
 
 ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
 ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
-MAX_TRIALS = 40  # maximum number of steps tried in each of the two senses of the direction
+MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directions v and −v
 MAX_SADDLES = 20  # maximum number of saddles that a run leaves
 
 

@@ -36,7 +36,7 @@ from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.models.sources import weighted
-from gamp_attention.penalties.matrix import least_subgradient, on_kinks
+from gamp_attention.penalties.matrix import on_kinks, smallest_subgradient
 
 
 def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:
@@ -102,7 +102,7 @@ def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[floa
     the data.
     """
     if data.penalty.smooth:
-        gradient = least_subgradient(data.penalty, Q, sums.smooth)
+        gradient = smallest_subgradient(data.penalty, Q, sums.smooth)
         return normalised_risk(data, Q, sums.loss), gradient_norm(data, gradient)
     at = risk_at(data, on_kinks(data.penalty, Q, sums.smooth)[0], risk)
     return at.train_loss, at.gradient_norm

@@ -18,9 +18,9 @@ propagation has found a fixed point of GAMP, for example a minimum that no rando
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
-GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, further surveys follow after
-message passing: each begins from the lowest minimum so far, which message passing then replaces if it finds a lower
-minimum.
+GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, a further survey follows after
+message passing: it begins from the lowest minimum so far, which message passing then replaces if it finds a lower
+minimum. Finally single samples are flipped (`gamp_attention.gamp.flips`).
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
 LADDER = (1.5, 3.0)
-REFINEMENTS, REFINED_AT = 3, 3.0  # maximum number of surveys from the lowest minimum, and their Parisi parameter
+REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum, in the same units
 SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
@@ -264,7 +264,7 @@ class SurveyRecord(Result):
 
     Attributes
     ----------
-    name : name of the start from which the survey began; "minimum 1" and so on for surveys from the lowest minimum.
+    name : name of the start from which the survey began; "minimum" for the survey from the lowest minimum.
     parisi : Parisi parameter y, the inverse of a loss per sample.
     ending : how it ended.
     n_iter : number of iterations.
@@ -305,20 +305,20 @@ def distinct_surveys(data: Dataset, records: Sequence[SurveyRecord]) -> list[Sur
 
 
 class SurveyPhase(Resumable):
-    """Surveys from several starts, one after the other, until two find the same weights, and from minima.
+    """Surveys from several starts, one after the other, until two find the same weights, and from a minimum.
 
     Parameters
     ----------
     data, risk : the samples, and "exact" or "asymptotic".
     surveys : name, weights (d, r) and Parisi parameter of each survey; the parameter is in units of `initial_survey`,
         unless `absolute` is True.
-    absolute : whether the Parisi parameters are absolute. Then `refine` makes no surveys.
+    absolute : whether the Parisi parameters are absolute. Then `refine` makes no survey.
     tree : snapshot from which the phase continues; None if it begins.
 
     Attributes
     ----------
     records : finished surveys from the starts.
-    refinements : finished surveys from minima.
+    refinements : the survey from a minimum, if it has finished.
     state : state of the current survey; None before its first iteration.
     t : number of its iterations.
     """
@@ -348,22 +348,20 @@ class SurveyPhase(Resumable):
         `save` is called before each iteration, to write a checkpoint.
         """
         while len(self.records) < len(self._surveys) and (self._absolute or not self.agreeing):
-            of = f"{len(self.records) + 1} of at most {len(self._surveys)}"
+            of = f"{len(self.records) + 1} of at most {len(self._surveys)} "
             self.records.append(self._survey(*self._surveys[len(self.records)], of, save, may_rest=True))
         return self.records
 
-    def refine(self, k: int, Q: np.ndarray, save: Save = None) -> SurveyRecord | None:
-        """Return the k-th survey from a minimum Q (d, r).
+    def refine(self, Q: np.ndarray, save: Save = None) -> SurveyRecord | None:
+        """Return the survey from a minimum Q (d, r).
 
-        None if the loss is convex, if all Parisi parameters are given, after `REFINEMENTS` surveys, or if the survey
-        failed.
+        None if the loss is convex, if all Parisi parameters are given, or if the survey failed.
         """
-        if self._absolute or k >= REFINEMENTS or is_convex(self._data):
+        if self._absolute or is_convex(self._data):
             return None
-        if k == len(self.refinements):
-            of = f"{k + 1} of at most {REFINEMENTS}"
-            self.refinements.append(self._survey(f"minimum {k + 1}", Q, REFINED_AT, of, save, may_rest=False))
-        record = self.refinements[k]
+        if not self.refinements:
+            self.refinements.append(self._survey("minimum", Q, REFINED_AT, "", save, may_rest=False))
+        record = self.refinements[0]
         return None if record.ending is SurveyEnd.FAILED else record
 
     @cached_property
@@ -397,7 +395,7 @@ class SurveyPhase(Resumable):
             if save is not None:
                 save()
             if progress.is_shown():
-                progress.describe(f"survey {number} from {name}, iteration {self.t}, spread {spread:.1e}")
+                progress.describe(f"survey {number}from {name}, iteration {self.t}, spread {spread:.1e}")
             try:
                 after, _ = survey_step(data, self._risk, self.state, STEP, y, self._jumps)
             except (np.linalg.LinAlgError, NotPositiveDefinite):

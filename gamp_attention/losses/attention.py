@@ -177,7 +177,7 @@ class AttentionWork(NamedTuple):
 
     s: np.ndarray  # (L, L) scores, then the attention matrix
     B: np.ndarray  # (L, L) Hessian of one row in its scores
-    GJ: np.ndarray  # (L, L)
+    GS: np.ndarray  # (L,) product of G and the attention weights of one row
     u: np.ndarray  # (L,) gradient of one row in its scores
     slack: np.ndarray  # (L,) gradient of one row in its attention weights
     fields: np.ndarray  # (L r,)
@@ -241,7 +241,7 @@ def _make_work(loss):
     def attention_work(loss):
         L = loss.n_tokens
         return AttentionWork(
-            np.empty((L, L)), np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L * loss.rank),
+            np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L), np.empty(L * loss.rank),
             np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
         )  # fmt: skip
 
@@ -277,7 +277,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
         L, r = loss.n_tokens, loss.rank
-        s, B, GJ, u, slack = work.s, work.B, work.GJ, work.u, work.slack
+        s, B, GS, u, slack = work.s, work.B, work.GS, work.u, work.slack
         for k in range(L * r):
             grad[k] = 0.0
             for m in range(L * r):
@@ -288,7 +288,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         for i in range(L):
             attend_row(loss.attention, s, i)
             value += fill_slack(p, s, i, slack)
-            row_derivatives(loss.attention, p, s, i, slack, u, B, GJ)
+            row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
             pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
         add_blocks(L, r, work.blocks, hess)
         return value

@@ -59,10 +59,10 @@ def _softmax_row(s, i, count):
 
 
 @inline_kernel
-def row_derivatives(attention, p, s, i, slack, u, B, GJ):
+def row_derivatives(attention, p, s, i, slack, u, B, GS):
     """Fill u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i², with the weights in row i of s and slack = ∂φ_i/∂S_i."""
     if attention.softmax:
-        _softmax_derivatives(p, s, i, slack, u, B, GJ)
+        _softmax_derivatives(p, s, i, slack, u, B, GS)
     else:
         L = s.shape[1]
         count = i + 1 if attention.causal else L
@@ -73,19 +73,19 @@ def row_derivatives(attention, p, s, i, slack, u, B, GJ):
 
 
 @inline_kernel
-def _softmax_derivatives(p, s, i, slack, u, B, GJ):
-    # ∂S/∂s = diag(S) − S Sᵀ; with c_j = (G S)_j and its mean c under the weights S,
-    # B_jk = S_j S_k (G_jk − c_j − c_k + c) − S_j u_k − S_k u_j + δ_jk u_k, for symmetric G
+def _softmax_derivatives(p, s, i, slack, u, B, GS):
+    # ∂S/∂s = diag(S) − S Sᵀ; with GS = G S, whose mean under the weights S is c, and for symmetric G,
+    # B_jk = S_j S_k (G_jk − GS_j − GS_k + c) − S_j u_k − S_k u_j + δ_jk u_k
     L = s.shape[1]
     softmax_slope(s, i, slack, u)
     total = 0.0
     for j in range(L):
-        GJ[0, j] = slack[j] + p[L * L + j * L + i]
-        total += s[i, j] * GJ[0, j]
+        GS[j] = slack[j] + p[L * L + j * L + i]
+        total += s[i, j] * GS[j]
     for j in range(L):
-        weight, slope, product = s[i, j], u[j], GJ[0, j] - total
+        weight, slope, product = s[i, j], u[j], GS[j] - total
         for k in range(L):
-            B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GJ[0, k]) - slope) - weight * u[k]
+            B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GS[k]) - slope) - weight * u[k]
         B[j, j] += slope
 
 

@@ -12,13 +12,21 @@ from gamp_attention.models.coordinates import (
     sparse_teacher,
     subset_positions,
 )
+from gamp_attention.models.data_law import DataLaw, Departure
 from gamp_attention.models.glm import GLMModel, glm_model
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
-from gamp_attention.models.model import Model
-from gamp_attention.models.own_law import DataLaw, Departure
+from gamp_attention.models.model import POSITIONAL_SIZE, Model, with_parameter
 from gamp_attention.models.sequence import SequenceModel, sequence_model
-from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, SoftmaxTeacher
+from gamp_attention.models.sources import ClassLaw, Group, Sources
+from gamp_attention.models.teachers import (
+    ClassLabels,
+    DecorrelatedTeacher,
+    IntensityLabels,
+    LinearLabels,
+    LogisticLabels,
+    ShiftedLabels,
+    SoftmaxTeacher,
+)
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",

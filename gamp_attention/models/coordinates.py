@@ -114,51 +114,51 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
 
 
-def subset_positions(tau: ArrayLike, share: float) -> CoordinateClasses:
-    """Return positions τ_l/√share on a fraction `share` of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
+def subset_positions(tau: ArrayLike, fraction: float) -> CoordinateClasses:
+    """Return positions τ_l/√fraction on some of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
 
     Parameters
     ----------
     tau : (L,) positions that would be on all coordinates.
-    share : fraction of the coordinates with positions, in (0, 1].
+    fraction : fraction of the coordinates with positions, in (0, 1].
 
     Returns
     -------
-    CoordinateClasses with values (2, L), or (1, L) if `share` is 1.
+    CoordinateClasses with values (2, L), or (1, L) if `fraction` is 1.
 
     Raises
     ------
     TypeError : if an argument has the wrong type.
-    ValueError : if `tau` is not of shape (L,), or `share` is not in (0, 1].
+    ValueError : if `tau` is not of shape (L,), or `fraction` is not in (0, 1].
 
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> positions = ga.subset_positions([1, -1], share=0.25)
+    >>> positions = ga.subset_positions([1, -1], fraction=0.25)
     >>> positions.values.tolist(), positions.weight.tolist()
     ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
     """
-    tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
-    return _on_fraction(tau / np.sqrt(share), share)
+    tau, fraction = check.array("tau", tau, ("L",)), check.real("fraction", fraction, low=0, high=1, strict=True)
+    return _on_fraction(tau / np.sqrt(fraction), fraction)
 
 
-def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
-    """Return teacher rows N(0, variance·1) on a fraction `share` of the coordinates and zero on the others.
+def sparse_teacher(fraction: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
+    """Return teacher rows N(0, variance·1) on a fraction of the coordinates and zero on the others.
 
     Parameters
     ----------
-    share : fraction of the coordinates with nonzero teacher weights, in (0, 1].
+    fraction : fraction of the coordinates with nonzero teacher weights, in (0, 1].
     teacher_rank : t, columns of the teacher.
     variance : variance of the nonzero entries.
 
     Returns
     -------
-    CoordinateClasses whose values are covariances (2, t, t), or (1, t, t) if `share` is 1.
+    CoordinateClasses whose values are covariances (2, t, t), or (1, t, t) if `fraction` is 1.
 
     Raises
     ------
     TypeError : if an argument has the wrong type.
-    ValueError : if `share` is not in (0, 1], `teacher_rank` is below 1, or `variance` is negative.
+    ValueError : if `fraction` is not in (0, 1], `teacher_rank` is below 1, or `variance` is negative.
 
     Examples
     --------
@@ -167,15 +167,15 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     >>> teacher.values.tolist(), teacher.weight.tolist()
     ([[[1.0]], [[0.0]]], [0.1, 0.9])
     """
-    share = check.real("share", share, low=0, high=1, strict=True)
+    fraction = check.real("fraction", fraction, low=0, high=1, strict=True)
     t = check.integer("teacher_rank", teacher_rank, low=1)
     check.require_memory("teacher_rank", t, t)
     covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
-    return _on_fraction(covariance, share)
+    return _on_fraction(covariance, fraction)
 
 
-def _on_fraction(value: np.ndarray, share: float) -> CoordinateClasses:
-    values, weight = np.stack([value, np.zeros_like(value)]), np.array([share, 1 - share])
+def _on_fraction(value: np.ndarray, fraction: float) -> CoordinateClasses:
+    values, weight = np.stack([value, np.zeros_like(value)]), np.array([fraction, 1 - fraction])
     return CoordinateClasses(values[weight > 0], weight[weight > 0])
 
 

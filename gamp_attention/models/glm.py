@@ -192,7 +192,8 @@ def glm_model(
     if teacher is None:
         raise check.fail("labels", labels, "a label model, e.g. LogisticLabels(): this loss has no default", TypeError)
     t = rank if teacher_rank is None else teacher_rank
-    positions = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
+    n_tokens = check.integer("n_tokens", n_tokens, low=1)
+    positions = np.zeros(n_tokens) if tau is None else tau
     penalty = require_penalty(penalty, lam)
     rank, t = check.integer("rank", rank, low=1), check.integer("teacher_rank", t, low=1)
     check.require_memory("n_tokens, rank, teacher_rank", n_tokens + rank + t, n_tokens + rank + t)

@@ -384,6 +384,9 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
     L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(6)
     z = rng.standard_normal((N_SYMMETRY, L, r))
     values, rotation = spec.evaluate(y, z), np.linalg.qr(rng.standard_normal((r, r)))[0]
+    if not np.isfinite(values).all():
+        needs = f"finite values at random fields; the entries of the targets are up to {np.abs(y).max():.3g}"
+        raise check.fail(name, values, needs)
     for size in FAR:
         far = spec.evaluate(y, size * z)
         if (far < spec.lowest_value - 1e-9 * (1 + abs(spec.lowest_value))).any():

@@ -40,17 +40,17 @@ def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
     return out.reshape(Q.shape).sum(axis=1)
 
 
-def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
 
     A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
     the column is a critical point on the sphere and has the norm √d.
     """
     if isinstance(penalty, InterceptPenalty):
-        return np.concatenate([least_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
+        return np.concatenate([smallest_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
     if isinstance(penalty, ScaledPenalty):
         c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
-        subgradient = c * least_subgradient(penalty.penalty, c * Q, smooth / c)
+        subgradient = c * smallest_subgradient(penalty.penalty, c * Q, smooth / c)
         return np.where(penalty.scales[:, None] > 0, subgradient, smooth)
     if isinstance(penalty, ColumnRidge):
         excess = np.sum(Q**2, axis=0) / len(Q) - 1

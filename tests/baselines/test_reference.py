@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.layer import build_dataset
+from gamp_attention.data import build_dataset
 
 
 def draw_arrays(n=23, L=3, d=7, seed=0):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.amp import amp_step, build_problem, build_start, start_remaining_columns
-from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.bayes import amp_step, build_problem, build_start, start_remaining_columns
+from gamp_attention.models.channels import channel_of
 
 
 def build_model(teacher, n_tokens=1, rank=1, n_noise=0):

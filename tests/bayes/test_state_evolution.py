@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.averages import output_averages
-from gamp_attention.bayes.equations import Equations
-from gamp_attention.bayes.priors import MixturePrior, kinds_of
+from gamp_attention.bayes import Equations, MixturePrior, kinds_of, output_averages
 
 PHASE = ga.glm_model(ga.PhaseRetrievalLoss())
 SIGN = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0))

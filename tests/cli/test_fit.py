@@ -379,7 +379,7 @@ def test_weights_that_have_not_converged_are_compared_too(arrays, tmp_path, fit)
 
 
 def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path):
-    from gamp_attention.experiments.figures import plot_fit
+    from gamp_attention.experiments import plot_fit
 
     data = ga.sample(model, 200, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, n_starts=4)

@@ -8,8 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.data.passes import TokenMatrix, data_pass
-from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.data import TokenMatrix, data_pass
+from gamp_attention.losses import sample_derivatives
 
 
 def draw_arguments(data, seed=0):

@@ -187,15 +187,9 @@ def test_bad_columns():
     data = ga.sample(model, d=20, alpha=2.0, seed=0)
     known = ga.fix_columns(model, {1: [0.0, 1.0]})
     z = np.zeros((1, 1, 1))
-    classes = ga.sequence_model(lambda u, noise, c: gate(u), gate, n_tokens=2, rank=2, classes=[0.5, 0.5])
     calls = [
         (lambda: ga.fix_columns(ga.glm_model(ga.SquaredLoss()), {0: [1.0]}), "problem: needs a model of sequence_mo"),
         (lambda: ga.fix_columns(ga.sample(ga.paper_model(), 20, 1.0), {0: np.ones(20)}), "problem: needs a model of"),
-        (lambda: ga.fix_columns(classes, {1: [0.0, 1.0]}), "problem: needs samples without classes"),
-        (
-            lambda: ga.fix_columns(ga.sample(classes, 20, 1.0), {1: np.ones(20)}),
-            "problem: needs samples without classes",
-        ),
         (lambda: ga.fix_columns(model, [[0.0, 1.0]]), "columns: needs a dictionary of arrays"),
         (lambda: ga.fix_columns(model, {}), "columns: needs at least one of the 2 columns"),
         (lambda: ga.fix_columns(model, {0: [1, 0], 1: [0, 1]}), "columns: needs at least one of the 2 columns"),

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.dataset import split_held_out
-from gamp_attention.data.layer import Layer, Units
+from gamp_attention.data import Layer, Units, split_held_out
 
 
 @pytest.fixture(scope="module")

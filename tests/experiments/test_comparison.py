@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.display import format_with_error
-from gamp_attention.experiments.figures import plot_comparison
+from gamp_attention.experiments import plot_comparison
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.cli.main import main
 from gamp_attention.experiments import comparison
-from gamp_attention.experiments.sweeps.store import Store
+from gamp_attention.experiments.sweeps import Store
 from gamp_attention.gamp import loop as message_passing
 from tests.conftest import interrupted
 

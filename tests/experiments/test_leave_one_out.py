@@ -10,8 +10,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
-from gamp_attention.experiments.inference.refits import refit, tokens_fields, without
+from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields, without
 
 
 def ridge_rows(n=60, d=25, seed=0):

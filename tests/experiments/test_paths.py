@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 import gamp_attention as ga
 from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
-from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
+from gamp_attention.experiments.inference import PathPlan, fold_errors
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]

@@ -8,10 +8,19 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main
-from gamp_attention.experiments.phase_diagram.phase_boundaries import LINES, DiagramJob, Search, compute_thresholds
-from gamp_attention.experiments.phase_diagram.scan import Boundary, Scan, find_ends, find_stability_changes
-from gamp_attention.state_evolution.continuation.crossings import root_on_rules
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.experiments.phase_diagram import (
+    LINES,
+    Boundary,
+    DiagramJob,
+    Scan,
+    Search,
+    compute_thresholds,
+    find_ends,
+    find_stability_changes,
+)
+from gamp_attention.experiments.phase_diagram.broken import find_changes
+from gamp_attention.state_evolution.continuation import root_on_rules
+from gamp_attention.state_evolution.rules import SplitRule
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +151,7 @@ def test_a_rerun_computes_nothing(model, folder, found, capsys):
         ({"tol": 0.0}, "tol"),
         ({"executor": 3}, "executor"),
         ({"threads": 0}, "threads"),
+        ({"rsb": 2}, "rsb"),
     ],
 )
 def test_bad_arguments_are_named(model, arguments, named):
@@ -185,3 +195,33 @@ def test_they_are_computed_with_the_diagram():
     found = ga.phase_boundaries(ga.paper_model(), alphas=(1.6, 1.7), bayes=True)
     assert found.line("full_recovery")[0] == pytest.approx(0.5, abs=1e-5)
     assert found.line("full_recovery")[1] < 1e-5
+
+
+def test_changes_by_breaking_are_lines_where_asked_for(model, found):
+    search = Search(found.low, found.high, 1e-3)
+    assert DiagramJob(model, "omega", 0.3, search, rsb=1).key != DiagramJob(model, "omega", 0.3, search).key
+    missing = find_changes(model, Boundary.none("none: no crossing"), Boundary.none("none: no end"))
+    assert missing["alpha_c_change"].note == "none: no crossing"
+    changes = missing | {"alpha_c_change": Boundary(-4.4e-4, 1e-5, "")}
+    with_them = replace(found, lines=found.lines | {name: [line] for name, line in changes.items()})
+    assert "change of α_c by breaking" in str(with_them)
+    assert "breaking" not in str(found)
+    with pytest.raises(ValueError, match="rsb"):
+        ga.phase_boundaries(ga.paper_model(score_noise=0.1), rsb=1)
+
+
+@pytest.mark.slow
+def test_breaking_lowers_the_crossing_of_training_losses():
+    """At α_c plus the change, the loss with one step is the loss of the semantic branch; its end does not change."""
+    model, start = ga.paper_model(), 1.2515673
+    changes = find_changes(model, Boundary(start, 1e-4, ""), Boundary(0.71925, 1e-4, ""))
+    change, error, _ = changes["alpha_c_change"]
+    assert changes["semantic_from_change"].value == 0
+    assert abs(change + 4.40e-4) < error + 0.1e-4
+    alpha = start + change
+    semantic, positional = (
+        ga.solve_state_evolution(model, alpha, name, rtol=1e-6) for name in ("semantic", "positional")
+    )
+    broken = ga.solve_state_evolution(model, alpha, positional.overlaps, rsb=1, rtol=1e-2)
+    gap = semantic.train_loss - positional.train_loss
+    assert abs(semantic.train_loss - broken.train_loss) < 0.1 * gap + broken.train_loss_error

@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import jobs
-from gamp_attention.experiments.sweeps.cells import base_digest, cell_key, digest, expand_cells, grid
-from gamp_attention.experiments.sweeps.jobs import Settings, chains
-from gamp_attention.experiments.sweeps.sweep import sweep, to_dataset
-from gamp_attention.models.model import with_parameter
+from gamp_attention.experiments import sweep
+from gamp_attention.experiments.sweeps import (
+    Settings,
+    base_digest,
+    cell_key,
+    chains,
+    digest,
+    expand_cells,
+    grid,
+    jobs,
+    to_dataset,
+)
+from gamp_attention.models import with_parameter
 
 
 def test_grid_is_the_product_of_its_axes(model):

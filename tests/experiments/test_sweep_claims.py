@@ -10,8 +10,8 @@ import time
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps import STALE, Claims, process
 from gamp_attention.experiments.sweeps import store as claims
-from gamp_attention.experiments.sweeps.store import STALE, Claims, process
 from tests.conftest import CELLS, QUICK, ROOT, TINY
 
 SCRIPT = """

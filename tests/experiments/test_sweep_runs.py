@@ -13,18 +13,16 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import jobs
-from gamp_attention.experiments.sweeps.scheduler import kernel_threads, local_pool
-from gamp_attention.experiments.sweeps.store import Store
-from gamp_attention.experiments.sweeps.sweep import sweep, to_dataset
-from gamp_attention.models.model import with_parameter
+from gamp_attention.experiments import sweep
+from gamp_attention.experiments.sweeps import Store, jobs, kernel_threads, local_pool, to_dataset
+from gamp_attention.models import with_parameter
 from tests.conftest import CELLS, QUICK, TINY
 
 SCRIPT = """
 import json, sys
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps.scheduler import local_pool
-from gamp_attention.experiments.sweeps.sweep import sweep
+from gamp_attention.experiments import sweep
 
 if __name__ == "__main__":
     folder, options, workers = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])

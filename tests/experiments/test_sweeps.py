@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.cells import grid
-from gamp_attention.experiments.sweeps.jobs import Settings, row_overlaps, run_cell
-from gamp_attention.experiments.sweeps.store import commit
-from gamp_attention.experiments.sweeps.sweep import save, sweep, to_dataset
+from gamp_attention.experiments import sweep
+from gamp_attention.experiments.sweeps import Settings, commit, grid, row_overlaps, run_cell, save, to_dataset
 from tests.conftest import CELLS, QUICK
 
 

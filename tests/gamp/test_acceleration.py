@@ -5,9 +5,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.damping import FIRST_STEP, LONG_STEP, Damping
-from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp import GampState
-from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
+from gamp_attention.data import risk_at
+from gamp_attention.gamp import MAX_RISE, WARM_UP, Acceleration, GampState
 from tests.conftest import layer_gradient_norm
 
 

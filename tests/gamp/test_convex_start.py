@@ -8,11 +8,9 @@ from scipy.optimize import minimize
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 
 import gamp_attention as ga
-from gamp_attention.data.hessian import risk_hessian
-from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp import convex_start
-from gamp_attention.gamp.convex_start import can_start, newton_start
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.data import risk_at, risk_hessian
+from gamp_attention.gamp import can_start, convex_start, newton_start
+from gamp_attention.penalties import ScaledPenalty
 
 RNG = np.random.default_rng(5)
 N, D = 150, 20

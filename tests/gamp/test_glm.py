@@ -5,8 +5,7 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.losses.checks import check_loss
-from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses import check_loss, sample_loss
 
 LAM = 0.1
 
@@ -122,7 +121,7 @@ def test_gamp_on_glms_agrees_with_state_evolution(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_glms_equal_gradients_of_torch(name):
     torch = pytest.importorskip("torch")
-    from gamp_attention.baselines.descent import TorchRisk
+    from gamp_attention.baselines import TorchRisk
 
     model, _ = MODELS[name]
     data = ga.sample(model, d=30, alpha=3.0, seed=1)

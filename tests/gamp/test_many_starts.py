@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.starts import initial_weights, several_starts
+from gamp_attention.data import initial_weights, several_starts
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.curvature import lowest_curvature
-from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.settling import descend_from_saddle
+from gamp_attention.data import lowest_curvature, risk_at
+from gamp_attention.gamp import descend_from_saddle
 from tests.conftest import layer_gradient_norm
 
 

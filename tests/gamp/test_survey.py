@@ -12,11 +12,11 @@ from scipy.special import ndtri
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.data.risk import risk_at
-from gamp_attention.denoisers.survey import average_fields, average_weights, inner_nodes
-from gamp_attention.gamp.survey import SurveyPhase
-from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.data import risk_at
+from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
+from gamp_attention.gamp import SurveyPhase
+from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.penalties import ScaledPenalty
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
 from tests.properties.strategies import instances
 from validation._tools.glasses import AmplitudeLoss
@@ -347,15 +347,21 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("where", ["survey", "message passing"])
+@pytest.mark.parametrize("where", ["survey", "message passing", "comparison of flips", "last flip"])
 def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
     few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
     counts = []
     whole = ga.run_gamp(few, "random", survey=True, callback=lambda *_: counts.append(1))
-    first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum 1")
+    first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum")
     before = sum(record.n_iter for record in whole.surveys[:first])
-    last = whole.starts[-1]
-    assert last.name.startswith("minimum")
+    names = [record.name for record in whole.starts]
+    refined = next(k for k, name in enumerate(names) if name.startswith("minimum"))
+    assert refined < len(names) - 1
+    at = {
+        "message passing": sum(record.n_iter + 1 for record in whole.starts[:refined]) + 5,
+        "comparison of flips": sum(record.n_iter + 1 for record in whole.starts[: refined + 1]) + 30,
+        "last flip": len(counts) - 3,
+    }
     calls, steps, step = [], [], SurveyPhase._survey.__globals__["survey_step"]
 
     def interrupting_step(*args):
@@ -366,7 +372,7 @@ def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(w
 
     def interrupt(*_):
         steps.append(1)
-        if where == "message passing" and len(steps) == len(counts) - last.n_iter + 3:
+        if len(steps) == at.get(where):
             raise Interruption
 
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.losses import pack_attention_parameters, sample_derivatives
 
 MAPS = [
     pytest.param(

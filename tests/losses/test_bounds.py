@@ -5,9 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.compiled import kernel
-from gamp_attention.data.risk import sample_derivatives
-from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.losses.bounds import curvature_floor, curvature_floor_near
+from gamp_attention.losses import curvature_floor, curvature_floor_near, pack_attention_parameters, sample_derivatives
 
 
 @kernel

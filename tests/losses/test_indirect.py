@@ -9,9 +9,7 @@ import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from gamp_attention.data import passes
 from gamp_attention.denoisers import output, prox
-from gamp_attention.losses.indirect import IndirectLoss
-from gamp_attention.losses.point import for_kernels, sample_derivatives
-from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses import IndirectLoss, for_kernels, sample_derivatives, sample_loss
 
 
 @ga.register_loss

@@ -9,9 +9,7 @@ from scipy.special import expit, ndtr
 from scipy.stats import multivariate_normal, norm
 
 import gamp_attention as ga
-from gamp_attention.models.channels.channel import response
-from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.noiseless import fields_of_targets
+from gamp_attention.models.channels import channel_of, fields_of_targets, response
 from tests.conftest import examples
 
 

@@ -7,12 +7,10 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import Dataset
-from gamp_attention.experiments.comparison import deviation
-from gamp_attention.state_evolution.equations.channel import Hats
-from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.experiments import deviation
+from gamp_attention.state_evolution.equations import Hats, weights_step
+from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
+from gamp_attention.state_evolution.rules import SplitRule
 
 
 def make_mixed_law(t=1):
@@ -199,7 +197,7 @@ CASES = {
     "spectra of too many tokens": (lambda: ga.coordinate_law([[0.1, 0.2, 0.3]]), r"spectra.*\(K, 2\)"),
     "positions of too few tokens": (lambda: ga.coordinate_law(tau=[1.0]), r"tau.*\(2,\)"),
     "too many signs": (lambda: ga.sign_positions(30), "n_tokens.*at most"),
-    "share zero": (lambda: ga.sparse_teacher(0.0), "share.*> 0"),
+    "fraction zero": (lambda: ga.sparse_teacher(0.0), "fraction.*> 0"),
     "covariance not symmetric": (
         lambda: ga.coordinate_law(teacher=[[1.0, 0.5], [0.0, 1.0]], teacher_rank=2),
         "teacher.*symmetric",

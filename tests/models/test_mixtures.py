@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import Dataset
-from gamp_attention.data.sampling import draw_tokens
-from gamp_attention.models.sources import Group, Sources
-from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.rules.choice import first_rule
-from gamp_attention.state_evolution.rules.rule import average_channels
+from gamp_attention.data import Dataset, draw_tokens
+from gamp_attention.models import Group, Sources
+from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
+from gamp_attention.state_evolution.rules import average_channels, first_rule
 from tests.conftest import CLASSES, MEANS, SIGMA
 
 

@@ -12,6 +12,7 @@ from scipy import special
 
 import gamp_attention as ga
 from tests.conftest import examples
+from validation._tools.agreement import gradient_norm_by_torch
 
 L, R = 2, 2
 UNARY = {
@@ -59,16 +60,6 @@ def two_layers(z, xp=np):
     return softmax(xp.outer(second, second), xp)
 
 
-def gradient_norm(data, Q, predict):
-    """Compute ‖∇R‖_F/(λ√d) of the squared loss by torch, sample by sample."""
-    weights = torch.tensor(Q, requires_grad=True)
-    fields = torch.tensor(data.tokens) @ weights / data.dim**0.5
-    predicted = torch.stack([predict(z) for z in fields])
-    value = 0.5 * ((torch.tensor(data.targets) - predicted) ** 2).sum() + data.lam / 2 * (weights**2).sum()
-    (gradient,) = torch.autograd.grad(value, weights)
-    return float(gradient.norm()) / (data.lam * data.dim**0.5)
-
-
 @examples(20)
 @given(trees(), trees(), st.integers(0, 100))
 def test_derivatives_equal_autograd(first, second, seed):
@@ -100,7 +91,7 @@ def test_two_layer_attention_end_to_end():
     assert np.array_equal(data.labels, data.targets.reshape(200, 4))
     gamp = ga.run_gamp(data, "semantic")
     assert gamp.converged
-    assert gradient_norm(data, gamp.Q, lambda z: two_layers(z, torch)) < 1e-7
+    assert gradient_norm_by_torch(data, gamp.Q, two_layers) < 1e-7
     descent = ga.minimize_risk(data, gamp.Q, method="lbfgs", max_iter=20)
     assert np.abs(descent.Q - gamp.Q).max() < 1e-5
     assert np.allclose(model.predict(data.tokens @ data.Q_star / 10.0), data.targets, atol=1e-12)
@@ -118,7 +109,7 @@ def test_random_models_have_zero_gradient_at_minima(tree, seed):
     model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=L, rank=R, lam=0.1)
     data = ga.sample(model, d=30, alpha=2.0, seed=seed)
     gamp = ga.run_gamp(data, "semantic")
-    norm = gradient_norm(data, gamp.Q, lambda z: value_of(tree, z, torch))
+    norm = gradient_norm_by_torch(data, gamp.Q, lambda z, xp: value_of(tree, z, xp))
     assert norm == pytest.approx(gamp.gradient_norm, abs=1e-9, rel=1e-6)
     assert norm < 1e-7 or not gamp.converged
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.data.risk import sampled_test_error
-from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.rules.choice import first_rule
-from gamp_attention.state_evolution.rules.rule import average_channels
+from gamp_attention.data import sampled_test_error
+from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
+from gamp_attention.state_evolution.rules import average_channels, first_rule
 
 L, NU, NOISE = 2, 4.0, 0.5
 PROBABILITY, SIGMA = [0.3, 0.7], [[1.0, 0.8], [1.2, 0.9]]

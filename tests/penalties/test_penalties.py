@@ -10,9 +10,9 @@ from scipy.optimize import minimize, minimize_scalar
 
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber, main
-from gamp_attention.data.risk import risk_at, susceptibility
-from gamp_attention.denoisers.input import denoise_weights
-from gamp_attention.gamp.settling import settle
+from gamp_attention.data import risk_at, susceptibility
+from gamp_attention.denoisers import denoise_weights
+from gamp_attention.gamp import settle
 from tests.conftest import examples, layer_gradient
 
 PENALTIES = {

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import gamp_attention as ga
-from gamp_attention.losses.attention import pack_attention_parameters, softmax_rows
+from gamp_attention.losses import pack_attention_parameters, softmax_rows
 
 
 @st.composite

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.denoisers.newton import NotPositiveDefinite
+from gamp_attention.state_evolution.fixed_points.newton import describe_breakdown
 
 # ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = .20 to .22
 JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.334, 0.300]]), 1.406
@@ -104,3 +106,21 @@ def test_errors_hold_if_student_fields_hardly_vary():
         for name in ("train_loss", "test_error"):
             away = abs(getattr(rough, name) - getattr(fine, name))
             assert away <= getattr(rough, f"{name}_error") + getattr(fine, f"{name}_error")
+
+
+def test_failure_near_jumps_states_its_reason():
+    """Labels that jump in their noise, and a proximal map that jumps in the fields: the nested rule needs much work."""
+    model = ga.sequence_model(
+        lambda u, noise: np.floor(2 * noise[0]) + u[0, 0], lambda z: np.sin(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
+        lam=0.05,
+    )  # fmt: skip
+    se = ga.solve_state_evolution(model, 3.0, rtol=1e-2, max_work=1e4)
+    assert se.status is ga.Status.MAX_ITER
+    assert se.rule == "nested"
+    assert se.validity.startswith("unknown: no fixed point was found, because the proximal map jumps")
+    assert 'rule="sobol"' in se.message
+
+
+def test_breakdown_states_its_cause():
+    assert "λ + A is not positive definite" in describe_breakdown(NotPositiveDefinite("V"))
+    assert "not converge" in describe_breakdown(np.linalg.LinAlgError("Eigenvalues did not converge"))

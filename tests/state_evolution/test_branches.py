@@ -5,11 +5,9 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.continuation import arclength
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 
 @pytest.fixture(scope="module")

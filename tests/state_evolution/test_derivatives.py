@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.solve import Derivatives, root_near, solve_near
-from gamp_attention.state_evolution.fixed_points.stability import sector_jacobian
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import Derivatives, OverlapMap, root_near, sector_jacobian, solve_near
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 
 @pytest.fixture(scope="module")

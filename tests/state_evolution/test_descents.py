@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
-from gamp_attention.state_evolution.dynamics.field_paths import PathResponses
+from gamp_attention.state_evolution.dynamics import DescentPaths, PathResponses
 
 SIZE, SEEDS, STEPS = 300, 8, 8
 SETTINGS = {

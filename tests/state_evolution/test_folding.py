@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.channel import Channel, conjugates
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, conjugates
+from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
 from gamp_attention.state_evolution.fixed_points.stability import stability
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 
@@ -119,8 +115,8 @@ def test_maps_subsample_searches_only_if_second_minima_are_rare():
         OverlapMap(model, 2.0, SobolRule(4096, 8)),
         OverlapMap(CASES["no teacher"][0], 1.5, SobolRule(4096, 8)),
     )
-    assert rare.learn(at).knowledge.rare_minima
-    assert not common.learn(CASES["no teacher"][1]).knowledge.rare_minima
+    assert rare.with_choices_at(at).choices.rare_minima
+    assert not common.with_choices_at(CASES["no teacher"][1]).choices.rare_minima
 
 
 @pytest.mark.slow(keep=1)
@@ -181,9 +177,9 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     model, at = CASES["any order"]
     F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))
     image, samples = F.images(at)
-    knowledge = F.learn(at).knowledge
-    assert not knowledge.counts_jumps
-    G = replace(F, knowledge=replace(knowledge, counts_jumps=True))
+    choices = F.with_choices_at(at).choices
+    assert not choices.counts_jumps
+    G = replace(F, choices=replace(choices, counts_jumps=True))
     stein, stein_samples = G.images(at)
     error, stein_error = (
         np.std([each.hats.V for each in averages], axis=0, ddof=1).max() for averages in (samples, stein_samples)
@@ -191,7 +187,7 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     assert error < 0.25 * stein_error
     assert np.abs(image.hats.V - stein.hats.V).max() < 5 * stein_error / np.sqrt(8)
     assert (image.hats.jump_mass == 0).all()
-    H = F.learn(at)
+    H = F.with_choices_at(at)
     assert H.count_jumps(at) is H
     jumpy = CASES["no teacher"][1]
     assert (H.images(jumpy)[0].hats.jump_mass == 0).all()

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
+from gamp_attention.state_evolution.rules import find_breakpoints
 
 
 def one_field(teacher, student, loss=None, **settings):

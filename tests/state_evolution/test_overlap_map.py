@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import MEMORY, OverlapMap
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 TWO_TOKENS = ga.Overlaps(
     np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)
@@ -40,12 +39,12 @@ def evaluate(F, order, at):
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("chosen", [True, False])
 @pytest.mark.parametrize("name", MAPS)
-def test_values_do_not_depend_on_the_order_of_evaluations(name, learned):
+def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
     F, at = MAPS[name]
-    if learned:
-        F = F.learn(at)
+    if chosen:
+        F = F.with_choices_at(at)
     numbers = list(range(MEMORY + 2)) if name != "rare minima" else [0, 1, 2]
     forwards = evaluate(F, numbers, at)
     F.linearize(Packing.of(F.model, at), at, 5e-3)
@@ -56,10 +55,10 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, learned):
 
 def test_a_map_learns_once_and_keeps_its_averages():
     F, at = MAPS["rare minima"]
-    learned = F.learn(at, squares=True)
-    assert F.knowledge is None
-    assert learned.learn(make_nearby(at, 1)) is learned
-    assert learned.has_squares(at)
-    assert not learned.has_squares(make_nearby(at, 1))
-    assert learned.on(SobolRule(512, 2)).knowledge is None
-    assert learned.on(SobolRule(512, 2)).expects_rare_minima == learned.knowledge.rare_minima
+    chosen = F.with_choices_at(at, squares=True)
+    assert F.choices is None
+    assert chosen.with_choices_at(make_nearby(at, 1)) is chosen
+    assert chosen.has_squares(at)
+    assert not chosen.has_squares(make_nearby(at, 1))
+    assert chosen.on(SobolRule(512, 2)).choices is None
+    assert chosen.on(SobolRule(512, 2)).expects_rare_minima == chosen.choices.rare_minima

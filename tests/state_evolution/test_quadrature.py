@@ -8,15 +8,11 @@ import pytest
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
 from gamp_attention._core.quadrature import legendre_rule
-from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.losses.attention import asymptotic_terms
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points.observables import by_series, predicted_test_error
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.lines import line_averages
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import Panels, SplitRule
+from gamp_attention.denoisers import make_metric
+from gamp_attention.losses import asymptotic_terms
+from gamp_attention.state_evolution.equations import Channel
+from gamp_attention.state_evolution.fixed_points import OverlapMap, by_series, predicted_test_error, replicon
+from gamp_attention.state_evolution.rules import Panels, SobolRule, SplitRule, line_averages
 
 
 def make_overlaps(q, m, theta, V):

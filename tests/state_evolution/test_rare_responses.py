@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import descent_paths
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses
+from gamp_attention.state_evolution.dynamics import FieldPaths, PathResponses, descent_paths
 
 SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
 FEW = descent_paths.MIN_CARRIERS

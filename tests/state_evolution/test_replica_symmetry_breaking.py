@@ -5,16 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
-from gamp_attention.state_evolution.rsb.one_field import OneField
-from gamp_attention.state_evolution.rsb.solve import (
-    Packing,
-    iterate,
-    newton,
-    refine_levels,
-    solve_steps,
-)
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.state_evolution.fixed_points import extrapolate_steps
+from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
 ONE, ZERO = np.ones(1), np.zeros(1)
@@ -152,7 +144,7 @@ def test_overlap_with_the_teacher_is_found_with_breaking():
     problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), Packing(ONE, 1, False, True, np.array([2.0]))
     levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
     x = iterate(problem, packing, packing.pack(levels, packing.parisi), 20)
-    x, _, residual, _, _ = newton(problem, packing, x, 1e-8, 1)
+    x, _, residual, *_ = newton(problem, packing, x, 1e-8, 1)
     assert residual < 1e-6
     levels, parisi = packing.unpack(x)
     hats = problem.hats(levels, parisi, 1)

@@ -7,23 +7,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from docs.examples.two_layers import layers as two_layers
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, unexplained
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import Indicators
-from gamp_attention.state_evolution.rules.choice import first_rule
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(axis=1)[:, None])
-    return weights / weights.sum(axis=1)[:, None]
-
-
-def two_layers(z):
-    second = (np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))) @ z[:, 1]
-    return softmax(np.outer(second, second))
+from gamp_attention.state_evolution.equations import Channel, Packing, is_feasible, unexplained
+from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap
+from gamp_attention.state_evolution.rules import SobolRule, first_rule
 
 
 def location(z):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.starts import lowest_eigenvectors
-from gamp_attention.denoisers.spectral_weights import posterior_weights
-from gamp_attention.state_evolution.equations.edges import lowest_edge
-from gamp_attention.state_evolution.equations.spectrum import Ensemble
+from gamp_attention.data import lowest_eigenvectors
+from gamp_attention.denoisers import posterior_weights
+from gamp_attention.state_evolution.equations import Ensemble, lowest_edge
 
 
 def measure_at_finite_d(model, alpha, weights, d, k, instances=4):

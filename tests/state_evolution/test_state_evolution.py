@@ -6,12 +6,10 @@ from scipy.integrate import dblquad
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention.data.risk import hessian_product, risk_at
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points.newton import find_vanished_weights, iterate_at_zero
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.rules.choice import first_rule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.data import hessian_product, risk_at
+from gamp_attention.state_evolution.equations import Channel
+from gamp_attention.state_evolution.fixed_points import OverlapMap, find_vanished_weights, iterate_at_zero
+from gamp_attention.state_evolution.rules import SplitRule, first_rule
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
 VALUES = {

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.risk import overlaps
-from gamp_attention.data.starts import initial_weights
-from gamp_attention.state_evolution.dynamics.message_paths import follow
+from gamp_attention.data import initial_weights, overlaps
+from gamp_attention.state_evolution.dynamics import follow, follow_survey
 from gamp_attention.state_evolution.dynamics.start_law import start_law
-from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)

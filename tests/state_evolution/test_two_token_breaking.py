@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.registration import sample_loss
-from gamp_attention.state_evolution.rsb.one_field import innermost_tables
-from gamp_attention.state_evolution.rsb.recursion import average_levels
-from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, newton
-from gamp_attention.state_evolution.rsb.two_fields import Lattice, TwoFields, average_label, even_ceil
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.denoisers import denoise
+from gamp_attention.losses import sample_loss
+from gamp_attention.state_evolution.rsb import (
+    Lattice,
+    Levels,
+    Packing,
+    TwoFields,
+    average_levels,
+    average_table,
+    evaluate,
+    even_ceil,
+    innermost_tables,
+    newton,
+    tabulate,
+)
 from validation._tools.glasses import amplitude_model
 
 ALPHA, ROUGH = 1.5, -1
@@ -62,7 +70,13 @@ def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(varian
     labels, centre, V = np.array([0.9, 0.4]), np.array([0.3, -0.1]), 0.5
     variances, parisi = np.array(variances), np.array(parisi)
     lattice = lattice_of(variances, 0.35, strides)
-    two = average_label(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, variances, parisi, lattice, 3)
+    two = average_table(
+        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, lattice, 3),
+        np.zeros(2),
+        variances,
+        parisi,
+        lattice,
+    )
     tables = innermost_tables(amplitude_model(), labels[:, None], centre, variances, V, 3)
     one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, centre, strict=True)]
     assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)
@@ -83,7 +97,8 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
     params, constant = terms.params[0], float(terms.constant[0])
     centre, V, y, variances = 0.2552 * SIGNS, 12.8, 400.0, np.array([0.02, 0.004])
     lattice = lattice_of(variances, 0.8, (1,), cut=9.0)
-    label = average_label(model.loss, params, constant, centre, V, variances, np.array([y]), lattice, 1)
+    table = tabulate(model.loss, params, constant, centre, V, lattice, 1)
+    label = average_table(table, np.zeros(2), variances, np.array([y]), lattice)
     x = np.linspace(-1.3, 1.3, 105)
     fields = centre + np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, 2)
     out = denoise(model.loss, np.tile(params, (len(fields), 1)), fields[:, :, None], np.full((2, 1, 1), V))
@@ -107,9 +122,9 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
 def test_levels_with_equal_parisi_parameters_are_one_level():
     """Two levels with y_1 = y_2 are the same as one level: two Gaussian convolutions of one exponential are one."""
     problem, middle = TwoFields(ga.paper_model(), ALPHA), 0.04880
-    one = problem.hats(POSITIONAL, PARISI, ROUGH)
+    one = problem.hats(POSITIONAL, PARISI, 0)
     split = POSITIONAL._replace(q=np.outer([POSITIONAL.q[0, 0], middle, POSITIONAL.q[1, 0]], BOTH))
-    two = problem.hats(split, np.repeat(PARISI, 2), ROUGH)
+    two = problem.hats(split, np.repeat(PARISI, 2), 0)
     assert np.allclose(two.phi[[0, 2]], one.phi, rtol=1e-6)
     assert np.allclose(two.q[[0, 2]], one.q, rtol=1e-4)
     assert np.allclose(two.m, one.m, rtol=1e-4)
@@ -135,9 +150,9 @@ def test_free_energy_is_stationary_in_every_parameter(start, parisi):
 
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
-    problem, k = TwoFields(ga.paper_model(), ALPHA), len(parisi)
+    problem, k = TwoFields(ga.paper_model(), ALPHA).with_fixed_grids(start, parisi, ROUGH), len(parisi)
     fixed, free = Packing(SIGNS, k, True, False, parisi), Packing(SIGNS, k, True, False)
-    x, _, residual, _, _ = newton(problem, fixed, fixed.pack(start, parisi), 1e-6, ROUGH)
+    x, _, residual, *_ = newton(problem, fixed, fixed.pack(start, parisi), 1e-6, ROUGH)
     assert residual < 1e-6
     levels, _ = fixed.unpack(x)
     hats = problem.hats(levels, parisi, ROUGH)

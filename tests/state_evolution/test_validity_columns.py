@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gamp_attention.state_evolution.fixed_points.stability import column_sums, largest_jump_fraction, validity
+from gamp_attention.state_evolution.fixed_points import column_sums, largest_jump_fraction, validity
 
 
 def fraction_of(masses, V_hat):

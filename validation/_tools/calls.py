@@ -61,7 +61,7 @@ OBJECTS = {
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
     "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
     "FIT": "ga.run_gamp(DATA, 'random')",
-    "FIXED_POINT": "ga.solve_state_evolution(PAPER, alpha=1.5, rtol=0.05, stability=False)",
+    "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
     "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
@@ -156,7 +156,7 @@ LINES = {
     ),
     "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS, n_classes=3)",
     "limiting_spectrum": (
-        "ga.limiting_spectrum(PAPER, alpha=1.5, fixed_point=FIXED_POINT, x=HALVES[:1], width=0.01, n_points=64, "
+        "ga.limiting_spectrum(SHARP, alpha=1.5, fixed_point=FIXED_POINT, x=HALVES[:1], width=0.01, n_points=64, "
         "n_replicas=2, seed=0)"
     ),
     "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
@@ -207,8 +207,8 @@ LINES = {
     ),
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
-    "sparse_teacher": "ga.sparse_teacher(share=0.5, teacher_rank=1, variance=1.0)",
-    "subset_positions": "ga.subset_positions(tau=TAU, share=0.5)",
+    "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
+    "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
     "sweep": (
         "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
         "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "

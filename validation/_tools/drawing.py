@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.experiments import figures
-from gamp_attention.experiments.figures import COLOURS, require_matplotlib
+from gamp_attention.experiments import COLOURS, figures, require_matplotlib
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
 SMALLEST = 7.0  # minimum size of a text on such a page, points

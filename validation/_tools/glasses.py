@@ -11,6 +11,7 @@ from gamp_attention.state_evolution.rsb.one_field import STRENGTHS
 from gamp_attention.state_evolution.rsb.recursion import Innermost, average_levels
 from gamp_attention.state_evolution.rsb.solve import (
     Packing,
+    Problem,
     first_starts,
     follow_parisi,
     iterate,
@@ -37,7 +38,7 @@ def magnet_energy(q, parisi, spacing=0.5):
     return averages.phi[0] - 0.25 * float(np.sum(parisi * np.diff(q**2)))
 
 
-class Perceptron:
+class Perceptron(Problem):
     """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
 
     weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)

@@ -14,9 +14,7 @@ from tqdm import tqdm
 
 from gamp_attention._core.display import to_json
 from gamp_attention._core.files import write_atomically
-from gamp_attention.experiments.sweeps.cells import short_hash
-from gamp_attention.experiments.sweeps.scheduler import run_chains
-from gamp_attention.experiments.sweeps.store import Store
+from gamp_attention.experiments.sweeps import Store, run_chains, short_hash
 
 
 def complete_rows(

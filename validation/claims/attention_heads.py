@@ -1,4 +1,4 @@
-"""Several heads, value matrices and biases: torch's MultiheadAttention lies in the model; theory of message passing.
+"""Several heads, value matrices and biases: torch's MultiheadAttention is a special case; theory of message passing.
 
 Method: (1) A `torch.nn.MultiheadAttention` with random weights and biases is written as a `GampAttention` with value
 matrices, and both are applied to the same tokens. The estimator is then trained on the outputs of torch's layer, from

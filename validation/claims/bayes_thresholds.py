@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.bayes.averages import FINE
-from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from gamp_attention.bayes import FINE
+from gamp_attention.experiments import draw_legend
+from gamp_attention.experiments.figures import ALPHA, DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -57,7 +58,7 @@ def compute_thresholds(name, n_points, n_replicas):
 def linearise(name, noise, n_points, n_replicas):
     """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
     from gamp_attention._core.numerics import half_width
-    from gamp_attention.bayes.equations import Equations
+    from gamp_attention.bayes import Equations
 
     rng = np.random.default_rng(0)
     values = np.array(

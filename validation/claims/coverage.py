@@ -12,7 +12,7 @@ trusted intervals for each distribution and problem, 85 to 95 % contain their we
 by size; for each number of samples 84 to 96 %. Rows with at least 2 samples per column are trusted in 90 % of the
 instances; strongly correlated rows with fewer samples in none; labels that are not linear in their fields in at most 15
 %. Attention with independent columns and at least 2 samples per column is trusted in half of the instances or more, and
-in none of the other cases. (Page "Believed error" of the manual.)
+in none of the other cases. (Page "Test error from the training data" of the manual.)
 """
 
 from itertools import product
@@ -20,8 +20,9 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, GREY, draw_legend
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from gamp_attention.experiments import draw_legend
+from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments.inference import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

@@ -1,6 +1,6 @@
 """Spectrum of the Hessian at minima, against its limit for d → ∞, and whether positional minima are marginal.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
+Method: the paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
 minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
@@ -21,8 +21,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
-from gamp_attention.experiments.figures import figure
+from gamp_attention.data import risk_at
+from gamp_attention.experiments import figure
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, folder, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
@@ -36,7 +36,7 @@ EDGE_WIDTH = 2e-5  # resolution there
 N_POINTS = 2048  # points of averages of the theory
 N_LOWEST = 12  # number of lowest eigenvalues
 BRANCHES = ("semantic", "positional")
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 POWERS = {"2/3": 2 / 3, "2/5": 2 / 5}  # powers of 1/d for the lowest eigenvalue
 
 

@@ -28,9 +28,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
-from gamp_attention.bayes.equations import Equations
-from gamp_attention.experiments.figures import ALPHA, draw_legend
-from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.bayes import Equations
+from gamp_attention.experiments import draw_legend
+from gamp_attention.experiments.figures import ALPHA
+from gamp_attention.models.channels import channel_of
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

@@ -7,13 +7,14 @@ leave-one-out estimates for weak penalties are too low: there the package leaves
 Criterion: over 20 instances each of five problems, the regret is below 2 % in 95 % of the instances. The table also has
 the regrets of the one-standard-error rule, of leave-one-out without folds and of λ = .01. A sixth problem, the lasso
 with a third of the samples and dimensions, is shown without a criterion: there the noise of the estimates decides.
-(Page "Believed error" of the manual.)
+(Page "Test error from the training data" of the manual.)
 """
 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, LAMBDA, draw_legend
+from gamp_attention.experiments import COLOURS, draw_legend
+from gamp_attention.experiments.figures import DARK, LAMBDA
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

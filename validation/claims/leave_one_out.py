@@ -10,16 +10,16 @@ Criterion: if an estimate is trusted, the errors by the formulas correlate with 
 and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
 default mean is within 2 % of the refits over the same samples. Means over four instances are within 3 combined standard
 errors of the error on fresh data. Over noise and penalties, the mean of trusted estimates is within 2 % of fresh data,
-and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances. (Page "Believed
-error" of the manual.)
+and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances.
+(Page "Test error from the training data" of the manual.)
 """
 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
-from gamp_attention.experiments.inference.refits import refit, tokens_fields
+from gamp_attention.experiments import COLOURS, draw_legend
+from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -239,11 +239,11 @@ def main():
 
 
 def _check_noise(verdict, noisy):
-    believed = np.array([row["ratio"] for row in noisy if row["trusted"]])
-    spread = believed.std(ddof=1) / np.sqrt(len(believed))
-    mean = f"{believed.mean():.3f} ± {spread:.3f} of the error on fresh data"
+    trusted = np.array([row["ratio"] for row in noisy if row["trusted"]])
+    spread = trusted.std(ddof=1) / np.sqrt(len(trusted))
+    mean = f"{trusted.mean():.3f} ± {spread:.3f} of the error on fresh data"
     verdict.check(
-        abs(believed.mean() - 1) <= FAIR, f"noisy: {len(believed)} of {len(noisy)} estimates are trusted, {mean}"
+        abs(trusted.mean() - 1) <= FAIR, f"noisy: {len(trusted)} of {len(noisy)} estimates are trusted, {mean}"
     )
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]

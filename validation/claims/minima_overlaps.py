@@ -1,6 +1,6 @@
 """Overlaps and losses of many minima of one instance on the positional branch, against one step of breaking.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. On each instance GAMP and L-BFGS
+Method: the paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. On each instance GAMP and L-BFGS
 run to zero gradient from the same four starts near the positions, √d p_1 + N(0, 1); survey propagation
 (`run_gamp(survey=y)` at the Parisi parameter y of the ground state, then GAMP) runs from two of them at d = 250.
 Minima of the semantic branch (|m| < .1) are counted and left out. For each algorithm: the overlap q_1 of a minimum with
@@ -22,7 +22,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import figure
+from gamp_attention.experiments import figure
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows

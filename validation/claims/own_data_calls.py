@@ -8,7 +8,7 @@ to 60 random samples is compared with exact refits by numpy, scipy, scikit-learn
 
 Criterion: of all calls that converged to a minimum, fewer than 1 % of the estimates are trusted and wrong (off by more
 than 5 % and by more than three standard errors); fewer than 10 % are right and not trusted. The median processor time
-is at most the time of the training. (Page "Believed error" of the manual.)
+is at most the time of the training. (Page "Test error from the training data" of the manual.)
 
 Running time with --quick: about 50 s on one core, after compilation.
 """

@@ -20,14 +20,14 @@ training samples.
 
 Natural: the outputs are the vectors of the two following words, in text, normed, and Gaussian quadruples with the
 covariance of four words in a row. The layer has a softmax or none, as the rows of a softmax add to 1 and following
-words are no means of the words before. Minima are the best of four starts from the data. `law_of` takes the weights of
-the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions of
-the other part.
+words are not averages of the words before. Minima are the best of four starts from the data. `law_of` takes the weights
+of the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions
+of the other part.
 
 Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
 over seeds. Training losses of text equal the losses of Gaussian pairs within 3 standard errors, as universality states;
 test errors at the largest α are higher by more than 3. `law_of` reports this: no departure of Gaussian tokens is
-strong, and the departure of norms in text is. (Page "When predictions apply" of the manual.)
+strong, and the departure of norms in text is. (Page "When does it apply to my data?" of the manual.)
 
 Running time with --quick: about 70 s on one core, after compilation.
 """
@@ -48,8 +48,9 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
-from gamp_attention.data.layer import Layer, Units
-from gamp_attention.experiments.figures import ALPHA, DARK, WORDS, draw_legend
+from gamp_attention.data import Layer, Units
+from gamp_attention.experiments import WORDS, draw_legend
+from gamp_attention.experiments.figures import ALPHA, DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

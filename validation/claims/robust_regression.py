@@ -2,8 +2,9 @@
 
 Method: the setting of arXiv 2502.20003, labels u + √0.1 ξ of which a tenth is replaced by pure noise of variance 1.
 (1) Estimation errors ‖Q − Q*‖²/d of state evolution against values computed by the authors' published code (repository
-mvilucchio/linear-regression, commit 969f668, run for this comparison) and against integrals in one dimension, which use
-nothing of the package. (2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimise the error, found by
+mvilucchio/linear-regression, commit 969f668, run for this comparison) and against one-dimensional integrals that are
+computed without the package.
+(2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimise the error, found by
 these integrals; state evolution of the package at the optimum, and at α = 3 also at half and twice the optimal λ.
 (3) Message passing from random weights at α = 3 and growing d, at the optima. The gradient of the risk is computed by
 torch from samples and weights only. (4) The weights of scikit-learn's HuberRegressor, whose risk at its fitted scale σ

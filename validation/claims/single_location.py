@@ -7,12 +7,12 @@ drawn from softmax(ν χ) for the keys χ = x·k*/√d.
 Method: (1) The population risk E(u_ε − f)² of softmax attention at k = c_ν k*, v = v*, with c_ν = √ν (spiked) or ν
 (max), against the Bayes risk by Monte Carlo; and of the best linear attention, Σ_l (1 + z_k) z_v, for spiked tokens
 against its closed form L/(ν + L²/(L − 1)), derived in the manual, by evaluation at its minimum and next to it. (2)
-Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration. (3) Minima
-from an informed start at growing d against fixed points of state evolution, which have to be accurate and consistent
-with replica symmetry; the gradient at the end of every run by torch. (4) Several heads (arXiv 2603.03993), for a
-random token with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2, by single-pass gradient descent: runs against theory
-from an informed start, and theory from a nearly uninformed start, for heads with a common normalisation and for the
-mean of heads.
+Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration, for softmax
+and linear attention. (3) Minima from an informed start at growing d, with their test errors, against fixed points of
+state evolution, which have to be accurate and consistent with replica symmetry; the gradient at the end of every run
+by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2,
+by single-pass gradient descent: runs against theory from an informed start, and theory from a nearly uninformed start,
+for heads with a common normalisation and for the mean of heads.
 
 Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form,
 which is lower than its neighbours. Means of runs agree with the theory within four standard errors at the largest d,
@@ -21,14 +21,16 @@ before they differ, and differ in feature 2 before they differ in feature 3.
 (Page on single-location regression of the manual.)
 """
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.special import ndtr
 
 import gamp_attention as ga
+from validation._tools.agreement import gradient_norm_by_torch, mean_and_spread
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -36,7 +38,8 @@ from validation._tools.resumable import run_trials
 NOISE, LAM, ALPHA, NU = 0.5, 0.5, 4.0, 4.0
 ITERATIONS, DAMPING, SIGMAS, MAX_GRADIENT, RTOL = 12, 0.3, 4.0, 1e-6, 2e-2
 FINITE_SIZE = 2.0  # allowed difference in units of 1/d
-DIMS, INSTANCES, QUICK_DIMS, QUICK_INSTANCES = (500, 1000), 5, (200,), 4
+DIMS, INSTANCES, QUICK_DIMS, QUICK_INSTANCES = (500, 1000, 2000), 5, (200,), 4
+N_TEST = 8000  # number of new samples of test errors
 POINTS = {"n_points": 2**13, "n_replicas": 8}  # of population losses
 SPIKE = np.array([0.5, 3.0, 2.0])  # coefficients of the three features of a token with several heads
 HEADS, STEPS, LR = 4, 300, 0.05
@@ -155,9 +158,29 @@ def check_population(verdict, table, quick):
     return rows
 
 
+class Case(NamedTuple):
+    """Model of a comparison with runs: its function, student, sample complexity and largest dimension."""
+
+    build: Callable
+    student: Callable = softmax_head
+    alpha: float = ALPHA
+    largest_d: int = DIMS[-1]
+
+    def model(self):
+        """Return the model."""
+        return self.build(self.student)
+
+    @property
+    def damping(self):
+        """Step of trajectories, which is smaller for more samples, because deviations grow with α."""
+        return DAMPING * ALPHA / self.alpha
+
+
 CASES = {
-    "spiked, softmax": spiked,
-    "max, softmax": largest,
+    "spiked, softmax": Case(spiked),
+    "max, softmax": Case(largest),
+    "spiked, linear": Case(spiked, linear_head),
+    "spiked, linear, α = 16": Case(spiked, linear_head, 16.0, 1000),
 }
 
 
@@ -169,27 +192,25 @@ def flat(overlaps, times=False):
 
 def run_instance(name, d, seed):
     """Return the trajectory of one instance, its minimum from an informed start, and the gradient there by torch."""
-    model = CASES[name]()
-    data = ga.sample(model, d, ALPHA, seed=seed)
-    path = ga.run_gamp(data, "semantic", damping=DAMPING, max_iter=ITERATIONS, tol=0)
+    case = CASES[name]
+    data = ga.sample(case.model(), d, case.alpha, seed=seed)
+    path = ga.run_gamp(data, "semantic", damping=case.damping, max_iter=ITERATIONS, tol=0)
     run = ga.run_gamp(data, "semantic")
-    weights = torch.tensor(run.Q, requires_grad=True)
-    fields = torch.tensor(np.asarray(data.tokens)) @ weights / np.sqrt(d)
-    predicted = torch.vmap(lambda z: softmax_head(z, torch))(fields)
-    risk = 0.5 * ((torch.tensor(data.targets) - predicted) ** 2).sum() + data.lam / 2 * (weights**2).sum()
-    (gradient,) = torch.autograd.grad(risk, weights)
     return {
         "path": flat(path.history, times=True).tolist(),
         "converged": run.converged,
-        "gradient": float(gradient.norm()) / (data.lam * np.sqrt(d)),
-        "values": [*flat(run.overlaps).tolist(), run.train_loss],
+        "gradient": gradient_norm_by_torch(data, run.Q, case.student),
+        "values": [
+            *flat(run.overlaps).tolist(),
+            run.train_loss,
+            ga.sampled_test_error(data, run.Q, n_samples=N_TEST)[0],
+        ],
     }
 
 
 def compare(rows, predicted, stated, d):
     """Return the largest deviation of means over instances, in units of the errors of both."""
-    values = np.array(rows)
-    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    mean, spread = mean_and_spread(rows)
     scale = np.abs(predicted).max(axis=0) if predicted.ndim > 1 else np.abs(predicted)
     ratio = np.abs(mean - predicted) / (spread + (stated + FINITE_SIZE * np.maximum(scale, 0.1) / d) / SIGMAS)
     return mean, float(np.nanmax(ratio))
@@ -198,20 +219,24 @@ def compare(rows, predicted, stated, d):
 def check_cases(verdict, table, rows, dims):
     """Compare trajectories and minima with state evolution."""
     numbers = {}
-    for name, build in CASES.items():
-        model = build()
-        path = ga.trajectory(model, ALPHA, "semantic", n_iter=ITERATIONS, damping=DAMPING, n_paths=8192, n_replicas=4)
-        theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=RTOL)
-        predicted = np.array([*flat(theory.overlaps), theory.train_loss])
-        stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error])
-        for d in dims:
+    for name, case in CASES.items():
+        model = case.model()
+        path = ga.trajectory(
+            model, case.alpha, "semantic", n_iter=ITERATIONS, damping=case.damping, n_paths=8192, n_replicas=4
+        )
+        theory = ga.solve_state_evolution(model, case.alpha, "semantic", rtol=RTOL)
+        predicted = np.array([*flat(theory.overlaps), theory.train_loss, theory.test_error])
+        stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error, theory.test_error_error])
+        for d in (d for d in dims if d <= case.largest_d):
             chosen = [row for row in rows if row["name"] == name and row["d"] == d]
             at = flat(path, times=True)
             _, on_path = compare([row["path"] for row in chosen], at, flat(path.error, times=True), d)
             mean, ratio = compare([row["values"] for row in chosen], predicted, stated, d)
             table[f"{name}, d = {d}"] = {
                 "trajectory": f"{on_path:.1f}", "minimum": f"{ratio:.1f}", "q of v": f"{mean[3]:.4f}",
-                "theory": f"{predicted[3]:.4f}", "ε_t": f"{mean[-1]:.4f}", "ε_t, theory": f"{predicted[-1]:.4f}",
+                "theory": f"{predicted[3]:.4f}", "ε_t": f"{mean[-2]:.4f}", "ε_t, theory": f"{predicted[-2]:.4f}",
+                "E(u − f)²": f"{2 * mean[-1] - NOISE**2:.3f}",
+                "E(u − f)², theory": f"{2 * predicted[-1] - NOISE**2:.3f}",
             }  # fmt: skip
             numbers[f"{name}, {d}"] = {"mean": mean.tolist(), "trajectory": on_path, "minimum": ratio}
         verdict.check(on_path < SIGMAS, f"{name}, d = {d}: trajectories are {on_path:.1f} standard errors from theory")
@@ -279,7 +304,13 @@ def main():
     dims, instances = (QUICK_DIMS, QUICK_INSTANCES) if args.quick else (DIMS, INSTANCES)
     first, second = {}, {}
     population = check_population(verdict, first, args.quick)
-    plan = [{"name": name, "d": d, "seed": seed} for name in CASES for d in dims for seed in range(instances)]
+    plan = [
+        {"name": name, "d": d, "seed": seed}
+        for name, case in CASES.items()
+        for d in dims
+        if d <= case.largest_d
+        for seed in range(instances)
+    ]
     with pool(args) as executor:
         rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
     worst = max(row["gradient"] for row in rows if row["converged"])

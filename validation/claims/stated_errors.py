@@ -24,13 +24,18 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
-from gamp_attention.state_evolution.fixed_points.newton import newton, newton_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import LOSSES, Point, point_of, response_slopes, units_of
-from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.fixed_points import (
+    LOSSES,
+    OverlapMap,
+    Point,
+    newton_step,
+    point_of,
+    replicon,
+    response_slopes,
+    units_of,
+)
+from gamp_attention.state_evolution.fixed_points.newton import newton
+from gamp_attention.state_evolution.rules import SobolRule, SplitRule, WorkExceeded
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

@@ -112,7 +112,8 @@ def restart(method, data, starts, seconds):
         best, lowest = (Q, loss) if loss < lowest else (best, lowest)
         if time.process_time() - began >= seconds:
             break
-    return measure(data, best) | {"seconds": time.process_time() - began, "n_runs": n_runs}
+    seconds = time.process_time() - began
+    return measure(data, best) | {"seconds": seconds, "n_runs": n_runs}
 
 
 def measure(data, Q):

@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.experiments import COLOURS, WORDS, draw_legend
+from gamp_attention.experiments.figures import DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

@@ -15,7 +15,7 @@ SAME = 1e-10  # relative difference of losses, at most
 
 def own_checks(verdict, study):
     gap = max(row[name]["loss_gap"] for row in study.rows for name in study.starts)
-    verdict.check(gap <= SAME, f"losses of the layer and of the turned problem differ by {gap:.1e} of them at most")
+    verdict.check(gap <= SAME, f"losses of the layer and the decorrelated problem differ by {gap:.1e} of them at most")
     check_lines(verdict, study)
     check_shift(verdict, study, later=True)
 

@@ -19,10 +19,9 @@ Running time with --quick: about 19 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
+from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights
 from gamp_attention.state_evolution.dynamics.start_law import start_law
-from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
-from gamp_attention.state_evolution.equations.channel import conjugates, sum_over_components
+from gamp_attention.state_evolution.equations import conjugates, sum_over_components
 from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool

@@ -17,7 +17,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments.figures import COLOURS, draw_legend
+from gamp_attention.experiments import COLOURS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options

@@ -22,7 +22,7 @@ from gamp_attention.data.law.tokens import (
 )
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.losses.attention import DotProductAttention
-from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
+from gamp_attention.models.data_law import VERDICTS, DataLaw, Departure
 
 MIN_ERRORS = 3.0  # number of standard errors by which a departure must differ from the assumption
 # limits above which a departure is mild, or strong, of each measured quantity
@@ -216,8 +216,8 @@ def law_of(
         were sampled, or else the student's attention map, or the default label model of the loss.
     noise : s of targets (T + s N)x. If not given, it is estimated from the outputs: from the part that the teacher does
         not explain if its weights are known, else from the part outside the span of the tokens.
-    correlated : whether the model includes the correlation between tokens, see `DataLaw.turned`. State evolution then
-        takes minutes. Requires a `DotProductAttention`, a ridge penalty, and one class for each token.
+    correlated : whether the model includes the correlation between tokens, see `DataLaw.correlated`. State evolution
+        then takes minutes. Requires a `DotProductAttention`, a ridge penalty, and one class for each token.
     classes : number of classes of each token, for a mixture, or "auto" for the number with the smallest BIC. Classes
         are found by scikit-learn's GaussianMixture in the leading directions.
     replicas : number of jackknife replicas, each estimated without one part of the samples, for errors of computed
@@ -281,8 +281,8 @@ def law_of(
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
         model=estimate.model, departures=departures(seen, estimate, correlated, weights),
-        correlation=seen.correlation, turned=correlated, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
-        n_samples=len(rows), replicas=jackknife_models,
+        correlation=seen.correlation, correlated=correlated, noise=problem.noise,
+        outside=fitted.outside if fitted else 0.0, n_samples=len(rows), replicas=jackknife_models,
     )  # fmt: skip
 
 

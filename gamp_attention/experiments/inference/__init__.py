@@ -1,1 +1,5 @@
 """Error estimates of a fit: leave-one-out errors, regularization paths, and confidence intervals of the weights."""
+
+from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
+from gamp_attention.experiments.inference.refits import refit, tokens_fields, without

@@ -24,8 +24,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, one_thread
+from gamp_attention.data.curvature import data_hessian, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptibility
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out, require_trained
@@ -159,7 +159,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
                 estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
                 reasons += _training_faults(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
-            reasons += _nonlinearity(data, at, Q, curvature)
+            reasons += _nonlinearity(data, at, curvature)
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -443,7 +443,7 @@ def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray,
     return []
 
 
-def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> list[str]:
+def _nonlinearity(data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:
     """Return the reason, if any, that left-out errors depend on powers of their predictions.
 
     The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.

@@ -13,9 +13,8 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import deterministic_product, over_panels
-from gamp_attention.data.curvature import rotations
+from gamp_attention.data.curvature import BLOCK, data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import BLOCK, data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.penalties.matrix import on_kinks

@@ -181,8 +181,8 @@ def path_errors(
     if not interpolated or small or len(path.line) <= FEW:
         path.complete_all()
         return path.collect()
-    for place in (0, len(path.line) - 1, len(path.line) // 2):
-        path.complete_at(place)
+    for index in (0, len(path.line) - 1, len(path.line) // 2):
+        path.complete_at(index)
     while (middle := path.next_test()) is not None:
         path.complete_at(middle)
     while True:
@@ -198,34 +198,34 @@ def path_errors(
 class _Path:
     """Complete and interpolated estimates.
 
-    A place is an index into `line`, the values at which the training converged, in the order of the path. At the other
-    values (`outside`) there is nothing to interpolate, and all estimates are complete.
+    An index counts the values at which the training converged (`line`), in the order of the path. At the other values
+    (`outside`) there is nothing to interpolate, and all estimates are complete.
     """
 
     def __init__(
         self, problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None
     ) -> None:
         self.problems, self.results, self.form = problems, results, form
-        self.line = [k for k in order.tolist() if results[k].converged]  # index of each place
-        self.full: dict[int, Any] = {}  # complete estimates by place
-        self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by place
-        self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by place
+        self.line = [k for k in order.tolist() if results[k].converged]  # number of the value in `problems`
+        self.full: dict[int, Any] = {}  # complete estimates by index
+        self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by index
+        self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by index
         self.outside = {k: leave_one_out(problems[k], results[k], form=form) for k in order if k not in self.line}
 
     def complete_all(self) -> None:
-        """Compute the complete estimates at all places."""
-        for place, k in enumerate(self.line):
-            self.full[place] = leave_one_out(self.problems[k], self.results[k], form=self.form)
+        """Compute the complete estimates at all indices."""
+        for index, k in enumerate(self.line):
+            self.full[index] = leave_one_out(self.problems[k], self.results[k], form=self.form)
 
-    def complete_at(self, place: int) -> None:
-        """Compute the complete estimate at a place, and by how much its mean differs from the interpolation."""
+    def complete_at(self, index: int) -> None:
+        """Compute the complete estimate at an index, and by how much its mean differs from the interpolation."""
         if not self.rough:
             self.rough = [_rough(self.problems[k], self.results[k]) for k in self.line]
-        predicted = self._errors(place) if len(self.full) > 1 else None
-        k = self.line[place]
-        self.full[place] = leave_one_out(self.problems[k], self.results[k], form=self.form)
+        predicted = self._errors(index) if len(self.full) > 1 else None
+        k = self.line[index]
+        self.full[index] = leave_one_out(self.problems[k], self.results[k], form=self.form)
         if predicted is not None:
-            self.deviation[place] = abs(float(predicted.mean()) - self.full[place].test_error)
+            self.deviation[index] = abs(float(predicted.mean()) - self.full[index].test_error)
 
     def next_test(self) -> int | None:
         """Return the middle of an interval whose interpolation has not been tested or has failed the test."""
@@ -235,19 +235,19 @@ class _Path:
         return None
 
     def next_candidate(self, mean: np.ndarray, cautious: np.ndarray) -> int | None:
-        """Return a place that may have the smallest error, and has no complete estimate; None if there is none."""
+        """Return an index that may have the smallest error, and has no complete estimate; None if there is none."""
         for values in (mean[self.line], cautious[self.line]):
             uncertainty = np.zeros(len(values))
             for low, high in self._intervals():
                 uncertainty[low + 1 : high] = self._uncertainty(low, high)
             minimum = values.min()
-            open_places = [
+            candidates = [
                 k
                 for k in range(len(values))
                 if k not in self.full and (values[k] <= minimum or values[k] - uncertainty[k] < minimum)
             ]
-            if open_places:
-                return min(open_places, key=lambda k: values[k])
+            if candidates:
+                return min(candidates, key=lambda k: values[k])
         return None
 
     def collect(self) -> PathErrors:
@@ -255,28 +255,28 @@ class _Path:
         count, n = len(self.problems), self.problems[0].n_samples
         errors, in_training = np.full((count, n), np.nan), np.full(count, np.nan)
         complete, agreed, tested = np.ones(count, bool), np.zeros(count, bool), np.ones(count, bool)
-        every = {self.line[place]: estimate for place, estimate in self.full.items()} | self.outside
+        every = {self.line[index]: estimate for index, estimate in self.full.items()} | self.outside
         for k, estimate in every.items():
             errors[k], in_training[k], agreed[k] = estimate.errors, estimate.in_training, estimate.trusted
         for low, high in self._intervals():
-            for place in range(low + 1, high):
-                k = self.line[place]
-                errors[k], in_training[k], complete[k] = self._errors(place), self.rough[place][1], False
+            for index in range(low + 1, high):
+                k = self.line[index]
+                errors[k], in_training[k], complete[k] = self._errors(index), self.rough[index][1], False
                 agreed[k] = self.full[low].trusted and self.full[high].trusted
                 tested[k] = self._is_tested(low, high)
         return PathErrors(errors, in_training, complete, agreed, tested, next(iter(every.values())).form)
 
     def _intervals(self) -> list[tuple[int, int]]:
-        """Return the neighbouring places of complete estimates."""
+        """Return the neighbouring indices of complete estimates."""
         return list(pairwise(sorted(self.full)))
 
-    def _errors(self, place: int) -> np.ndarray:
-        """Return the errors (n,) at a place, by interpolation of the corrections of the nearest complete estimates."""
-        low = max(k for k in self.full if k < place)
-        high = min(k for k in self.full if k > place)
-        fraction = (place - low) / (high - low)
+    def _errors(self, index: int) -> np.ndarray:
+        """Return the errors (n,) at an index, by interpolation of the corrections of the nearest complete estimates."""
+        low = max(k for k in self.full if k < index)
+        high = min(k for k in self.full if k > index)
+        fraction = (index - low) / (high - low)
         below, above = (self.full[k].errors - self.rough[k][0] for k in (low, high))
-        return self.rough[place][0] + (1 - fraction) * below + fraction * above
+        return self.rough[index][0] + (1 - fraction) * below + fraction * above
 
     def _uncertainty(self, low: int, high: int) -> float:
         """Return the error of the interpolation that was measured at the end of the interval that was computed last."""
@@ -524,8 +524,8 @@ def _trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
     if not isinstance(data, Dataset) or is_convex(data):
         return agreed
     trusted = agreed.copy()
-    for place in range(len(order)):
-        trusted[order[place]] = agreed[order[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]].mean() > 0.5
+    for index in range(len(order)):
+        trusted[order[index]] = agreed[order[max(index - NEIGHBOURS, 0) : index + NEIGHBOURS + 1]].mean() > 0.5
     return trusted
 
 

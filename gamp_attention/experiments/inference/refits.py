@@ -20,15 +20,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from gamp_attention.data.curvature import rotations
+from gamp_attention.data.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.hessian import data_hessian, scaled_blocks
 from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.penalties.matrix import least_subgradient, on_kinks, penalty_total
+from gamp_attention.penalties.matrix import on_kinks, penalty_total, smallest_subgradient
 
 TOL = 1e-8  # gradient norm at which a descent ends
 ACCEPTED = 1e-6  # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum
@@ -126,9 +125,9 @@ class _Smooth:
                 return 0.5 * float(np.sum(strengths * P**2)), strengths * P
             return 0.5 * strengths * float(np.sum(P**2)), strengths * P
         nothing = np.zeros(Q.shape)
-        pull = least_subgradient(penalty, Q, nothing)
+        pull = smallest_subgradient(penalty, Q, nothing)
         change = penalty_total(penalty, Q + P) - penalty_total(penalty, Q)
-        return change - float(np.sum(pull * P)), least_subgradient(penalty, Q + P, nothing) - pull
+        return change - float(np.sum(pull * P)), smallest_subgradient(penalty, Q + P, nothing) - pull
 
     def loss_change(self, P: np.ndarray, k: int) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the change of the losses from Q to Q + P without the k-th sample, and its first two derivatives.
@@ -388,7 +387,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
         weights, free, first = start.copy(), free_at_start.copy(), 0.0
         change = -x[sample].T @ at.loss_gradients[sample]  # change of the smooth gradient since the minimum
         for iteration in range(MAX_CHANGES):
-            gradient = least_subgradient(data.penalty, weights, at.smooth + change)
+            gradient = smallest_subgradient(data.penalty, weights, at.smooth + change)
             inner, outer = (float(np.abs(gradient[part]).max(initial=0.0)) for part in (free, ~free))
             first = max(inner, outer) if iteration == 0 else first
             bound = max(KINK_TOL * first, TOL * data.penalty.strength)
@@ -413,7 +412,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             at_free = np.where(crossing <= length, 0.0, at_free + length * step)
             weights[free] = at_free
             free[free] = at_free != 0
-            change = _gradient_change(data, at, flat, weights - start, sample)
+            change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
     return Refits(fields, remainder, reached)
 
@@ -433,7 +432,7 @@ def _near_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     return slack <= np.partition(slack.ravel(), MAX_FREE - 1)[MAX_FREE - 1]
 
 
-def _gradient_change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
+def _gradient_change(at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
     """Return the change of the smooth gradient (d, r) due to a step P (d, r) and the removal of the sample."""
     z = at.z + (flat @ P).reshape(at.z.shape)
     slope = sample_derivatives(at.loss, at.params, z)[1] - at.loss_gradients
@@ -459,7 +458,7 @@ def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
     terms = data.terms("exact")
     loss, slope, _ = sample_derivatives(at.loss, at.params[sample : sample + 1], (x @ Q)[None])
     smooth = at.smooth - x.T @ slope[0]
-    gradient = least_subgradient(data.penalty, Q, smooth)
+    gradient = smallest_subgradient(data.penalty, Q, smooth)
     lower = float(loss[0] + terms.constant[sample]) / data.dim
     return replace(
         at,

@@ -1,4 +1,4 @@
-"""Phase boundaries α_c, α_l and spinodals as functions of ω, λ, σ or A.
+"""Phase boundaries α_c and α_l, and the α at which branches end or become unstable, as functions of ω, λ, σ or A.
 
 The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
@@ -18,6 +18,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
+from gamp_attention.experiments.phase_diagram.broken import BROKEN_LINES, find_changes
 from gamp_attention.experiments.phase_diagram.scan import (
     Boundary,
     Scan,
@@ -31,6 +32,7 @@ from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chain
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention, softmax_teacher, with_parameter
 from gamp_attention.results import Result, Status
+from gamp_attention.state_evolution.fixed_points.broken import require_problem
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -65,12 +67,13 @@ class DiagramJob:
     value: Any
     search: Search
     bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
+    rsb: int = 0  # number of steps of replica symmetry breaking, 0 or 1; 1 adds the changes of lines
 
     @property
     def key(self) -> str:
         """Hash of everything that determines the row."""
-        bayes = ["bayes"] if self.bayes else []
-        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *bayes])
+        further = ["bayes"] * self.bayes + ["rsb"] * self.rsb
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *further])
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -81,12 +84,15 @@ class DiagramJob:
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
         try:
-            with Progress(total=STAGES + self.bayes) as task:
+            with Progress(total=STAGES + self.bayes + self.rsb) as task:
                 task.describe(f"{self.name} = {self.value}")
                 lines, scans = find_boundaries(self.model, self.search, task)
                 if self.bayes:
                     task.describe(f"{self.name} = {self.value}, thresholds of the Bayes-optimal estimate")
                     lines |= compute_thresholds(self.model)
+                if self.rsb:
+                    task.describe(f"{self.name} = {self.value}, replica symmetry breaking")
+                    lines |= find_changes(self.model, lines["alpha_c"], lines["semantic_from"])
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
         inaccurate = [
@@ -179,7 +185,9 @@ class PhaseBoundaries(Result):
         exists, `_from` and `_to`, and the range in which it is stable against the overlap that is zero on it,
         `_stable_from` and `_stable_to`. With `bayes`, "weak_recovery" and "full_recovery" of the Bayes-optimal
         estimate, and "hard_from", "hard_to", between which the data determine the teacher but message passing does not
-        find it.
+        find it. With `rsb`, "alpha_c_change" and "semantic_from_change", by how much α_c and the lower end of the
+        semantic branch change by one step of replica symmetry breaking; the errors do not contain the errors of these
+        lines.
     status : K statuses: CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
     messages : K messages that name the inaccurate lines.
     rows : K stored results, one for each value.
@@ -235,6 +243,7 @@ class PhaseBoundaries(Result):
             "positional_from": "positional from",
             "positional_to": "positional to",
             **({"weak_recovery": "weak recovery", "full_recovery": "full"} if "weak_recovery" in self.lines else {}),
+            **({"alpha_c_change": "change of α_c by breaking"} if "alpha_c_change" in self.lines else {}),
         }
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):
@@ -260,6 +269,7 @@ def phase_boundaries(
     alphas: Values = (0.05, 4.0),
     tol: float = 1e-3,
     bayes: bool = False,
+    rsb: int = 0,
     folder: str | Path | None = None,
     executor: "Executor | None" = None,
     threads: int | None = None,
@@ -280,7 +290,10 @@ def phase_boundaries(
     tol : requested error of every boundary, at least 1e-6.
     bayes : whether to add the α at which the Bayes-optimal estimate becomes better than random, becomes exact, and is
         hard to compute.
-    folder : directory in which finished results are stored, so that a rerun continues; if not given, nothing is stored.
+    rsb : number of steps of replica symmetry breaking, 0 or 1. With 1, lines are added by how much α_c and the lower
+        end of the semantic branch change; this takes minutes for each value.
+    folder : directory in which finished results are stored, so that the same call resumes; if not given, nothing is
+        stored.
     executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
     threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 
@@ -292,8 +305,8 @@ def phase_boundaries(
     ------
     TypeError : if `model` is not a model of attention, or an argument has the wrong type.
     ValueError : if more than one of `omegas`, `lams`, `sigmas` and `matrices` is given, or one is empty or has a value
-        that the model does not allow; `alphas` is not increasing and positive; `tol` is below 1e-6; or `folder` has
-        results of other settings.
+        that the model does not allow; `alphas` is not increasing and positive; `tol` is below 1e-6; `rsb` is not 0 or 1
+        or not implemented for the model; or `folder` has results of other settings.
     RuntimeError : if a worker failed.
 
     Examples
@@ -309,10 +322,13 @@ def phase_boundaries(
     low = check.real("alphas[0]", float(low), low=0, strict=True)
     high = check.real("alphas[1]", float(high), low=low, strict=True)
     search = Search(low, high, check.real("tol", tol, low=1e-6))
-    bayes, wanted = check.flag("bayes", bayes), (*LINES, *(BAYES_LINES if bayes else ()))
+    bayes, rsb = check.flag("bayes", bayes), check.integer("rsb", rsb, low=0, high=1)
+    wanted = (*LINES, *(BAYES_LINES if bayes else ()), *(BROKEN_LINES if rsb else ()))
+    for varied in models if rsb else ():
+        require_problem(varied, high)
     check_workers(executor, threads)
     jobs = [
-        DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes)
+        DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes, rsb)
         for varied, value in zip(models, values, strict=True)
     ]
     base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))

@@ -18,9 +18,9 @@ from gamp_attention.models.teachers import SoftmaxTeacher
 
 
 def hidden_fields(teacher: Any, n_tokens: int, teacher_rank: int) -> int:
-    """Return in how many columns the matrix leaves a shift of the fields, common to all tokens, undetermined.
+    """Return the number of columns in which the matrix does not determine a common shift of the fields of all tokens.
 
-    Raises ValueError if the teacher's matrices do not determine all else up to a rotation.
+    Raises ValueError if, apart from this shift, the teacher's matrices do not determine the fields up to a rotation.
     """
     is_softmax = isinstance(teacher, SoftmaxTeacher) and teacher.omega < 1
     if not is_softmax or not teacher.attention.tied or teacher.attention.causal:
@@ -185,8 +185,7 @@ class PlaneChannel(KnownFields):
                 def exponent(at: np.ndarray, sign: float = sign) -> np.ndarray:
                     return self._exponent(y, omega, P, at, sign)[0]
 
-                angle, spacing = _around_peak(exponent, len(y))
-                width = spacing
+                angle, width = _around_peak(exponent, len(y))
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))

@@ -81,7 +81,6 @@ class TeacherChannel:
     flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
     spread : (D,) standard deviations of the variables.
     found : fraction of random samples whose true variables were found when they were solved for.
-    known : columns whose fields are observed in addition to the targets.
     n_nodes, seed : number of points for each subset, and the seed of their shifts.
     """
 
@@ -98,7 +97,6 @@ class TeacherChannel:
     flips: np.ndarray
     spread: np.ndarray
     found: float
-    known: tuple[int, ...] = ()
     n_nodes: int = N_NODES
     seed: int = 0
 
@@ -139,8 +137,8 @@ class TeacherChannel:
         return np.asarray((of_columns[:, :, None] * of_columns[:, None, :] > 0).all(axis=0))
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Return targets and known fields (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
-        return np.concatenate([self.labels(u, white), u[:, :, list(self.known)].reshape(len(u), -1)], axis=1)
+        """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
+        return self.labels(u, white)
 
     def seen(self, observed: np.ndarray) -> np.ndarray:
         """Return the targets (N, P)."""
@@ -267,32 +265,31 @@ def _free_priors(
     roots, precisions, constants = np.zeros((2, len(subsets), D, D))[0], np.zeros((len(subsets), D, D)), []
     for s, chosen in enumerate(subsets):
         free = np.setdiff1d(np.arange(D), chosen)
-        part, places = cov[np.ix_(free, free)], np.ix_(free, free)
-        roots[s][places] = psd_root(part) if len(free) else part
-        precisions[s][places] = np.linalg.inv(part)
+        part, entries = cov[np.ix_(free, free)], np.ix_(free, free)
+        roots[s][entries] = psd_root(part) if len(free) else part
+        precisions[s][entries] = np.linalg.inv(part)
         constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
     return np.ascontiguousarray(roots), precisions, np.array(constants)
 
 
-def teacher_channel(labels: SequenceLabels, rho: np.ndarray, known: tuple[int, ...] = ()) -> TeacherChannel:
+def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:
     """Return the channel of a function of the fields, with subsets of variables selected on random samples.
 
     Parameters
     ----------
     labels : the label model.
     rho : (L, t, t) prior covariances of the fields.
-    known : columns whose fields are observed in addition to the targets.
 
     Raises
     ------
     ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that
         its targets determine is not the same everywhere; or its equations cannot be solved reliably.
     """
-    return _cached_channel(labels, rho.tobytes(), rho.shape, known)
+    return _cached_channel(labels, rho.tobytes(), rho.shape)
 
 
 @lru_cache(maxsize=64)
-def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...], known: tuple[int, ...]) -> Any:
+def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...]) -> Any:
     rho = np.frombuffer(content).reshape(shape)
     (L, t), rng = rho.shape[:2], np.random.default_rng(2)
     if labels.program is None:
@@ -305,14 +302,14 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
         raise check.fail("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     probes = _draw(rho, len(used), N_PROBES, rng)
-    h, logarithm, scale = _transformed(labels.program, used, probes, [l * t + a for l in range(L) for a in known])
+    h, logarithm, scale = _transformed(labels.program, used, probes)
     compiled = _differentiate(h, D)
     fibre = fibre_program(compiled, len(scale), D)
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fibre=fibre, h=h, logarithm=logarithm, scale=scale,
         subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
-        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0, known=known,
+        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
 
@@ -328,17 +325,15 @@ def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np
     return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
 
 
-def _transformed(
-    program: Program, used: tuple[int, ...], probes: np.ndarray, known: list[int]
-) -> tuple[Program, np.ndarray, np.ndarray]:
+def _transformed(program: Program, used: tuple[int, ...], probes: np.ndarray) -> tuple[Program, np.ndarray, np.ndarray]:
     """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`."""
     D = probes.shape[1]
     n_fields = D - len(used)
     graph = Graph(D)
     inputs = [*graph.inputs[:n_fields], *[graph.constant(0.0)] * (program.n_inputs - n_fields)]
-    for place, number in enumerate(used):
-        inputs[n_fields + number] = graph.inputs[n_fields + place]
-    results = graph.include(program, inputs) + [graph.inputs[i] for i in known]
+    for index, number in enumerate(used):
+        inputs[n_fields + number] = graph.inputs[n_fields + index]
+    results = graph.include(program, inputs)
     raw = graph.program(results)
     with np.errstate(all="ignore"):
         values = [evaluate_rows(raw, size * probes) for size in POSITIVE_AT]
@@ -471,7 +466,7 @@ def _test(
 
 
 def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
-    """Return targets and known fields (N, P) of variables (N, D)."""
+    """Return the targets (N, P) of variables (N, D)."""
     L, t = channel.shape
     noise = np.zeros((len(variables), channel.n_noise))
     noise[:, list(channel.used)] = variables[:, L * t :]

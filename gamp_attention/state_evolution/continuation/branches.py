@@ -334,7 +334,7 @@ def _build_path(
     overlaps = [curve.packing.unpack(u[:-1]) for u in points]
     losses, growths = [], []
     for u, x in zip(points, overlaps, strict=True):
-        F = curve.map(u).learn(x)
+        F = curve.map(u).with_choices_at(x)
         losses.append(stationary_loss(F, x, F.images(x)[0]))
         growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
     growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}

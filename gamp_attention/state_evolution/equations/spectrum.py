@@ -11,11 +11,11 @@ These are the equations of message passing with the quadratic losses ½ zᵀhz a
 Montanari (2019) derived edge and overlap for generalized linear models, which have one token and one column. The
 density is Im E[tr C]/(π c) (Marchenko and Pastur, 1967).
 
-**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h also depends on Q, which depends on
-all samples. The columns of Q, in the form that does not depend on the sample, are added to the columns of the teacher,
-their fields to y, and message passing for v and Q is done together. Its forces are −R (a + U g), with the output
-function g of Q and the response U_l = E[γ_l ∂v/∂b] of v to the forces b on Q. With the conjugate θ̂_Q of the columns of
-Q, their response C_Q, and q̂_l = −α E[(R (a + U g))_l g_lᵀ],
+**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h also depends on Q, and Q depends on
+all samples. The columns of Q are therefore treated as further columns of the teacher, whose fields are part of y; for
+each sample these are the fields under weights that were trained without it. Message passing is done for v and Q
+together. The forces on v are −R (a + U g), with the output function g of Q and the response U_l = E[γ_l ∂v/∂b] of v to
+the forces b on Q. With the conjugate θ̂_Q of the columns of Q, their response C_Q, and q̂_l = −α E[(R (a + U g))_l g_lᵀ],
 
     E[v Q] ← E[γ_l C b Qᵀ] + E[γ_l C (Σ_k γ_k q̂_k) C_Q],   U_l ← E[γ_l C (Σ_k γ_k θ̂_{Q,k}) C_Q].
 """
@@ -33,7 +33,7 @@ from gamp_attention.state_evolution.equations.weights import drift
 
 @dataclass(frozen=True, eq=False)
 class Student:
-    """The dependence of the matrices h on weights Q with r columns, the last r columns of the teacher.
+    """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Ensemble:
 
 
 class Resolvent:
-    """Result of one step of the equations at given x and V (S, c, c): below the spectrum, or both complex.
+    """Result of one step of the equations at given x and V (S, c, c): x is below the spectrum, or both are complex.
 
     Eq. :eq:`spectral-law`.
 

@@ -1,1 +1,30 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
+
+from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
+from gamp_attention.state_evolution.fixed_points.newton import find_vanished_weights, iterate_at_zero, newton_step
+from gamp_attention.state_evolution.fixed_points.observables import (
+    by_series,
+    free_energy,
+    moreau_loss,
+    predicted_test_error,
+)
+from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import (
+    LOSSES,
+    Indicators,
+    Point,
+    StateEvolutionHistory,
+    point_of,
+    response_slopes,
+    units_of,
+)
+from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near
+from gamp_attention.state_evolution.fixed_points.stability import (
+    GAP_PER_SHIFT,
+    NEGLIGIBLE_JUMPS,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    sector_jacobian,
+    validity,
+)

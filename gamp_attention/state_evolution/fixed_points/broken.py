@@ -185,7 +185,8 @@ def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
             if attempt:
                 x = iterate(problem, packing, x, FEW_STEPS)
             start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
-            near, _, size, _, _ = newton(problem, packing, start, NEAR, ROUGH)
+            root = newton(problem, packing, start, NEAR, ROUGH)
+            near, size = root.x, root.size
         except (ArithmeticError, np.linalg.LinAlgError):
             continue
         if size <= NEAR:

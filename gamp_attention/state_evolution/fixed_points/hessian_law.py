@@ -199,7 +199,9 @@ def limiting_spectrum(
     for replica, (ensemble, _) in zip(replicas, ensembles, strict=True):
         replica["density"] = densities(ensemble, points, width)
         if not np.isfinite(replica["density"]).all():
-            raise check.fail("width", width, "a value, larger or not as large, at which the equations are solved")
+            raise check.fail(
+                "width", width, "a width at which the equations can be solved; try a larger or a smaller one"
+            )
     numbers = _with_errors(replicas)
     return LimitingSpectrum(x=points, width=width, **numbers)
 

@@ -149,8 +149,9 @@ class Root:
     residual : largest relative change of an overlap in a full step from the last overlaps; NaN if the map broke down.
     packing : free overlaps as a vector.
     jacobian : (k, k) of the map in the packed overlaps; None if the map broke down.
-    F : the map, which has learned.
+    F : the map, with choices.
     response_slopes : (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none.
+    reason : cause of a breakdown in words; empty if the map did not break down.
     """
 
     status: Status
@@ -160,6 +161,7 @@ class Root:
     jacobian: np.ndarray | None
     F: OverlapMap
     response_slopes: np.ndarray | None = None
+    reason: str = ""
 
     @property
     def overlaps(self) -> Overlaps:
@@ -181,6 +183,18 @@ def breakdown(error: Exception) -> Status:
     if isinstance(error, WeightsVanished):
         return Status.LOST
     return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
+
+
+def describe_breakdown(error: Exception) -> str:
+    """Return the cause of one of BREAKDOWNS in words; empty if its status says it."""
+    if isinstance(error, WeightsVanished | WorkExceeded):
+        return ""
+    if isinstance(error, NotPositiveDefinite):
+        return (
+            "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
+            'use a larger λ, or response="derivative"'
+        )
+    return f"an average or a matrix is not finite in a step ({error})"
 
 
 def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
@@ -254,7 +268,7 @@ def newton(
 
     Parameters
     ----------
-    F : the map. If it has not learned, it learns at the start.
+    F : the map. If it has no choices, they are made at the start.
     start : overlaps of the first step.
     tol : residual F(x) − x, in units of `packing`, at which the status is CONVERGED.
     n_steps : maximum number of steps; then the status is MAX_ITER.
@@ -264,7 +278,7 @@ def newton(
     reach : relative change of the overlaps from the start at which the status is STALLED. It is STALLED as well if no
         step reduces the residual, or if a step with a new Jacobian hardly reduces a residual that is acceptable.
     """
-    F, packing = F.learn(start), packing or Packing.of(F.model, start)
+    F, packing = F.with_choices_at(start), packing or Packing.of(F.model, start)
     x, J, slopes = packing.pack(start), jacobian, response_slopes
     path, residual = [start], packing.pack(F(start)) - packing.pack(start)
     is_new = J is None  # whether J was just computed by finite differences

@@ -8,8 +8,9 @@ A step at given overlaps has three parts:
 
 The map is a pure function: its value depends on its fields and on the overlaps, never on earlier calls. Two choices
 would make it discontinuous if they changed from one evaluation to the next: the form of V̂, and the number of points
-that are searched for a second minimum. `OverlapMap.learn` takes both from the averages at one point and returns a map
-that contains them as a frozen value (`Knowledge`). Solvers learn at their start and use that map until they end.
+that are searched for a second minimum. `OverlapMap.with_choices_at` makes both choices from the averages at one point
+and returns a map that contains them as a frozen value (`Choices`). Solvers make the choices at their start and use that
+map until they end.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -46,7 +47,7 @@ class Image:
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
+class Choices:
     """Choices taken from the averages at one point, and these averages.
 
     Attributes
@@ -83,29 +84,31 @@ class OverlapMap:
     model, alpha : the model and the sample complexity α.
     rule : quadrature rule of the averages.
     response : form of V̂, "stein" or "derivative".
-    knowledge : choices that all evaluations share, see `learn`. If None, each evaluation takes its choices from its
-        averages.
-    expects_rare_minima : whether second minima were rare on a coarser rule, so that `learn` first searches few points.
-    expects_lower_minima : whether searches found lower minima on a coarser rule, so that `learn` searches more points.
+    choices : choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from
+        its averages.
+    expects_rare_minima : whether second minima were rare on a coarser rule; `with_choices_at` then first searches few
+        points.
+    expects_lower_minima : whether searches found lower minima on a coarser rule; `with_choices_at` then searches more
+        points.
     """
 
     model: Model
     alpha: float
     rule: Rule
     response: str = "stein"
-    knowledge: Knowledge | None = field(default=None, compare=False, repr=False)
+    choices: Choices | None = field(default=None, compare=False, repr=False)
     expects_rare_minima: bool = False
     expects_lower_minima: bool = False
     # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
     _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
 
-    def learn(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
+    def with_choices_at(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
         """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
 
-        With `squares`, the averages include products of derivatives. The learned map stores these averages
+        With `squares`, the averages include products of derivatives. The returned map stores these averages
         and uses them whenever it is evaluated at these overlaps.
         """
-        if self.knowledge is not None:
+        if self.choices is not None:
             return self
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
@@ -114,31 +117,29 @@ class OverlapMap:
             moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
             if not moments or _mean(moments).lowered_fraction > 0:
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
-                return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares, often_lowered=True))
-            return replace(
-                self, knowledge=Knowledge(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares)
-            )
+                return replace(self, choices=Choices(True, True, overlaps, moments, squares, often_lowered=True))
+            return replace(self, choices=Choices(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares))
         if can_save and self.expects_rare_minima:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
             # if these few points show no jumps, all points are searched to decide whether V̂ has to count jumps
             if self._is_near_jumps(mean) and mean.multimodal_fraction <= RARE_MINIMA:
-                return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares))
+                return replace(self, choices=Choices(True, True, overlaps, moments, squares))
         moments = self._average(self.rule, overlaps, squares)
         mean = _mean(moments)
         rare = can_save and mean.multimodal_fraction <= RARE_MINIMA
-        return replace(self, knowledge=Knowledge(self._is_near_jumps(mean), rare, overlaps, moments, squares))
+        return replace(self, choices=Choices(self._is_near_jumps(mean), rare, overlaps, moments, squares))
 
     def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
         """Return the map that counts jumps in V̂ if there are some at given overlaps; otherwise the map itself."""
-        knowledge = self.knowledge
-        if knowledge is None or knowledge.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
+        choices = self.choices
+        if choices is None or choices.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
             return self
-        return replace(self, knowledge=replace(knowledge, counts_jumps=True))
+        return replace(self, choices=replace(choices, counts_jumps=True))
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
         """Return one full step from the mean of the replicas' averages, and one from the averages of each replica."""
-        F = self.learn(overlaps, squares)
+        F = self.with_choices_at(overlaps, squares)
         samples = F._moments(overlaps, squares)
         return F._image(overlaps, _mean(samples)), [F._image(overlaps, sample) for sample in samples]
 
@@ -147,21 +148,19 @@ class OverlapMap:
         return self._step(overlaps).overlaps
 
     def has_squares(self, overlaps: Overlaps) -> bool:
-        """Return whether the map learned at given overlaps, with averages of products of derivatives."""
-        return self.knowledge is not None and self.knowledge.covers(overlaps, squares=True)
+        """Return whether the choices were made at given overlaps, with averages of products of derivatives."""
+        return self.choices is not None and self.choices.covers(overlaps, squares=True)
 
     def contracts(self, overlaps: Overlaps) -> bool:
         """Return whether no proximal map expands on average over its fields at any point, as for convex losses."""
-        moments = self.learn(overlaps)._moments(overlaps)
+        moments = self.with_choices_at(overlaps)._moments(overlaps)
         return all(sample.max_jacobian_trace <= sample.g.size * (1 + 1e-9) for sample in moments)
 
     def on(self, rule: Rule) -> "OverlapMap":
         """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
-        rare = self.knowledge is not None and self.knowledge.rare_minima
-        lower = self.knowledge is not None and self.knowledge.often_lowered
-        return replace(
-            self, rule=rule, knowledge=None, expects_rare_minima=rare, expects_lower_minima=lower, _memory={}
-        )
+        rare = self.choices is not None and self.choices.rare_minima
+        lower = self.choices is not None and self.choices.often_lowered
+        return replace(self, rule=rule, choices=None, expects_rare_minima=rare, expects_lower_minima=lower, _memory={})
 
     def finer(self) -> "OverlapMap | None":
         """Return the map on the next finer rule; None if there is none."""
@@ -182,7 +181,7 @@ class OverlapMap:
         They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
         The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
         """
-        F, x = self.learn(at), packing.pack(at)
+        F, x = self.with_choices_at(at), packing.pack(at)
         if F.is_noisy:
             pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
@@ -214,7 +213,7 @@ class OverlapMap:
         The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
         them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
         """
-        F, x = self.learn(at), packing.pack(at)
+        F, x = self.with_choices_at(at), packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
         step = max(step, NOISY_FRACTION) if F.is_noisy else step
@@ -230,22 +229,22 @@ class OverlapMap:
     def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
         """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
         step = ALPHA_STEP * self.alpha
-        F = self.learn(at)
+        F = self.with_choices_at(at)
         ahead = replace(F, alpha=F.alpha + step)  # averages do not depend on α
         return (packing.pack(ahead(at)) - packing.pack(F(at))) / step
 
     def _step(self, overlaps: Overlaps) -> Image:
         """Return one full step from the mean of the replicas' averages."""
-        F = self.learn(overlaps)
+        F = self.with_choices_at(overlaps)
         return F._image(overlaps, _mean(F._moments(overlaps)))
 
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
-        """Return the averages of each replica, with the choices of a map that has learned."""
-        knowledge = self.knowledge
-        assert knowledge is not None
-        if knowledge.covers(overlaps, squares):
-            return knowledge.moments
-        rule = self.rule.with_subsampled_search(knowledge.often_lowered) if knowledge.rare_minima else self.rule
+        """Return the averages of each replica, with the choices of the map."""
+        choices = self.choices
+        assert choices is not None
+        if choices.covers(overlaps, squares):
+            return choices.moments
+        rule = self.rule.with_subsampled_search(choices.often_lowered) if choices.rare_minima else self.rule
         return self._average(rule, overlaps, squares)
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
@@ -260,8 +259,8 @@ class OverlapMap:
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         """Return one full step from given averages; WeightsVanished if the penalty takes all weights to zero."""
-        assert self.knowledge is not None
-        hats = conjugates(self.model, self.alpha, overlaps, moments, self.knowledge.counts_jumps)
+        assert self.choices is not None
+        hats = conjugates(self.model, self.alpha, overlaps, moments, self.choices.counts_jumps)
         after, penalty = weights_step(self.model, hats, self.response)
         if self.model.intercept:
             after = with_intercept(overlaps, after, hats, hats.response(self.response))

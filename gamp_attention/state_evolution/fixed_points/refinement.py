@@ -298,9 +298,9 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
         try:
-            last = newton(_learn_at(finer, x), x, tol, jacobian=J, packing=root.packing)
+            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=root.packing)
             counting = last.F.count_jumps(last.overlaps)
-            if counting is not last.F:  # the averages at x, from which the map learned, showed no jumps
+            if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
                 last = newton(counting, last.overlaps, tol, jacobian=J, packing=root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
@@ -326,15 +326,15 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
 
-def _learn_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
-    """Return the map after learning from the averages at given overlaps.
+def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
+    """Return the map with choices from the averages at given overlaps.
 
     At level SQUARES_LEVEL these averages include squared derivatives, so that the indicators need no other averages.
     """
     if F.rule.deterministic and F.rule.level == SQUARES_LEVEL:
         with suppress(WorkExceeded):  # averages without squares cost less and may be within the budget
-            return F.learn(overlaps, squares=True)
-    return F.learn(overlaps)
+            return F.with_choices_at(overlaps, squares=True)
+    return F.with_choices_at(overlaps)
 
 
 def _largest_error(points: list[Point], errors: np.ndarray) -> float:
@@ -452,7 +452,7 @@ def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray
     while True:
         if coarse is None or coarse.rule.work(1) >= F.rule.work(1):
             coarse = F
-        coarse = coarse.learn(at, squares=True)
+        coarse = coarse.with_choices_at(at, squares=True)
         image, samples = coarse.images(at, squares=True)
         value_error = half_width(np.array([_values_of(F, sample)[1] for sample in samples]))
         value = _values_of(F, image)[1]

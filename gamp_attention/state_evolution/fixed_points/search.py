@@ -31,6 +31,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     STEADY,
     Root,
     breakdown,
+    describe_breakdown,
     fading_families,
     family_size,
     find_vanished_weights,
@@ -70,7 +71,7 @@ def find_fixed_point(
 
     Parameters
     ----------
-    F : the map. If it has not learned, it learns at the start.
+    F : the map. If it has no choices, they are made at the start.
     start : overlaps.
     tol : relative change of an overlap by a full step at which damped steps have converged.
     max_iter : maximum number of damped steps.
@@ -79,10 +80,11 @@ def find_fixed_point(
     """
     path = [start]
     try:
-        F = F.learn(start)
+        F = F.with_choices_at(start)
         return _Search(F, tol, max_iter, anywhere, path, n_damped).run()
     except BREAKDOWNS as error:
-        return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
+        packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
+        return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
 
 
 @dataclass

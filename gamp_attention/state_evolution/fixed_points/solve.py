@@ -22,6 +22,7 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stacked
+from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
@@ -32,6 +33,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     SMALL_FAMILY,
     Root,
     breakdown,
+    describe_breakdown,
     family_size,
     has_faded,
     last_with,
@@ -234,7 +236,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
     try:
         return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
     except BREAKDOWNS as error:
-        return _build_failed(replace(last, status=breakdown(error), residual=np.nan), max_work)
+        return _build_failed(_broken(last, error), max_work)
 
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
@@ -243,9 +245,12 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
 
+    # long samples have more fields at all times than START_POINTS can represent
+    n_paths = max(START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
+
     def pass_messages(jumps: bool) -> list[Overlaps]:
         rng = generator(seed, Stream.STARTS)
-        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, START_POINTS, rng, jumps=jumps)[0]
+        return follow(F.model, F.alpha, law, START_DAMPING / slower, n_steps, n_paths, rng, jumps=jumps)[0]
 
     if F.model.attention or F.model.n_tokens * F.model.rank == 1:
         path = pass_messages(jumps=True)
@@ -266,10 +271,17 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     return [*path[:-1], end]
 
 
+def _broken(root: Root, error: Exception) -> Root:
+    """Return the root after one of BREAKDOWNS."""
+    return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
+
+
 def _broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
     """Return the root for message passing that broke down: the overlaps of the named start."""
     start = start_law(F.model, name).overlaps(F.model)
-    return Root(breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F)
+    return Root(
+        breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F, reason=describe_breakdown(error)
+    )
 
 
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
@@ -300,7 +312,7 @@ def refine_on_branch(
             return _build_failed(replace(root, status=Status.LOST), max_work), None
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _build_failed(replace(root, status=breakdown(error), residual=np.nan), max_work), None
+        return _build_failed(_broken(root, error), max_work), None
     words = "" if branch not in FAMILY_OF else _describe_zero(result, FAMILY_OF[branch])
     if is_off(branch, result.overlaps) or words:
         lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
@@ -343,7 +355,7 @@ def describe_lost_branch(
     at = start.impose(fix_gauge(F.model, there))
     message = result.message or f"damped steps lose {family}"
     try:
-        hats = F.learn(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
+        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
         size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
         jumps = largest_jump_fraction(hats.jump_mass, size)
@@ -413,10 +425,15 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
     if root.status is Status.LOST:
         return "unknown: the branch was lost", ""
     if root.status is Status.MAX_ITER and np.isnan(root.residual):
-        return unsolved, f"an average needs more than max_work = {max_work:g} proximal problems: raise max_work"
+        needs = f"an average needs more than max_work = {max_work:g} proximal problems"
+        if root.F.rule.name != "nested":
+            return unsolved, f"{needs}: raise max_work"
+        many = "the proximal map jumps at many fields or values of the noise"
+        remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
+        return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
     if root.status is Status.MAX_ITER:
         return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
-    return unsolved, "the overlaps or the averages are not finite numbers any more"
+    return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
 
 
 def require_rtol(rtol: Any) -> float:

@@ -28,6 +28,7 @@ from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.rsb.recursion import Averages, Innermost, average_levels
+from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
 REACH = 8.0  # half-width of the grids of fields in standard deviations
@@ -77,7 +78,7 @@ def trace_hull(z, values, vertex):
 
 
 @dataclass(frozen=True, eq=False)
-class OneField:
+class OneField(Problem):
     """Problem of k-step replica symmetry breaking for a model with one field.
 
     Attributes

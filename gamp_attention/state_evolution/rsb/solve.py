@@ -6,8 +6,9 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
 2. F is maximised over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
    solved at fixed Parisi parameters at each point (`ascend`).
-3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve all equations (`newton`). A step is
-   shortened until the residual decreases.
+3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
+   (`newton`) and, around them, of the Parisi parameters (`maximise`). A step is shortened until the step after it is
+   shorter.
 4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
    (`refine_levels`).
 5. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
@@ -16,7 +17,7 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,16 +30,22 @@ DAMPED_STEPS = 12  # number of damped iterations before Newton steps
 ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
 INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
 ROUGH = -1  # resolution of damped iterations
+OVERLAP_TOL = 1e-3  # the same in units of the shortest step in log y, because ∂F/∂y_j depends strongly on overlaps
 ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
+DIFFERENCE = 1e-4  # step of finite differences if the averages are smooth functions of the unknowns
 NEWTON_STEPS = 40  # maximum number of Newton steps
-DIFFERENCE = 1e-4  # step of finite differences in the unknowns, which are logarithms or of order one
 SHORTEST_MOVE = 0.01  # smallest change of log y along a path of solutions
 MAX_MOVE = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
+OLD_GRIDS = 0.2  # change of an unknown after which the grids are chosen again
+PARISI_STEP = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+ROUGH_STEP = 0.02  # step in log y_j at which the search on the coarsest grids ends
+SHORTEST_ASCENT = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
 SHORTEST = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
-SLOW = 0.3  # ratio of successive residuals above which the Jacobian is computed again
+SLOW = 0.5  # ratio of successive steps above which the Jacobian is computed again
 SAFETY = 1.5  # error in units of the change by the last refinement
 MEMORY = 0.05  # weight of the change by the refinement before the last
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
+STEP_TOL = 0.1  # shortest step in log y in units of the requested accuracy
 FIRST_TOL, TOL = 1e-3, 0.02  # residual on the coarsest grids; residual in units of the requested accuracy
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
@@ -69,8 +76,17 @@ class Problem(Protocol):
     def strengths(self) -> tuple[float, ...]:
         """Strengths (q_1 − q_0)/q_1 of breaking at the starts, in the order in which they are tried."""
 
+    @property
+    def difference(self) -> float:
+        """Step of finite differences in the unknowns, which are logarithms or of order one."""
+        return DIFFERENCE
+
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
+
+    def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "Problem":
+        """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
+        return self
 
 
 class Indicators(NamedTuple):
@@ -130,6 +146,41 @@ class BrokenSolution(NamedTuple):
     message: str
 
 
+class Root(NamedTuple):
+    """Result of Newton steps.
+
+    Attributes
+    ----------
+    x, residual : unknowns and residuals there.
+    size : largest residual; for Parisi parameters the length of Newton's step instead, see `maximise`.
+    n_iter : number of evaluations of the output channel.
+    J : Jacobian, or None if it has to be computed again.
+    hats : conjugates at x.
+    """
+
+    x: np.ndarray
+    residual: np.ndarray
+    size: float
+    n_iter: int
+    J: np.ndarray | None
+    hats: LevelHats
+
+
+class Slopes(NamedTuple):
+    """Derivatives at a maximum of F over the Parisi parameters.
+
+    Attributes
+    ----------
+    J : Jacobian of the equations of the overlaps, or None if it has to be computed again.
+    moves : (n, k) derivatives of the unknown overlaps, solved at each point, in log y_j.
+    bends : (k, k) derivatives of the residuals of ∂F/∂y_j in log y_j, with the overlaps solved at each point.
+    """
+
+    J: np.ndarray | None
+    moves: np.ndarray
+    bends: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Packing:
     """Conversion between overlaps with Parisi parameters and the vector of unknowns.
@@ -158,6 +209,11 @@ class Packing:
         parts += [levels.theta[:1] / unit] if self.theta else []
         return np.concatenate([*parts, np.log(parisi) if self.parisi is None else []])
 
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return changes of V in units of V, and of other overlaps in units of q_k or √q_k, by the unknown overlaps."""
+        parts = np.exp(x[1 : self.k + 2])
+        return np.concatenate([[1.0], parts / parts.sum(), np.ones(self.m + self.theta)])
+
     def unpack(self, x: np.ndarray) -> tuple[Levels, np.ndarray]:
         """Return overlaps and Parisi parameters of a vector."""
         k, one = self.k, np.ones(len(self.signs))
@@ -184,12 +240,16 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
     if packing.parisi is None and packing.k:
-        slopes = problem.weights.parisi_slopes(levels, hats, parisi)
-        unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
-        change[-packing.k :] = slopes / np.maximum(np.abs(unit), np.finfo(float).tiny)
+        change[-packing.k :] = relative_slopes(problem, levels, hats, parisi)
     if not np.isfinite(change).all():
         raise FloatingPointError("the overlaps or the averages are not finite numbers")
     return change, hats
+
+
+def relative_slopes(problem: Problem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
+    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1})."""
+    unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
+    return problem.weights.parisi_slopes(levels, hats, parisi) / np.maximum(np.abs(unit), np.finfo(float).tiny)
 
 
 def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> np.ndarray:
@@ -211,35 +271,83 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     return x
 
 
-def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and their Jacobian.
+def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, Slopes | None]:
+    """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
 
-    If `near`, the start is near the maximum: the overlaps are solved at its Parisi parameters, and Newton steps follow
-    for all equations. Their solution is accepted if F is a maximum there. Otherwise `ascend` searches for it.
+    If `near`, the start is near the maximum, and Newton steps (`maximise`) are accepted if F is a maximum at their end.
+    Otherwise `ascend` searches for it.
     """
     if near:
         try:
-            fixed = replace(packing, parisi=np.exp(x[-packing.k :]))
-            inner, _, size, _, _ = newton(problem, fixed, x[: -packing.k], SEARCH_TOL, ROUGH)
-            if size <= SEARCH_TOL:
-                full, _, size, _, J = newton(problem, packing, np.append(inner, x[-packing.k :]), SEARCH_TOL, ROUGH)
-                if size <= SEARCH_TOL and is_maximum(J, packing.k):
-                    return full, J
+            root, slopes = maximise(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
+            if root.size <= SEARCH_TOL and np.linalg.eigvals(slopes.bends).real.max() < 0:
+                return root.x, slopes
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
             pass
     return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
 
 
-def is_maximum(J: np.ndarray | None, k: int) -> bool:
-    """Return whether F decreases in all directions of the Parisi parameters, the last k unknowns, from its Jacobian.
+def maximise(
+    problem: Problem, packing: Packing, x: np.ndarray, tol: float, shortest: float, resolution: int,
+    known: Slopes | None = None,
+) -> tuple[Root, Slopes]:  # fmt: skip
+    """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
 
-    The Jacobian of the k slopes with the overlaps solved at each point is the Schur complement; in units that are
-    positive it is the Hessian of F.
+    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
+    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
+    than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
+    at most `tol`, or if no step is accepted, with a larger size.
     """
-    if J is None:
-        return False
-    reduced = J[-k:, -k:] - J[-k:, :-k] @ np.linalg.solve(J[:-k, :-k], J[:-k, -k:])
-    return bool(np.linalg.eigvals(reduced).real.max() < 0)
+    k, count, J = packing.k, 0, known.J if known else None
+    inner_tol = max(min(INNER_TOL * tol, OVERLAP_TOL * shortest), ROUNDING)
+    fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
+
+    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[Root, np.ndarray]:
+        nonlocal count, J
+        chosen = replace(packing, parisi=np.exp(logs))
+        root = newton(fixed, chosen, inner, inner_tol, resolution, J)
+        count, J = count + root.n_iter, root.J
+        if not root.size <= tol:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
+        levels, parisi = chosen.unpack(root.x)
+        return root, relative_slopes(fixed, levels, root.hats, parisi)
+
+    def differences() -> tuple[np.ndarray, np.ndarray]:
+        moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
+        for j, shift in enumerate(PARISI_STEP * np.eye(k)):
+            there, new = solve_at(root.x, logs + shift)
+            moves[:, j], bends[:, j] = (there.x - root.x) / PARISI_STEP, (new - here) / PARISI_STEP
+        return moves, bends
+
+    logs = x[-k:]
+    root, here = solve_at(x[:-k], logs)
+    moves, bends = differences() if known is None else known[1:]
+    fresh, step = known is None, np.zeros(k)
+    for _ in range(NEWTON_STEPS):
+        step = -np.linalg.solve(bends, here)
+        if np.abs(step).max() <= shortest:
+            break
+        longest = min(1.0, MAX_MOVE / np.abs(step).max())
+        t, found = longest, False
+        while t >= SHORTEST_ASCENT * longest and not found:
+            move = t * step
+            try:
+                there, new = solve_at(root.x + moves @ move, logs + move)
+                found = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
+            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+                pass
+            t *= 0.5
+        if found:
+            bends = bends + np.outer(new - here - bends @ move, move) / (move @ move)
+            moves = moves + np.outer(there.x - root.x - moves @ move, move) / (move @ move)
+            root, here, logs, fresh = there, new, logs + move, False
+        elif fresh:
+            break
+        else:
+            (moves, bends), fresh = differences(), True
+    size = root.size if np.abs(step).max() <= shortest else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
+    full = np.append(root.x, logs)
+    return Root(full, np.append(root.residual, here), size, count, None, root.hats), Slopes(J, moves, bends)
 
 
 def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
@@ -259,13 +367,14 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
         for attempt in range(ATTEMPTS):
             if attempt:  # damped iterations return to the branch from which Newton steps went astray
                 inner, J = iterate(problem, fixed, at[:-k], attempt * DAMPED_STEPS), None
-            inner, _, size, _, _ = newton(problem, fixed, inner, INNER_TOL * tol, resolution, J)
+            root = newton(problem, fixed, inner, INNER_TOL * tol, resolution, J)
+            inner, size = root.x, root.size
             if size <= tol:
                 break
         levels, parisi = fixed.unpack(inner)
         if not size <= tol:
             raise FloatingPointError("no overlaps at these Parisi parameters")
-        value = problem.weights.free_energy(levels, problem.hats(levels, parisi, resolution), parisi)
+        value = problem.weights.free_energy(levels, root.hats, parisi)
         return np.append(inner, at[-k:]), value
 
     x, value = solve_overlaps(x, None)
@@ -273,7 +382,7 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
         here = residual(x)
         if np.abs(here).max() <= tol:
             break
-        J = jacobian(residual, x, here)
+        J = jacobian(residual, x, here, problem.difference)
         step = -np.linalg.solve(J, here)
         if not here[-k:] @ step[-k:] > 0:  # not uphill: residuals of ∂F/∂y_j have the sign of the gradient
             step = np.append(np.zeros(len(x) - k), here[-k:])
@@ -293,40 +402,54 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
     return x
 
 
-def jacobian(residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray) -> np.ndarray:
+def jacobian(
+    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray, difference: float
+) -> np.ndarray:
     """Return forward differences of the residual."""
-    return np.stack([(residual(x + shift) - base) / DIFFERENCE for shift in DIFFERENCE * np.eye(len(x))], axis=1)
+    # V is last, because the averages at the same V may share the solutions of the proximal problems
+    columns = [(residual(x + shift) - base) / difference for shift in difference * np.eye(len(x))[::-1]]
+    return np.stack(columns[::-1], axis=1)
 
 
 def newton(
     problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int, J: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, float, int, np.ndarray | None]:
-    """Return the unknowns, the residuals there, their largest entry, the number of evaluations and the Jacobian.
+) -> Root:
+    """Return the solution of the equations from a start.
 
-    The search ends below `tol`, after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian
-    decreases the residual.
+    A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
+    does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends
+    below `tol`, after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
     """
     count = 0
+    hats: Any = None
 
     def residual(at: np.ndarray) -> np.ndarray:
-        nonlocal count
+        nonlocal count, hats
         count += 1
-        return evaluate(problem, packing, at, resolution)[0]
+        change, hats = evaluate(fixed, packing, at, resolution)
+        return change
 
+    fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
     here, fresh = residual(x), False
+    known = hats
     for _ in range(NEWTON_STEPS):
+        if np.abs(x - origin).max() > OLD_GRIDS:
+            fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
+            here = residual(x)
+            known = hats
         size = np.abs(here).max()
         if size <= tol:
             break
         if J is None:
-            J, fresh = jacobian(residual, x, here), True
+            J, fresh = jacobian(residual, x, here, problem.difference), True
         step = -np.linalg.solve(J, here)
-        step *= min(1.0, MAX_MOVE / np.abs(step).max())
-        t, there = 1.0, None
-        while t >= SHORTEST:
+        longest = min(1.0, MAX_MOVE / np.abs(step).max())
+        t, there, ratio = longest, None, np.inf
+        while t >= SHORTEST * longest:
             try:
                 there = residual(x + t * step)
-                if np.linalg.norm(there) < (1 - 0.1 * t) * np.linalg.norm(here):
+                ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
+                if ratio < 1 - 0.1 * t:
                     break
             except (WeightsUnbounded, FloatingPointError):
                 pass
@@ -337,12 +460,11 @@ def newton(
             J = None
             continue
         move = t * step
-        slow = np.linalg.norm(there) > SLOW * np.linalg.norm(here)
         J = J + np.outer(there - here - J @ move, move) / (move @ move)
-        x, here, fresh = x + move, there, False
-        if slow:
+        x, here, known, fresh = x + move, there, hats, False
+        if ratio > SLOW:
             J = None
-    return x, here, float(np.abs(here).max()), count, J
+    return Root(x, here, float(np.abs(here).max()), count, J, known)
 
 
 def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[BrokenPoint, np.ndarray]:
@@ -361,21 +483,26 @@ def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: in
 
 def refine_levels(
     problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION,
-    J: np.ndarray | None = None,
+    slopes: Slopes | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
 
-    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `J` is the Jacobian at
-    the start if it is known.
+    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
+    derivatives at the start if they are known.
     """
+    free, J = packing.k if packing.parisi is None else 0, None
     n, x, count, path = len(start), start, 0, [packing.unpack(start)[0]]
     numbers: list[np.ndarray] = []
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
         tol = max(FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol, ROUNDING)
-        x, here, size, evaluations, J = newton(problem, packing, x, tol, resolution, J)
-        count += evaluations
+        if free:
+            root, slopes = maximise(problem, packing, x, tol, STEP_TOL * rtol, resolution, slopes)
+        else:
+            root = newton(problem, packing, x, tol, resolution, J)
+            J = root.J
+        x, size, count = root.x, root.size, count + root.n_iter
         point, values = numbers_at(problem, packing, x, resolution)
         path.append(point.levels)
         if not size <= (tol if resolution == 0 else rtol):
@@ -389,9 +516,18 @@ def refine_levels(
         changes = [np.abs(b - a) for a, b in pairwise(numbers[-3:])]
         weights = [MEMORY ** (len(changes) - 1 - i) for i in range(len(changes))]
         error = SAFETY * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
-        left = np.abs(here if J is None else np.linalg.solve(J, here))
-        error[:n] = np.maximum(error[:n] + left + FLOOR, MIN_ERROR * error[:n].max())
-        error[n] += np.abs(values[n]) * (left.max() ** 2 + FLOOR)
+        error[:n] += FLOOR
+        if free and slopes is not None:
+            inner, left = n - free, np.abs(np.linalg.solve(slopes.bends, root.residual[-free:]))
+            error[inner:n] = np.maximum(error[inner:n] + left, MIN_ERROR * error[inner:n].max())
+            error[:inner] += remaining(slopes.J, root.residual[:inner])
+            error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
+        else:
+            inner, left = n, np.zeros(1)
+            error[:n] += remaining(J, root.residual)
+        units = packing.units(x)
+        error[:inner] = np.maximum(error[:inner], MIN_ERROR * (error[:inner] * units).max() / units)
+        error[n] += np.abs(values[n]) * (remaining(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
         relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
@@ -401,6 +537,11 @@ def refine_levels(
         status, point, float(values[n]), float(error[n]), error[:n], indicators, relative, size, count, resolution,
         path, message,
     )  # fmt: skip
+
+
+def remaining(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
+    """Return the absolute changes of the unknowns by one more Newton step; the residual if J is unknown."""
+    return np.abs(residual if J is None else np.linalg.solve(J, residual))
 
 
 def solve_steps(
@@ -419,15 +560,15 @@ def solve_steps(
             if not near:
                 x = iterate(problem, packing, x, DAMPED_STEPS)
             for attempt in range(0 if packing.parisi is None else ATTEMPTS):
-                near, _, size, _, _ = newton(problem, packing, x, SEARCH_TOL, ROUGH)
-                if size <= SEARCH_TOL:
-                    x = near
+                root = newton(problem, packing, x, SEARCH_TOL, ROUGH)
+                if root.size <= SEARCH_TOL:
+                    x = root.x
                     break
                 x = iterate(problem, packing, x, (2 + attempt) * DAMPED_STEPS)
-            J = None
+            slopes = None
             if packing.k and packing.parisi is None:
-                x, J = find_maximum(problem, packing, x, near)
-            solution = refine_levels(problem, packing, x, rtol, J=J)
+                x, slopes = find_maximum(problem, packing, x, near)
+            solution = refine_levels(problem, packing, x, rtol, slopes=slopes)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
             failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
             continue
@@ -465,7 +606,8 @@ def follow_parisi(
 
         try:
             x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), DAMPED_STEPS)
-            x, _, size, _, _ = newton(problem, at(0.0), x, tol, ROUGH)
+            root = newton(problem, at(0.0), x, tol, ROUGH)
+            x, size = root.x, root.size
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
             continue
         slope = np.zeros_like(x)
@@ -474,7 +616,8 @@ def follow_parisi(
         while size <= tol and here < 1 and step * distance >= SHORTEST_MOVE:
             there = min(here + step, 1.0)
             try:
-                new, _, left, _, _ = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
+                root = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
+                new, left = root.x, root.size
             except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
                 left = np.inf
             if not left <= tol:

@@ -26,7 +26,7 @@ the tokens together with a change of sign of all fields, and, if m = 0 or θ = 0
 fields.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -36,24 +36,29 @@ import numpy as np
 from gamp_attention._core.quadrature import gauss_hermite, legendre_panels
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.models.model import Model
+from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
-SPACING, FINER = 0.8, 0.88  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
+SPACING, FINER = 0.9, 0.95  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
 SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where the sums smooth nothing
-DIFFERENCE_NODES = (16, 4)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
-SUM_NODES = (4, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
+DIFFERENCE_NODES = (20, 6)  # Legendre nodes of the positive difference of teacher fields: at resolution 0, and added
+SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
 DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-REACH = (4.75, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
+REACH = (4.25, 0.25)  # standard deviations of the fields on each side of their most likely values that are in the
 # lattice: at resolution 0, and added for each resolution
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
 STRIDE = 4  # distance of the nodes with a global search, in nodes
+STEEP = 2.0  # |∂z/∂ω| above which minimisers are not predicted linearly
 APART = 0.1  # deviation of a minimiser from its linear prediction from a neighbour, in units of the distance of
 # both fields, above which both may belong to different minima
+MAX_STORED = 5e6  # largest number of nodes of all labels whose tables are stored, 100 bytes each
 MAX_NODES = 4000  # largest number of lattice nodes in each direction
 SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
+DIRECTIONS = np.array([[1.0, SLOPE], [-SLOPE, 1.0]]) / np.hypot(1.0, SLOPE)  # rows: directions of the lattice
 SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattices: powers of the plastic number
 STRENGTHS = (0.02, 0.05, 0.2)  # (q_1 − q_0)/q_1 at the starts of the search
+DIFFERENCE = 1e-2  # step of finite differences in the unknowns
 RANGE = 1300.0  # largest range of the logarithm of the weights of the inner fields
 
 
@@ -139,18 +144,45 @@ class LabelAverages(NamedTuple):
     squares: np.ndarray
 
 
+class Table(NamedTuple):
+    """φ_k on the lattice of a label.
+
+    Attributes
+    ----------
+    a, b : (n, n) displacements from the centre along both directions of the lattice.
+    phi, slope, curvature : (n, n), (n, n, 2) and (n, n, 2, 2) φ_k, its gradient g, and −∂g_l/∂ω_l' almost everywhere.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    phi: np.ndarray
+    slope: np.ndarray
+    curvature: np.ndarray
+
+
+class Grids(NamedTuple):
+    """Lattice and its centres (n, 2) for n labels, and the tables at the last V if they fit into memory."""
+
+    lattice: Lattice
+    centres: np.ndarray
+    tables: dict[float, list[Table]]
+
+
 @dataclass(frozen=True, eq=False)
-class TwoFields:
-    """Problem of one-step replica symmetry breaking for attention with two tokens and one column.
+class TwoFields(Problem):
+    """Problem of k-step replica symmetry breaking for attention with two tokens and one column.
 
     Attributes
     ----------
     model : an attention model with L = 2, r = t = 1 that is even and reversible.
     alpha : sample complexity.
+    grids : fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all
+        numbers except V, at which the jumps pass nodes of the lattice.
     """
 
     model: Model
     alpha: float
+    grids: Grids | None = None
 
     @cached_property
     def weights(self) -> BrokenWeights:
@@ -167,13 +199,18 @@ class TwoFields:
         """Strengths of breaking at the starts: breaking is weak on the positional branch."""
         return STRENGTHS
 
+    @property
+    def difference(self) -> float:
+        """Step of finite differences: at smaller steps few nodes of the lattice pass a jump."""
+        return DIFFERENCE
+
     def teacher(self, even: bool, resolution: int) -> tuple[np.ndarray, np.ndarray]:
         """Return teacher fields (n, 2) in the fundamental domain, and probabilities (n,).
 
         Reversal maps the sum of both fields to its negative. If `even`, a change of sign of all teacher fields has no
         effect either, so that their difference may be restricted to positive values, too.
         """
-        x, w = gauss_hermite(SUM_NODES[0] + SUM_NODES[1] * resolution)  # an even number
+        x, w = gauss_hermite(SUM_NODES[0] + SUM_NODES[1] * resolution)  # an even number of nodes
         total, total_weight = x[x > 0], w[x > 0]
         n = DIFFERENCE_NODES[0] + DIFFERENCE_NODES[1] * resolution
         x, w = (v.ravel() for v in legendre_panels(np.array([0.0, DIFFERENCE_END]), n))
@@ -185,20 +222,45 @@ class TwoFields:
         size = float(np.sqrt(self.model.coordinates.rho[0, 0, 0]))
         return size * np.stack([e + f, e - f], axis=1) / np.sqrt(2), probability / probability.sum()
 
-    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
-        """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
-        rho = float(self.model.coordinates.rho[0, 0, 0])
-        theta, m = float(levels.theta[0]), float(levels.m[0])
+    def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "TwoFields":
+        """Return the problem with the grids for these overlaps, or itself if its grids are fixed already."""
+        if self.grids is not None:
+            return self
+        params, _, centres, _ = self._labels(levels, resolution)
+        lattice = self._lattice(params, centres, self._variances(levels), float(levels.V[0]), parisi, resolution)
+        return replace(self, grids=Grids(lattice, centres, {}))
+
+    def _variances(self, levels: Levels) -> np.ndarray:
+        """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
+        rho, theta = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
+        return np.array([outer, *levels.gaps[:, 0]])
+
+    def _labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
+        """Return parameters and constants of the losses, means of the outer fields, and (teacher fields, weights)."""
+        rho, theta, m = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0]), float(levels.m[0])
         u, probability = self.teacher(theta == 0 or m == 0, resolution)
         terms = self.model.task.terms(u[:, :, None], np.zeros((len(u), self.model.task.n_noise)))
-        centres = m * self.signs + theta / rho * u
-        variances = np.array([outer, *levels.gaps[:, 0]])
-        V = float(levels.V[0])
-        lattice = self._lattice(terms.params, centres, variances, V, parisi, resolution)
+        return terms.params, terms.constant, m * self.signs + theta / rho * u, (u, probability)
+
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
+        """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
+        params, constants, centres, (u, probability) = self._labels(levels, resolution)
+        variances, V = self._variances(levels), float(levels.V[0])
+        grids = self.grids or self.with_fixed_grids(levels, parisi, resolution).grids
+        assert grids is not None
+        tables: Any = grids.tables.get(V)
+        if tables is None:
+            tables = (
+                tabulate(self.model.loss, p, constant, centre, V, grids.lattice, number)
+                for number, (p, constant, centre) in enumerate(zip(params, constants, grids.centres, strict=True))
+            )
+            if self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= MAX_STORED:
+                grids.tables.clear()
+                tables = grids.tables[V] = list(tables)
         averages = [
-            average_label(self.model.loss, params, constant, centre, V, variances, parisi, lattice, number)
-            for number, (params, constant, centre) in enumerate(zip(terms.params, terms.constant, centres, strict=True))
+            average_table(table, centre - origin, variances, parisi, grids.lattice)
+            for table, centre, origin in zip(tables, centres, grids.centres, strict=True)
         ]
         return self._assemble(averages, u, probability, levels, parisi)
 
@@ -266,10 +328,10 @@ def even_ceil(x: float, factor: int = 1) -> int:
     return 2 * factor * int(np.ceil(x / (2 * factor)))
 
 
-def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: float) -> Denoised:
+def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: float, stride: int) -> Denoised:
     """Return the denoiser at the global minimum for fields (n, n, 2, 1) on a lattice.
 
-    n − 1 is a multiple of `STRIDE`. The global search is done at every `STRIDE`-th node in both directions. At each
+    n − 1 is a multiple of `stride`. The global search is done at every `stride`-th node in both directions. At each
     other node the lowest of the local minima next to the minimisers at the four surrounding searched nodes is taken.
     Only those minimisers are tried that deviate from the linear prediction from the nearest searched node.
 
@@ -277,26 +339,33 @@ def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: floa
     """
     size = len(fields)
     block = np.full((2, 1, 1), V)
-    searched = fields[::STRIDE, ::STRIDE]
+    searched = fields[::stride, ::stride]
     n = len(searched)
     best = denoise(loss, np.tile(params, (n**2, 1)), searched.reshape(-1, 2, 1), block, jacobian=True)
     minimisers, slopes = best.z.reshape(n, n, 2), best.jacobian.reshape(n, n, 2, 2)
     index = np.arange(size)
-    nearest, below = np.rint(index / STRIDE).astype(int), np.minimum(index // STRIDE, n - 2)
-    here = nearest[:, None], nearest
-    start = minimisers[here].reshape(-1, 2, 1)
+    below = np.minimum(index // stride, n - 2)  # cell of searched nodes
+    side = (2 * (index - stride * below) > stride).astype(int)  # which end of the cell is the nearest
+    here = (below + side)[:, None], below + side
     centres, rows = fields.reshape(-1, 2, 1), np.tile(params, (size**2, 1))
-    out = denoise(loss, rows, centres, block, start, hold=True, jacobian=True)
+    move = (fields - searched[here])[..., 0]
+    change = (slopes[here] @ move[..., None])[..., 0]
+    change[np.abs(change).max(axis=-1) > STEEP * np.abs(move).max(axis=-1)] = 0.0  # near the end of a minimum
+    out = denoise(loss, rows, centres, block, (minimisers[here] + change).reshape(-1, 2, 1), hold=True, jacobian=True)
+    corners = list(product((slice(None, -1), slice(1, None)), repeat=2))
     apart = APART * float(np.linalg.norm(searched[1, 1] - searched[0, 0]))
-    for i, j in product((0, 1), repeat=2):
-        there = (below + i)[:, None], below + j
-        move = (searched[there] - searched[here])[..., 0]
-        deviation = minimisers[there] - minimisers[here] - np.einsum("ijab,ijb->ija", slopes[here], move)
-        different = np.flatnonzero(np.linalg.norm(deviation, axis=-1) > apart)
-        other = minimisers[there].reshape(-1, 2, 1)
+    deviates = np.empty((4, 4, n - 1, n - 1), dtype=bool)  # by nearest and other corner, for each cell
+    for a, first in enumerate(corners):
+        for b, second in enumerate(corners):
+            apart_by = (slopes[first] @ (searched[second] - searched[first]))[..., 0]
+            deviates[a, b] = np.linalg.norm(minimisers[second] - minimisers[first] - apart_by, axis=-1) > apart
+    nearest, cell = 2 * side[:, None] + side, (below[:, None], below)
+    for b, (i, j) in enumerate(product((0, 1), repeat=2)):
+        different = np.flatnonzero(deviates[nearest, b, *cell])
         if len(different) == 0:
             continue
-        trial = denoise(loss, rows[different], centres[different], block, other[different], hold=True, jacobian=True)
+        other = minimisers[(below + i)[:, None], below + j].reshape(-1, 2, 1)[different]
+        trial = denoise(loss, rows[different], centres[different], block, other, hold=True, jacobian=True)
         lower = trial.moreau < out.moreau[different]
         for values, lower_values in zip(out, trial, strict=True):
             values[different[lower]] = lower_values[lower]
@@ -305,48 +374,61 @@ def minima_on_lattice(loss: Any, params: np.ndarray, fields: np.ndarray, V: floa
     return out
 
 
-def average_label(
-    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, V: float, variances: np.ndarray,
-    parisi: np.ndarray, lattice: Lattice, number: int,
-) -> LabelAverages:  # fmt: skip
-    """Return the averages for one label.
+def tabulate(
+    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, V: float, lattice: Lattice, number: int
+) -> Table:
+    """Return φ_k on the lattice of a label.
 
     Parameters
     ----------
     loss, params, constant : loss of a sample, its parameters (P,), and the constant of its risk.
-    centre : (2,) mean of the outer field.
+    centre : (2,) centre of the lattice.
     V : response of a minimum.
-    variances : (k + 1,) variance of the outer field, then Δ_1, …, Δ_k.
-    parisi : (k,) y_1, …, y_k.
-    lattice : lattice of the innermost level, and the coarser lattices of the other levels.
+    lattice : lattice of the innermost level.
     number : index of the label, which determines the shift of the lattice.
     """
     h, n = lattice.spacing, lattice.n
     size = 2 * n + 1
     line = h * np.arange(-n, n + 1)
     shift = h * ((np.array(SHIFTS) * (number + 1)) % 1 - 0.5)
-    a, b = np.meshgrid(line + shift[0], line + shift[1], indexing="ij")  # displacements along both lattice directions
-    across = np.array([[1.0, SLOPE], [-SLOPE, 1.0]]) / np.hypot(1.0, SLOPE)  # rows are the directions
-    fields = centre + np.stack([a, b], axis=-1) @ across
-    out = minima_on_lattice(loss, params, fields[..., None], V)
-    phi = -(out.moreau + constant).reshape(size, size)
-    curvature = (np.eye(2) - out.jacobian.reshape(size, size, 2, 2)) / V  # −∂g_l/∂ω_l'
-    levels = [(phi, out.g.reshape(size, size, 2), curvature)]
+    a, b = np.meshgrid(line + shift[0], line + shift[1], indexing="ij")
+    out = minima_on_lattice(loss, params, (centre + np.stack([a, b], axis=-1) @ DIRECTIONS)[..., None], V, STRIDE)
+    curvature = (np.eye(2) - out.jacobian.reshape(size, size, 2, 2)) / V
+    return Table(a, b, -(out.moreau + constant).reshape(size, size), out.g.reshape(size, size, 2), curvature)
+
+
+def average_table(
+    table: Table, move: np.ndarray, variances: np.ndarray, parisi: np.ndarray, lattice: Lattice
+) -> LabelAverages:
+    """Return the averages for one label.
+
+    Parameters
+    ----------
+    table : φ_k on the lattice.
+    move : (2,) difference between the mean of the outer field and the centre of the lattice.
+    variances : (k + 1,) variance of the outer field, then Δ_1, …, Δ_k.
+    parisi : (k,) y_1, …, y_k.
+    lattice : lattice of the innermost level, and the coarser lattices of the other levels.
+    """
+    h, (a, b, phi, *_) = lattice.spacing, table
+    levels = [(phi, table.slope, table.curvature)]
     transitions: list[Transition] = []
     for j in range(len(parisi) - 1, -1, -1):
         delta, y, stride = float(variances[j + 1]), float(parisi[j]), lattice.strides[j]
         moved = transition(y * phi, h, stride, delta)
         phi, a, b, h = moved.log_mean / y, a[::stride, ::stride], b[::stride, ::stride], h * stride
-        levels.insert(0, (phi, moved.first @ across / (y * delta), across.T @ moved.second @ across / (y * delta**2)))
+        first, second = moved.first @ DIRECTIONS, DIRECTIONS.T @ moved.second @ DIRECTIONS
+        levels.insert(0, (phi, first / (y * delta), second / (y * delta**2)))
         transitions.insert(0, moved)
-    law = np.exp(-0.5 * (a**2 + b**2) / variances[0])
+    offsets = np.stack([a, b], axis=-1) @ DIRECTIONS - move
+    law = np.exp(-0.5 * (offsets**2).sum(axis=-1) / variances[0])
     law /= law.sum()
-    slope, offsets = levels[0][1], np.stack([a, b], axis=-1) @ across
+    slope = levels[0][1]
     first, bend = (np.einsum("ij,ijl->l", law, values) for values in (slope, -slope * offsets / variances[0]))
     means = []
     for j, (value, gradient, bends) in enumerate(levels):
         law = transitions[j - 1].spread(law) if j else law
         means.append((np.sum(law * value), *(np.einsum("ij,ij...->...", law, v**2) for v in (gradient, bends))))
     phis, slopes, squares = (np.array(values) for values in zip(*means, strict=True))
-    response = np.einsum("ij,ijll->l", law, curvature)
+    response = np.einsum("ij,ijll->l", law, table.curvature)
     return LabelAverages(phis, slopes, first, bend, response, squares)

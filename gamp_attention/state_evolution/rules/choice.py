@@ -58,7 +58,8 @@ def first_rule(
             raise check.fail("rule", name, needs)
         return NestedRule(max_work=max_work)
     if not model.attention:
-        raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
+        needs = "'lines', 'sobol' or 'auto', because labels are not a smooth function of the fields"
+        raise check.fail("rule", name, needs)
     size = n_white(model)
     if size > MAX_SPLIT_FIELDS:
         raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_SPLIT_FIELDS} fields")

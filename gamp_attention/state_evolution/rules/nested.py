@@ -18,7 +18,7 @@ coordinates (`average_error`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms
 from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import WorkExceeded, first_panels, integration_limit, line_averages
-from gamp_attention.state_evolution.rules.rule import Rule, component_channels
+from gamp_attention.state_evolution.rules.rule import LeveledRule, component_channels
 
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
@@ -57,37 +57,10 @@ Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
 
 
 @dataclass(frozen=True)
-class NestedRule(Rule):
-    """Averages over a channel with one field of the student, at one of ten levels of accuracy.
+class NestedRule(LeveledRule):
+    """Averages over a channel with one field of the student."""
 
-    Parameters
-    ----------
-    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
-    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
-    """
-
-    level: int = 0
-    max_work: float = np.inf
     name: ClassVar[str] = "nested"
-    deterministic: ClassVar[bool] = True  # the error is estimated from successive levels
-    initial_tolerance: ClassVar[float] = 1e-4  # residual at which a first solution is accurate enough
-
-    @property
-    def tol(self) -> float:
-        """Tolerance of the panels, relative to the size of the averages."""
-        return 10.0 ** -(2 + self.level)
-
-    def finer(self) -> "NestedRule | None":
-        """Return the rule at the next level, or None at the last level."""
-        return replace(self, level=self.level + 1) if self.level + 1 < len(PANEL_NODES) else None
-
-    def at_level(self, level: int) -> "NestedRule":
-        """Return the rule at another level."""
-        return replace(self, level=level)
-
-    def for_stability(self) -> "NestedRule":
-        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
-        return replace(self, level=1, max_work=np.inf)
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""

@@ -4,7 +4,8 @@ A rule does not depend on the model: it averages functions of the white noise of
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from gamp_attention.state_evolution.equations.channel import (
     sum_over_components,
 )
 
+N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
+
 
 class Rule(Protocol):
-    """Rule for averages over the channel; base class of `SplitRule` and `SobolRule`.
+    """Rule for averages over the channel; base class of `LeveledRule` and `SobolRule`.
 
     A rule is immutable. All methods that change its accuracy return another rule.
     """
@@ -92,6 +95,39 @@ class Rule(Protocol):
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class LeveledRule(Rule):
+    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels.
+
+    Parameters
+    ----------
+    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
+    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
+    """
+
+    level: int = 0
+    max_work: float = np.inf
+    deterministic: ClassVar[bool] = True
+    initial_tolerance: ClassVar[float] = 1e-4
+
+    @property
+    def tol(self) -> float:
+        """Tolerance of the panels, relative to the size of the averages."""
+        return 10.0 ** -(2 + self.level)
+
+    def finer(self) -> Self | None:
+        """Return the rule at the next level, or None at the last level."""
+        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
+
+    def at_level(self, level: int) -> Self:
+        """Return the rule at another level."""
+        return replace(self, level=level)
+
+    def for_stability(self) -> Self:
+        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
+        return replace(self, level=1, max_work=np.inf)
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:

@@ -25,7 +25,7 @@ from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendr
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, average_over_reversal
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, integration_limit, mean_moments
-from gamp_attention.state_evolution.rules.rule import Rule
+from gamp_attention.state_evolution.rules.rule import LeveledRule
 
 # One entry for each level of accuracy. The number of Gauss-Hermite nodes of an outer coordinate is even, so that no
 # node lies on a plane of symmetry. It grows by at least a factor of 1.14, or two levels might agree by accident.
@@ -130,37 +130,10 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class SplitRule(Rule):
-    """Averages over the channel at one of ten levels of accuracy, each three to ten times more accurate than the last.
+class SplitRule(LeveledRule):
+    """Averages over the channel, at each level three to ten times more accurate than at the level before."""
 
-    Parameters
-    ----------
-    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
-    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
-    """
-
-    level: int = 0
-    max_work: float = np.inf
     name: ClassVar[str] = "split"
-    deterministic: ClassVar[bool] = True  # the error is estimated from two successive levels
-    initial_tolerance: ClassVar[float] = 1e-4  # residual at which a first solution is accurate enough
-
-    @property
-    def tol(self) -> float:
-        """Tolerance of the panels, relative to the size of the averages."""
-        return 10.0 ** -(2 + self.level)
-
-    def finer(self) -> "SplitRule | None":
-        """Return the rule at the next level, or None at the last level."""
-        return replace(self, level=self.level + 1) if self.level + 1 < len(OUTER_NODES) else None
-
-    def at_level(self, level: int) -> "SplitRule":
-        """Return the rule at another level."""
-        return replace(self, level=level)
-
-    def for_stability(self) -> "SplitRule":
-        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
-        return replace(self, level=1, max_work=np.inf)
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.law.parts import classes_of_moments
-from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknife, moments_along
-from gamp_attention.data.law.tokens import fit_targets, score_noise
-from gamp_attention.losses.registration import DecorrelatedAttention
-from gamp_attention.models.teachers import DecorrelatedTeacher, ShiftedLabels
+from gamp_attention.data.law import (
+    Products,
+    Resolvent,
+    Spectrum,
+    classes_of_moments,
+    fit_targets,
+    jackknife,
+    moments_along,
+    score_noise,
+)
+from gamp_attention.losses import DecorrelatedAttention
+from gamp_attention.models import DecorrelatedTeacher, ShiftedLabels
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
@@ -146,10 +153,10 @@ def test_correlated_tokens_are_decorrelated():
     data = ga.Dataset(tokens, outputs, np.zeros((2, 100)))
     law = ga.law_of(data, weights, target=teacher, correlated=True)
     true = MIXING @ MIXING
-    assert law.turned
+    assert law.correlated
     assert law.correlation[0, 1] == pytest.approx(true[0, 1] / np.sqrt(true[0, 0] * true[1, 1]), abs=0.02)
     assert isinstance(law.model.student, DecorrelatedAttention)
-    assert not ga.law_of(data, weights, target=teacher).turned
+    assert not ga.law_of(data, weights, target=teacher).correlated
     H = np.reshape(law.model.student.mixing, (2, 2))
     assert np.allclose(H @ H, true / 4, rtol=0.05)
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention.baselines.descent import few_threads, quasi_newton
-from gamp_attention.data.starts import initial_weights
+from gamp_attention.baselines import few_threads, quasi_newton
+from gamp_attention.data import initial_weights
 from gamp_attention.results import Status
 
 CORRELATION = 0.3  # c

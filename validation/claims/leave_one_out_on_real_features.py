@@ -12,7 +12,7 @@ Criterion: fewer than 1 % of the estimates are trusted and wrong (off by more th
 errors); fewer than 10 % are right and not trusted. The mean regret of each family on sampled features is below 2 %, and
 on each kind of features the mean test error at the chosen λ is at most 1 % above five folds. A choice is more than 5 %
 worse than five folds at most as often as it is more than 5 % better, or in at most 5 % of the instances. (Page
-"Believed error" of the manual.)
+"Test error from the training data" of the manual.)
 """
 
 import warnings
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, draw_legend
-from gamp_attention.experiments.inference.leave_one_out import sample_errors
+from gamp_attention.experiments import draw_legend
+from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments.inference import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -147,7 +148,7 @@ def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]
     if convex:
         folds = choose_by_scikit_learn(family, x, y, lams)
     else:
-        from gamp_attention.experiments.inference.paths import PathPlan, fold_errors
+        from gamp_attention.experiments.inference import PathPlan, fold_errors
 
         along = PathPlan(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
         folds = int(np.argmin(fold_errors(along, 5, {}, lambda: None)[0].mean(axis=1)))
@@ -224,7 +225,7 @@ def draw(numbers: dict[str, Any], path: Any) -> None:
 
 def main() -> None:
     args = options(__doc__ or "", draw=True, workers=True)
-    verdict, quick = Verdict("believed_error_on_real_features", args), args.quick
+    verdict, quick = Verdict("leave_one_out_on_real_features", args), args.quick
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
     pairs = [(kind, family) for kind in SAMPLED for family in FAMILIES]
@@ -237,12 +238,12 @@ def main() -> None:
         for s in range(seeds) for kind, family in pairs
     ]  # fmt: skip
     with pool(args) as executor:
-        rows = run_trials(folder(args, "believed_error_on_real_features"), compare_choices, asked, executor)
+        rows = run_trials(folder(args, "leave_one_out_on_real_features"), compare_choices, asked, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     there = [each for row in rows for each in row["compared"] if each["converged"] and each["reached"] > 0.7]
     off = [each for each in there if is_wrong(each)]
-    believed = sum(each["trusted"] for each in off)
-    verdict.check(believed < WRONG * len(there), f"{believed} of {len(there)} estimates are trusted and wrong")
+    trusted = sum(each["trusted"] for each in off)
+    verdict.check(trusted < WRONG * len(there), f"{trusted} of {len(there)} estimates are trusted and wrong")
     doubted = sum(not each["trusted"] for each in there if not is_wrong(each))
     verdict.check(doubted < DOUBTED * len(there), f"{doubted} of {len(there)} estimates are right and not trusted")
     slack = 5.0 if quick else 1.0

@@ -46,8 +46,8 @@ class DataLaw(Result, CoordinateLaw):
     model : Model with this distribution and the target, student and penalty of the data.
     departures : departures of the tokens from the assumptions, see `Departure`; `str(law)` prints them as a table.
     correlation : (L, L) correlation between the tokens of a sample, tr Σ_ll'/√(tr Σ_ll tr Σ_l'l').
-    turned : whether `model` includes this correlation. If it does, it describes decorrelated tokens u with tr Σ/d = 1,
-        x = H u, and its overlaps are overlaps of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
+    correlated : whether `model` includes this correlation. If it does, it describes decorrelated tokens u with
+        tr Σ/d = 1 and x = H u, and its overlaps are overlaps of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
     noise : score noise s of the model.
     outside : mean square of the part of the outputs outside the span of their tokens, which no attention layer can
         produce. It adds to test errors of finite data and is not included in the errors of state evolution.
@@ -58,7 +58,7 @@ class DataLaw(Result, CoordinateLaw):
     model: Any
     departures: tuple[Departure, ...]
     correlation: np.ndarray
-    turned: bool
+    correlated: bool
     noise: float
     outside: float
     n_samples: int

@@ -10,11 +10,11 @@ Spectra are also compared separately: on Gaussian tokens of known distribution, 
 from eigenvalues of the sample covariance, from linearly shrunk eigenvalues (scikit-learn's Ledoit and Wolf), and from
 the fit to resolvents, are compared with predictions from the true eigenvalues.
 
-Criterion: in every case the mean over instances of each ratio, arrays over instance's own model, is within 5 %, or 3
-standard errors if that is more; the ratio to message passing, too, except for the mixture, whose two instances at this
-d have test errors 8 % above state evolution of their own model. Losses from fitted spectra deviate by at most 3 % at
-N/d = 2 and 1 % at N/d = 4, and on average over spectra by less than half of the deviation of shrunk spectra. (Page "Own
-law" of the manual.)
+Criterion: in every case, the mean over instances of each ratio of predictions from arrays to predictions from the exact
+model is within 5 % of 1, or 3 standard errors if that is more. The ratio to message passing is, too, except for the
+mixture, whose two instances at this d have test errors 8 % above state evolution of the exact model. Losses from fitted
+spectra deviate by at most 3 % at N/d = 2 and 1 % at N/d = 4, and on average over spectra by less than half of the
+deviation of shrunk spectra. (Page "The distribution of your tokens" of the manual.)
 """
 
 from itertools import product
@@ -22,13 +22,13 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.law.spectrum import Resolvent, Spectrum
+from gamp_attention.data.law import Resolvent, Spectrum
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHA, D = 2.0, 400
-SEEDS = {"power law": 6, "shapes": 6, "held positions": 6, "logistic": 6, "mixture": 2}
+SEEDS = {"power law": 6, "shapes": 6, "positions in tokens": 6, "logistic": 6, "mixture": 2}
 NAMES = ("q", "theta", "train_loss", "test_error")
 NEAR, RATIOS, ROWS = 0.05, (2, 4), {2: 0.03, 4: 0.01}
 SPECTRA = {"equal": 0.0, "power 0.5": 0.5, "power 1": 1.0}
@@ -54,7 +54,7 @@ def rotate(data, case, rng):
     tokens, p = data.tokens @ basis, data.positions @ basis
     if case == "logistic":
         return ga.LabelledDataset(tokens, data.labels, ga.LogisticLoss(), lam=data.lam), basis.T @ data.Q_star
-    if case == "held positions":
+    if case == "positions in tokens":
         return ga.Dataset(tokens + p, data.outputs @ basis, lam=data.lam), basis.T @ data.Q_star
     return ga.Dataset(tokens, data.outputs @ basis, p, lam=data.lam), basis.T @ data.Q_star
 
@@ -68,14 +68,14 @@ def solve(model, alpha, work):
 
 
 def compare_instance(case, d, seed):
-    """Return message passing on one instance, and predictions from its arrays and from its own model."""
+    """Return message passing on one instance, and predictions from its arrays and from the exact model."""
     rng = np.random.default_rng([d, seed, 33])
     data = ga.sample(build_model(case), d, ALPHA, rng)
     own, weights = rotate(data, case, rng)
     more = {"classes": 2} if case == "mixture" else {}
     target = data.model.teacher
     law = ga.law_of(own, weights, target=target, noise=0.0, **more)
-    if case == "held positions":  # the teacher's fields have no positions
+    if case == "positions in tokens":  # the teacher's fields do not contain the positions
         law = ga.law_of(own, weights, target=ShiftedTeacher(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
     gamp = ga.run_gamp(data, "semantic", "asymptotic")
     of = gamp.overlaps.scalars()
@@ -125,14 +125,14 @@ def compare_spectra(name, ratio, seed):
 
 def main():
     args = options(__doc__, workers=True)
-    verdict, quick = Verdict("own_law", args), args.quick
-    d, seeds = (100, {"power law": 2, "held positions": 2}) if quick else (D, SEEDS)
+    verdict, quick = Verdict("token_distribution", args), args.quick
+    d, seeds = (100, {"power law": 2, "positions in tokens": 2}) if quick else (D, SEEDS)
     asked = [{"case": case, "d": d, "seed": seed} for case, count in seeds.items() for seed in range(count)]
     names, several = (("power 1",), 1) if quick else (tuple(SPECTRA), 3)
     wanted = [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))]
     with pool(args) as executor:
-        rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
-        others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
+        rows = run_trials(folder(args, "token_distribution_instances"), compare_instance, asked, executor)
+        others = run_trials(folder(args, "token_distribution_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     heads = ["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"]
     lines, comparisons = [], []
@@ -140,7 +140,7 @@ def main():
         mine = [row for row in rows if row["case"] == case]
         for beside in ("found", "instance"):
             ratios = {name: mean_and_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
-            word = "message passing" if beside == "found" else "the instance's own model"
+            word = "message passing" if beside == "found" else "exact model"
             lines.append([case, len(mine), word, *(plus_minus(*r) for r in ratios.values())])
             comparisons.append({"case": case, "beside": beside, "ratios": ratios})
             if beside == "instance" or case != "mixture":

@@ -26,8 +26,8 @@ teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 outputs = teacher(tokens @ weights / np.sqrt(d)) @ tokens
 
 # %%
-# The distribution is estimated from 500 samples, that is, N/d = 5 tokens for each dimension. The table lists each
-# departure from the assumptions with its error; here all of them are negligible or small.
+# The distribution is estimated from 500 samples, that is, 1000 tokens or 5 tokens for each dimension.
+# The table lists each departure from the assumptions with its error; here all of them are negligible or small.
 data = ga.Dataset(tokens[:n], outputs[:n], positions, lam=0.01)
 law = ga.law_of(data, weights, target=teacher)
 print(law)

@@ -1,0 +1,75 @@
+"""Flips of single samples, by which runs with surveys reach lower minima."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.gamp import flipped_starts
+
+MODEL = ga.paper_model(omega=0.2, sigma=0.8)
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Few samples, for which surveys miss lower minima."""
+    return ga.sample(MODEL, d=40, alpha=0.3, seed=0)
+
+
+@pytest.fixture(scope="module")
+def minimum(few):
+    return ga.run_gamp(few, "random")
+
+
+def slope(data, mu, z):
+    """Return the gradient of a sample's loss with respect to its fields, from the gradient of its risk."""
+    X = (data.tokens[mu] + data.positions) / np.sqrt(data.dim)
+    Q = np.linalg.pinv(X) @ z[:, None]
+    gradient = ga.gradient(data.select_rows(np.array([mu])), Q, "exact") - 0.01 * Q
+    return (np.linalg.pinv(X.T) @ gradient)[:, 0]
+
+
+def test_one_sample_moves_to_another_minimum_of_its_proximal_objective(few, minimum):
+    V = minimum.overlaps.V[:, 0, 0]
+    z = (few.tokens + few.positions) @ minimum.Q[:, 0] / np.sqrt(few.dim)
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    gaps = []
+    for name, state in flipped_starts(few, "exact", minimum.Q, minimum.overlaps.V):
+        mu, moved = int(name.split()[-1]), state.z[..., 0]
+        others = np.delete(np.arange(few.n_samples), mu)
+        assert np.allclose(moved[others], z[others], atol=1e-6)
+        assert np.linalg.norm(moved[mu] - z[mu]) > 0.1 * np.linalg.norm(z[mu])
+        omega = z[mu] + V * slope(few, mu, z[mu])  # z is a stationary point there
+
+        def residual(point, mu=mu, omega=omega):
+            return (point - omega) / V + slope(few, mu, point)
+
+        assert np.allclose(residual(moved[mu]), 0, atol=1e-6)
+        step = 1e-4 * np.eye(2)
+        hessian = [(residual(moved[mu] + h) - residual(moved[mu] - h)) / 2e-4 for h in step]
+        assert np.linalg.eigvalsh(np.array(hessian)).min() > 0
+        path = [residual(z[mu] + 0.5 * (1 + t) * (moved[mu] - z[mu])) @ (moved[mu] - z[mu]) for t in nodes]
+        gaps.append(0.5 * weights @ path)
+    assert len(gaps) >= 3
+    assert np.all(np.diff(gaps) > -1e-8)
+
+
+def test_flips_lead_to_a_lower_minimum(few):
+    result = ga.run_gamp(few, "random", survey=True)
+    kept = next(record for record in result.starts if record.kept)
+    earlier = [record.train_loss for record in result.starts if not record.name.startswith("flip")]
+    assert kept.name.startswith("flip")
+    assert result.train_loss < 0.95 * min(earlier)
+    assert result.is_minimum
+    assert result.gradient_norm <= 1e-8
+
+
+def test_given_parisi_parameters_exclude_flips(few):
+    result = ga.run_gamp(few, "random", survey=300.0)
+    assert not any(record.name.startswith("flip") for record in result.starts)
+
+
+def test_convex_losses_and_singular_variances_have_no_flips(few, minimum):
+    convex = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels()), d=30, alpha=2.0, seed=0)
+    assert flipped_starts(convex, "exact", np.ones((30, 1)), np.ones((1, 1, 1))) == []
+    assert flipped_starts(few, "exact", minimum.Q, np.zeros((2, 1, 1))) == []
+    assert flipped_starts(few, "exact", minimum.Q, np.full((2, 1, 1), np.nan)) == []
