@@ -10,7 +10,7 @@ by `gamp_speed`, scikit-learn by `glm_speed`, and tests by CI.
 
 Criterion: the targets in the table. Those that are missed are explained on the page "Measurements for developers".
 
-Running time: 20 minutes on two cores, with --quick two.
+Stored parts are not measured again. Running time: 20 minutes on two cores, with --quick two.
 """
 
 import resource
@@ -47,6 +47,7 @@ SECONDS = {ANOTHER: 3.0, LAYERS: 60.0}  # largest time in seconds; compilation o
 START = {"import gamp_attention": 0.45, "gamp-attention --help": 0.25}
 CODE = ["import gamp_attention"]
 CODE += ["from gamp_attention.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"]
+PARTS = ("long samples", "start", "solvers", "comparisons", "compilation", "diagram", "layers")
 LENGTHS, N, D, OVER_LBFGS = (3, 5, 8, 12, 32), 300, 64, 2.0
 TARGETS = SOLVERS | COMPARISONS | OLDER | SECONDS | START
 TARGETS |= {f"a default run over one of L-BFGS-B, L = {L}": OVER_LBFGS for L in LENGTHS}
@@ -111,7 +112,8 @@ def measure_long_samples(quick):
 
 def main():
     older = BASE | {"help": "folder of the checkout db457ef"}
-    args = options(__doc__, base=BASE, older=older)
+    chosen = {"nargs": "*", "help": "parts to measure, by default all: " + ", ".join(PARTS), "choices": PARTS}
+    args = options(__doc__, base=BASE, older=older, parts=chosen)
     verdict, quick = Verdict("waiting_times", args), ["quick"] * args.quick
     base, older_base = args.base, args.older
 
@@ -130,7 +132,9 @@ def main():
         parts["diagram"] = cases(older_base, *OLDER)
     if base:
         parts["layers"] = cases(base, LAYERS)
-    numbers = complete_parts(verdict.path("_parts.json"), parts)
+    parts = {name: part for name, part in parts.items() if not args.parts or name in args.parts}
+    stored = complete_parts(verdict.path("_parts.json"), parts)
+    numbers = {name: stored[name] for name in parts}
     lines = []
     for name, (before, now, value) in collect(numbers).items():
         limit, unit = TARGETS[name], "s" if name in SECONDS else "times the time of the other"
