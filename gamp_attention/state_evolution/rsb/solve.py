@@ -27,9 +27,9 @@ from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats,
 DAMPING = 0.5  # step of an iteration of the map
 RETREAT = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
+ROUGH = -1  # resolution of damped iterations
 ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
 INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
-ROUGH = -1  # resolution of damped iterations
 OVERLAP_TOL = 1e-3  # the same in units of the shortest step in log y, because ∂F/∂y_j depends strongly on overlaps
 ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
 DIFFERENCE = 1e-4  # step of finite differences if the averages are smooth functions of the unknowns
