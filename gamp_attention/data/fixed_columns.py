@@ -1,4 +1,4 @@
-"""Columns of Q that are held fixed at given values, for sequence models and their data.
+"""Columns of Q that are held fixed at given values, for sequence models, attention layers and their data.
 
 A fixed column enters the loss only through its fields (x + p) Q_a/√d, which are known numbers of each sample. They are
 appended to the targets, and the loss becomes a function of the fields of the other columns. The result is a problem
@@ -8,6 +8,8 @@ that its fields are jointly Gaussian with the fields of the teacher and of the o
 are columns of the teacher that the targets do not depend on:
 
     Q_a = Σ_c C_ca Q*_c,   (y, u C) are the targets,   ℓ(y, u C; z) is the loss of the free fields z
+
+Attention layers without value matrices are sequence models, too (`gamp_attention.models.traced_attention`).
 """
 
 import typing
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.choices import RISKS
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.losses.sequence import SequenceLoss, SequenceSpec, sequence_loss
@@ -26,33 +29,44 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
 from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
+from gamp_attention.models.traced_attention import (
+    attention_as_sequence,
+    attention_loss,
+    is_traceable,
+    sequence_targets,
+)
 from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.intercept import InterceptPenalty
 
 
 @typing.overload
 def fix_columns(
-    problem: SequenceModel, columns: Mapping[int, ArrayLike], *, convex: bool | None = None
+    problem: Model, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
 ) -> SequenceModel: ...
 
 
 @typing.overload
-def fix_columns(problem: Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None) -> Dataset: ...
+def fix_columns(
+    problem: Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
+) -> Dataset: ...
 
 
 def fix_columns(
-    problem: SequenceModel | Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None
+    problem: Model | Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
 ) -> SequenceModel | Dataset:
     """Hold columns of Q fixed at given values and return the problem of the other columns, in their order.
 
     Parameters
     ----------
-    problem : a model of `sequence_model` or `attention_model(values=...)`, or samples with the loss of such a model.
+    problem : a model of `sequence_model` or `attention_model`, or samples with the loss of such a model. Attention
+        layers without value matrices need a `DotProductAttention` or `MultiHeadAttention`.
     columns : values of each fixed column, by its index in Q. For samples, an array (d,). For a model, an array (t + k,)
         of coefficients: the column is the sum of the t columns of the teacher and of k independent columns with
         standard normal entries, times these numbers. k ≥ 0 is the same for all fixed columns.
     convex : whether the loss is a convex function of the fields of the other columns. By default, it is if the loss is
         a convex function of all fields.
+    risk : "exact" or "asymptotic", the risk of samples of an attention layer without value matrices; its loss
+        parameters become targets. Models have the asymptotic risk, and other samples a single risk.
 
     Returns
     -------
@@ -60,15 +74,17 @@ def fix_columns(
         targets of `problem`, followed by the fields of the fixed columns, token by token. Their penalty is left out, as
         it is constant. In a model, the fields of fixed columns are xQ_a/√d without positions, whose projections vanish
         for large d. The teacher of the model has t + k columns: first the columns with the index of a free column, then
-        its other columns and the independent columns.
+        its other columns and the independent columns. For attention layers without value matrices, the targets of
+        `problem` are the loss parameters G, M and the constant of its risk, 2 L² + 1 numbers, and the test error is the
+        mean loss ½ Tr[(S − T) ρ (S − T)ᵀ] of a new sample.
 
     Raises
     ------
-    TypeError : if `problem` is neither a sequence model nor samples with its loss, or `columns` is not a dictionary of
-        arrays.
+    TypeError : if `problem` is not of these kinds, for example a mixture of attention layers; or `columns` is not a
+        dictionary of arrays, or `risk` not a string.
     ValueError : if `columns` is empty or fixes all columns, an index is not in 0 to r − 1, an array has another length
-        or is not finite, `convex` is wrong, or the problem is an attention layer whose head has several free columns of
-        scores.
+        or is not finite, `convex` is wrong, `risk` is unknown or not known for the samples, or free columns of scores
+        of an attention layer with heads, keys or values may be rotated into each other.
 
     Examples
     --------
@@ -84,19 +100,34 @@ def fix_columns(
     >>> known.rank, data.targets.shape, gamp.converged
     (1, (200, 2), True)
     """
+    check.choice("risk", risk, RISKS)
+    if type(problem) is Model and is_traceable(problem.student):
+        problem = attention_as_sequence(problem)
+    elif type(problem) is Dataset and is_traceable(problem.student):
+        problem = _with_sequence_loss(problem, risk)
     if isinstance(problem, SequenceModel):
         fixed, values = _require_columns(columns, problem.rank, "(t + k,)")
         if convex is not None:
             check.flag("convex", convex)
         return _fix_in_model(problem, fixed, values, convex)
     if not isinstance(problem, LabelledDataset) or not isinstance(problem.student, SequenceLoss):
-        needs = "a model of sequence_model or attention_model(values=...), or samples with the loss of such a model"
+        needs = (
+            "a model of sequence_model or attention_model with dot products and no classes, or samples with its loss"
+        )
         name = type(problem).__name__ if isinstance(problem, Dataset | Model) else problem
         raise check.fail("problem", name, needs, TypeError)
     fixed, values = _require_columns(columns, problem.rank, "(d,)")
     if convex is not None:
         check.flag("convex", convex)
     return _fix_in_data(problem, fixed, values, convex)
+
+
+def _with_sequence_loss(data: Dataset, risk: str) -> Dataset:
+    """Return samples of an attention layer with the parameters of a risk as their targets."""
+    targets, weights = sequence_targets(data.terms(risk)), data.sample_weight
+    if weights is not None:  # parameters of the exact risk contain them
+        targets = targets / weights[:, None]
+    return _with_targets(data, targets, attention_loss(data.student, data.n_tokens, data.rank), data.penalty)
 
 
 def _require_columns(columns: Any, rank: int, shape: str) -> tuple[list[int], np.ndarray]:
@@ -139,9 +170,14 @@ def _fix_in_data(data: LabelledDataset, fixed: list[int], values: np.ndarray, co
     rows = np.concatenate([data.labels, known], axis=1)
     probes = rows[np.arange(N_SYMMETRY) % len(rows)]
     spec = _fixed_spec(data.student.spec, fixed, convex, probes)
+    return _with_targets(data, rows, sequence_loss(spec), _without(data.penalty, fixed))
+
+
+def _with_targets(data: Dataset, rows: np.ndarray, loss: SequenceLoss, penalty: Any) -> Dataset:
+    """Return the same samples and teacher with targets (n, P) of another loss."""
     other = LabelledDataset(
-        data.tokens, rows, sequence_loss(spec), rank=data.rank - len(fixed), positions=data.positions,
-        spectra=data.spectra[: data.n_tokens], penalty=_without(data.penalty, fixed), sample_weight=data.sample_weight,
+        data.tokens, rows, loss, rank=loss.spec.rank, positions=data.positions, spectra=data.spectra[: data.n_tokens],
+        penalty=penalty, sample_weight=data.sample_weight,
     )  # fmt: skip
     changes = {"source_means": data.source_means, "groups": data.groups, "spectra": data.spectra}
     return other._copy(Q_star=data.Q_star, **(changes if data.is_mixture else {}))
@@ -153,9 +189,11 @@ def _fixed_spec(spec: SequenceSpec, fixed: list[int], convex: bool | None, targe
     layout, free = spec.layout, [a for a in range(spec.rank) if a not in fixed]
     if layout is not None and layout.size > 1:
         for head in range(layout.heads):
-            if not np.isin(layout.scores(head), fixed).any():
-                needs = "a column of the scores of each head, as several free columns may be rotated into each other"
-                raise check.fail("columns", fixed, needs)
+            left = np.count_nonzero(~np.isin(layout.scores(head), fixed).any(axis=0))
+            # if all free columns may be rotated into each other, `complete_spec` finds it, and solvers consider it
+            if left > 1 and (layout.values or left < len(free)):
+                needs = "at most one column of the scores of each head free, or pair of query and key, as several may "
+                raise check.fail("columns", fixed, needs + "be rotated into each other")
     graph = Graph(P + L * spec.rank)
     places = []
     for l in range(L):
