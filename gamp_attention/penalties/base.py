@@ -20,7 +20,7 @@ Compiled code calls `penalty_value`, `penalty_slopes` and `penalty_prox`, which 
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,6 +49,14 @@ PENALTIES = Registry(
         "quadratic": False,
     },
 )
+
+
+class Penalty(Protocol):
+    """A penalty of this package, or an instance of a class that is registered by `register_penalty`."""
+
+    @property
+    def strength(self) -> float:
+        """Size of the penalty, > 0; the ridge's λ."""
 
 
 def register_penalty(cls: type) -> type:
