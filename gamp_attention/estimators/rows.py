@@ -19,6 +19,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_penalty
 
 LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
@@ -36,7 +37,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
     original columns.
     """
 
-    penalty: Any
+    penalty: Penalty | None
     lam: float
     fit_intercept: bool
     tol: float
@@ -222,7 +223,7 @@ class GampRegressor(RegressorMixin, LinearRows):
     lam: float = 0.01
     _: KW_ONLY
     loss: Any = None
-    penalty: Any = None
+    penalty: Penalty | None = None
     fit_intercept: bool = True
     init: Any = "spectral"
     n_starts: int = 8
@@ -304,7 +305,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
 
     lam: float = 0.01
     _: KW_ONLY
-    penalty: Any = None
+    penalty: Penalty | None = None
     fit_intercept: bool = True
     tol: float = 1e-8
     max_iter: int = 10000

@@ -14,24 +14,24 @@ A loss without such a bound returns -inf.
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, is_instance, overload
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention.losses.attention import AttentionLoss, is_bounded, is_dot_product_loss
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
 
 
+@dispatch_on_type
 def loss_floor(loss, p, work):
     """Return a lower bound of ℓ over all z. Compiled code only."""
-    raise NotImplementedError("loss_floor() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def curvature_floor(loss, p, radius):
     """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around zero. Compiled code only."""
-    raise NotImplementedError("curvature_floor() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def curvature_floor_near(loss, p, center, reach):
     """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around a point. Compiled code only."""
-    raise NotImplementedError("curvature_floor_near() is dispatched by numba on the type of the loss")
 
 
 @overload(loss_floor)

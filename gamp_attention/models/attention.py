@@ -13,6 +13,7 @@ from gamp_attention.models.coordinates import CoordinateLaw, isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher
 from gamp_attention.models.value_layers import build_layer, value_model
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
 
 
@@ -29,7 +30,7 @@ def attention_model(
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     coordinates: CoordinateLaw | None = None,
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     score_noise: float = 0.0,
     heads: int | None = None,
     values: int | None = None,
@@ -173,7 +174,7 @@ def paper_model(
     sigma: float = 0.5,
     lam: float = 0.01,
     A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     score_noise: float = 0.0,
 ) -> Model:
     """Build the model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
