@@ -2,7 +2,7 @@
 
 From random weights, the overlaps with the teacher and with the positions are of order d^(−1/2). As long as they are
 small, they are linear functions of their initial values, on the trajectory with θ = m = 0 (`survey_paths`). For one
-column of weights and the ridge, let T^t = E[x^t π] and M_k^t = E[x^t τ_k], so that θ_l^t = γ_l T^t and m_k^t = M_k^t. Then
+column of weights and the ridge, let T^t = E[x^t π] and M_k^t = E[x^t τ_k], so that θ_l^t = γ_l T^t, m_k^t = M_k^t and
 
     θ̂_l^t = α Σ_{k, s≤t} E[∂³ḡ_l^t/∂y_l ∂y_k ∂ω̃_k^s] θ_k^s,   m̂_l^t = α Σ_{k, s≤t} E[∂ḡ_l^t/∂ω̃_k^s] m_k^s
     T^{t+1} = T^t + β C (E[π²] Σ_l γ_l θ̂_l^t − λ T^t + Σ_{s≤t} F(t, s) T^s)

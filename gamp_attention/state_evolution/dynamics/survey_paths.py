@@ -179,9 +179,8 @@ class SurveyPaths(MessagePaths):
         g, y, rho = self._g.array[-1][..., 0], self._paths.y[..., 0], self._model.coordinates.rho[:, 0, 0]
         scores = y / rho
         both = np.einsum("nl,nk->nlk", scores, scores) - np.diag(1 / rho)  # ∂_l∂_k of the density of y, by Stein
-        slopes = [
-            (path.slopes(g)[:, 1:], path.slopes(both[:, :, k] * g)[:, 1:]) for k, path in enumerate(self._paths.of_token)
-        ]
+        tokens = enumerate(self._paths.of_token)
+        slopes = [(path.slopes(g)[:, 1:], path.slopes(both[:, :, k] * g)[:, 1:]) for k, path in tokens]
         on_m, on_theta = np.array(slopes).transpose(1, 3, 2, 0)
         return on_m, on_theta
 
