@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
