@@ -126,6 +126,7 @@ def test_published_energies_of_amplitude_phase_retrieval():
     """Energies of (|z| − y)² + ½ λ q with λ = 0.001 at α = 3, computed with the code of arXiv 1905.05313."""
     model, zero = amplitude(0.0005), np.zeros((1, 1, 1))
     recovered = ga.solve_state_evolution(model, 3.0, rtol=1e-2, stability=False)
+    assert recovered.converged
     assert abs(2 * recovered.train_loss - 0.000499875) < 1e-9
     start = ga.Overlaps(zero + 0.5, zero[..., 0], zero, zero + 1.0)
     uninformed = ga.solve_state_evolution(model, 3.0, start, rtol=1e-4, stability=False)

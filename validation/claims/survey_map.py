@@ -8,8 +8,14 @@ the weights of the teacher. Thresholds for d → ∞: weak and full recovery of 
 (`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = .5).
 Error bars are binomial standard errors.
 
+Growth: the theory of small overlaps (`follow_growth`) predicts for d = 150 how often one survey from random weights
+finds the teacher. The cosines with the teacher and with the positions begin as independent Gaussians of variance 1/d
+and grow by the predicted factors. The survey finds the teacher if the cosine with the teacher reaches 0.5 within 45
+iterations, and before the positional cosine does. Nothing is fitted, and saturation is left out.
+
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS
-do.
+do. At (ω, σ) = (0.2, 0.8) and (0.3, 0.5), the predicted fraction of single surveys crosses one half within 30 % of the
+α at which the fraction of runs does.
 
 Every instance is stored in a file of runs and not computed again; `--instances` requests more instances. `--stored`
 evaluates the stored rows only.
@@ -23,6 +29,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.gamp.survey import LADDER, N_ITER, STEP
+from gamp_attention.state_evolution.dynamics import follow_growth
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -42,9 +50,12 @@ GRIDS = {  # α of the runs, by (ω, σ)
     (0.22, 0.5): (0.8, 1.2, 1.6, 2.0),
     (0.38, 0.5): (1.5, 2.0, 2.5, 3.0),
 }
+REPLICAS, N_PATHS, N_DRAWS = 3, 8192, 4000  # sets of sampled paths at each α, their size, and initial cosines
+NEAR = 0.3  # relative distance of predicted and measured α at which half of the starts find the teacher
 SPECTRAL = (0.2, 0.3, 0.4, 0.5)  # α between which the spectral threshold is interpolated
 LINES = {"alpha_c": r"$\alpha_c$: equal training loss", "semantic_from": "semantic branch appears"}
 MARKS = {"weak": "Bayes-optimal: weak recovery", "full": "Bayes-optimal: full recovery", "spectral": "spectral"}
+GROWTH = "one survey: theory of small overlaps"
 RECOVERY, MARK_STYLES = "#CC79A7", {"weak": ":", "full": "-", "spectral": "--"}
 
 
@@ -82,10 +93,25 @@ def find_thresholds(omega, sigma):
     return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
 
 
+def compute_growth(omega, sigma, alpha, replica):
+    """Return the growth of small overlaps in the first survey of `run_gamp`, for one set of sampled paths."""
+    model = build_model(omega, sigma)
+    data = ga.sample(model, 1000, alpha, replica)
+    unit = ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))[1]
+    rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), replica])
+    growth = follow_growth(model, alpha, STEP, LADDER[0] * unit, N_ITER, N_PATHS, rng)
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in growth._asdict().items()}
+
+
 def plan_rows(quick, instances):
     """Return functions that compute the rows, by key."""
     grids, d = ({FOUNDING: (2.5,)}, 60) if quick else (GRIDS, DIM)
     plan = {("thresholds", *where): partial(find_thresholds, *where) for where in grids}
+    for replica in range(1 if quick else REPLICAS):
+        for where, alphas in grids.items():
+            plan |= {
+                ("growth", *where, alpha, replica): partial(compute_growth, *where, alpha, replica) for alpha in alphas
+            }
     for seed in range(1 if quick else max(instances, INSTANCES)):
         for where, alphas in grids.items():
             plan |= {("run", *where, alpha, seed): partial(run_instance, *where, alpha, d, seed) for alpha in alphas}
@@ -115,6 +141,24 @@ def find_fractions(rows, where, method):
     return np.array(alphas), np.array([np.mean(end) for end in ends]), np.array([len(end) for end in ends])
 
 
+def predict_fractions(rows, where):
+    """Return α and the fraction of random starts whose small overlaps grow to the teacher first, by theory."""
+    alphas = sorted({row["key"][3] for row in select(rows, "growth", where)})
+    cosines = np.abs(np.random.default_rng(0).standard_normal((2, N_DRAWS, 1))) / np.sqrt(DIM)
+
+    def compute_passages(row):
+        """Return the iterations at which both cosines of each draw reach SEMANTIC; infinity if they do not."""
+        for name, cosine in zip(("semantic", "positional"), cosines, strict=True):
+            reached = cosine * np.abs(row[name]) >= SEMANTIC
+            yield np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf)
+
+    fractions = []
+    for alpha in alphas:
+        passages = [tuple(compute_passages(row)) for row in select(rows, "growth", where, alpha)]
+        fractions.append(np.mean([(semantic < np.inf) & (semantic <= other) for semantic, other in passages]))
+    return np.array(alphas), np.array(fractions)
+
+
 def has_found(runs, method):
     """Return whether a method found the teacher in one instance."""
     return runs[method]["cosine"] >= max(FOUND * runs["semantic"]["cosine"], SEMANTIC)
@@ -131,26 +175,31 @@ def find_half(alphas, fractions):
 
 def format_table(rows):
     """Return the table of runs that found the teacher."""
-    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "median loss of survey / semantic"]
+    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "one survey, theory of small overlaps",
+             "median loss of survey / semantic"]  # fmt: skip
     lines = []
     for where in list_places(rows, "run"):
         found = {name: find_fractions(rows, where, name) for name in STUDENTS}
+        predicted = dict(zip(*predict_fractions(rows, where), strict=True))
         for k, (alpha, n) in enumerate(zip(found["survey"][0], found["survey"][2], strict=True)):
             runs = [row["runs"] for row in select(rows, "run", where, alpha)]
             ratio = np.median([run["survey"]["loss"] / run["semantic"]["loss"] for run in runs])
             counts = [f"{round(found[name][1][k] * n)}" for name in STUDENTS]
+            counts.append(f"{100 * predicted[alpha]:.0f} %")
             lines.append([f"{where[0]:g}, {where[1]:g}" if k == 0 else "", f"{alpha:g}, {n}", *counts, f"{ratio:.4f}"])
     return markdown_table(heads, lines)
 
 
 def format_thresholds(rows):
     """Return the table of thresholds, and of the α at which half of the random starts find the teacher."""
-    heads = ["ω, σ", *MARKS.values(), *(f"half of the starts: {METHODS[name]}" for name in STUDENTS)]
+    heads = ["ω, σ", *MARKS.values(), *(f"half of the starts: {METHODS[name]}" for name in STUDENTS),
+             "one survey, theory of small overlaps"]  # fmt: skip
     lines = []
     for where in list_places(rows, "thresholds"):
         numbers = select(rows, "thresholds", where)[0]
         values = [numbers[name] for name in MARKS]
         values += [find_half(*find_fractions(rows, where, name)[:2]) for name in STUDENTS]
+        values.append(find_half(*predict_fractions(rows, where)))
         words = ["–" if value is None or np.isnan(value) else f"{value:.2f}" for value in values]
         lines.append([f"{where[0]:g}, {where[1]:g}", *words])
     return markdown_table(heads, lines)
@@ -164,6 +213,10 @@ def check_rows(verdict, rows):
         words = ", ".join(f"{METHODS[name]} {counts[name]}" for name in STUDENTS)
         text = f"the teacher is found in so many of {len(runs)} runs: {words}"
         verdict.check(counts["survey"] >= max(counts.values()), f"{place}: {text}")
+        if where in (NARROW, FOUNDING) and not verdict.quick:
+            halves = [find_half(*predict_fractions(rows, where)), find_half(*find_fractions(rows, where, "survey")[:2])]
+            text = f"half of the starts find the teacher at α = {halves[0]:.2f} by theory, {halves[1]:.2f} in runs"
+            verdict.check(abs(halves[0] / halves[1] - 1) <= NEAR, f"{place}: {text}")
 
 
 def draw_alphas(axis, rows, where, lines):
@@ -173,6 +226,8 @@ def draw_alphas(axis, rows, where, lines):
         shift = 0.012 * (STUDENTS.index(name) - 1)
         axis.errorbar(alphas + shift, 100 * fractions, 100 * np.sqrt(fractions * (1 - fractions) / n), lw=2, ms=6,
                       fmt=MARKERS[name] + STYLES[name], color=COLOURS[name], label=METHODS[name])  # fmt: skip
+    alphas, fractions = predict_fractions(rows, where)
+    axis.plot(alphas, 100 * fractions, "--", color=COLOURS["survey"], label=GROWTH)
     numbers = select(rows, "thresholds", where)[0]
     for name, label in MARKS.items():
         if numbers[name] is not None:
@@ -196,6 +251,8 @@ def draw_omegas(axis, rows, lines):
     for name in STUDENTS:
         halves = [find_half(*find_fractions(rows, where, name)[:2]) for where in places]
         axis.plot(omegas, halves, MARKERS[name] + STYLES[name], lw=2, ms=7, color=COLOURS[name], label=METHODS[name])
+    halves = [find_half(*predict_fractions(rows, where)) for where in places]
+    axis.plot(omegas, halves, "--", color=COLOURS["survey"], label=GROWTH)
     axis.set(xlabel=OMEGA, ylabel=ALPHA, xlim=(0.1, 0.42), ylim=(0, 3),
              title=f"half of the starts, σ = {FOUNDING[1]:g}")  # fmt: skip
 
