@@ -113,6 +113,20 @@ def _quadratic_floor(L, p, chol, x):
     return floor
 
 
+@inline_kernel
+def gradient_spread(L, p):
+    """Return a bound of the difference of two entries of ∂φ_i/∂S_i = G S_i − M_i, for S_i >= 0 that add up to 1."""
+    D = 0.0
+    for i in range(L):
+        for m in range(L):
+            low, high = np.inf, -np.inf
+            for j in range(L):
+                a = p[j * L + m] - p[L * L + j * L + i]
+                low, high = min(low, a), max(high, a)
+            D = max(D, high - low)
+    return D
+
+
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
     if not is_dot_product_loss(loss):
@@ -134,14 +148,7 @@ def _curvature_floor(loss, p, radius):
                 G += p[j] ** 2
                 M += p[L * L + j] ** 2
             return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
-        D = 0.0
-        for i in range(L):
-            for m in range(L):
-                low, high = np.inf, -np.inf
-                for j in range(L):
-                    a = p[j * L + m] - p[L * L + j * L + i]
-                    low, high = min(low, a), max(high, a)
-                D = max(D, high - low)
+        D = gradient_spread(L, p)
         return -D * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return attention_curvature

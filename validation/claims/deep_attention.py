@@ -28,8 +28,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
 from gamp_attention.bayes import Equations
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import ALPHA
+from gamp_attention.experiments import ALPHA, draw_legend
 from gamp_attention.models.channels import channel_of
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
