@@ -8,7 +8,9 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rules import find_breakpoints
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import OverlapMap
+from gamp_attention.state_evolution.rules import find_breakpoints, first_rule
 
 
 def one_field(teacher, student, loss=None, **settings):
@@ -142,6 +144,29 @@ def test_nested_and_random_averages_agree():
     )
     (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
     assert (np.abs(a - b) <= a_error + b_error).all()
+
+
+CLOUDS = one_field(
+    lambda u, noise, c: c + np.abs(u[0, 0]), lambda z: np.abs(z[0, 0]),
+    lam=0.1, classes=[0.3, 0.7], means=[[0.5], [-1.0]],
+)  # fmt: skip
+DIFFERENTIATED = {"jumps": MODELS["amplitude"][0], "smooth": MODELS["logistic"][0], "classes": CLOUDS}
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.2])
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_derivatives_of_averages_agree_with_differences(name, mean):
+    """The exact Jacobian of the map, in one evaluation, for a proximal map with and without jumps."""
+    model = DIFFERENTIATED[name]
+    tokens = np.ones((len(model.coordinates.rho), 1, 1))
+    at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
+    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(4)).with_choices_at(at)
+    packing, h = Packing.of(model, at), 1e-3
+    x = packing.pack(at)
+    images = [[packing.pack(F(packing.unpack(x + sign * shift))) for sign in (1, -1)] for shift in h * np.eye(len(x))]
+    differences = np.array([(ahead - behind) / (2 * h) for ahead, behind in images]).T
+    size = np.abs(differences).max()  # differences have errors of order h² in this unit
+    np.testing.assert_allclose(F.jacobian(packing, at, h) / size, differences / size, rtol=0, atol=1e-5)
 
 
 def test_other_models_are_refused():

@@ -312,9 +312,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         error = _largest_error(points, errors)
         if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
-                last = newton(
-                    last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=root.packing
-                )
+                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=root.packing)
                 points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
