@@ -20,7 +20,8 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
+from gamp_attention.state_evolution.equations.channel import Channel, Hats, Moments, conjugates
+from gamp_attention.state_evolution.equations.scores import MomentSlopes, as_vector
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
@@ -30,6 +31,7 @@ MEMORY = 8  # number of averages that a map stores, because solvers evaluate it 
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
+SMALL_STEP = 1e-4  # step of central differences of functions that are smooth to rounding, in units of the overlaps
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -100,7 +102,7 @@ class OverlapMap:
     expects_rare_minima: bool = False
     expects_lower_minima: bool = False
     # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
-    _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
+    _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_choices_at(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
         """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
@@ -179,8 +181,10 @@ class OverlapMap:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
         They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
-        The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
+        If the rule has derivatives of averages, only columns of V are differences, see `_linearized`. The slopes (2, L,
+        r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
         """
+        slopes = self._slopes(at)  # first, because they include the averages from which choices follow
         F, x = self.with_choices_at(at), packing.pack(at)
         if F.is_noisy:
             pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
@@ -188,6 +192,8 @@ class OverlapMap:
             changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
             inverse = np.linalg.inv(moves)
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
+        if slopes is not None:
+            return F._linearized(packing, at, slopes, step, central=False)
         images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
@@ -212,11 +218,15 @@ class OverlapMap:
 
         The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
         them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
+        Derivatives of averages replace differences as there.
         """
+        slopes = self._slopes(at)
         F, x = self.with_choices_at(at), packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
         step = max(step, NOISY_FRACTION) if F.is_noisy else step
+        if slopes is not None:
+            return F._linearized(packing, at, slopes, step, central=True, columns=columns)[0]
 
         def value(shift: np.ndarray) -> np.ndarray:
             return packing.pack(F(packing.unpack(x + shift)))
@@ -225,6 +235,48 @@ class OverlapMap:
         if odd:
             return np.stack([value(shift) / step for shift in shifts], axis=1)
         return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
+
+    def _linearized(
+        self,
+        packing: Packing,
+        at: Overlaps,
+        slopes: MomentSlopes,
+        step: float,
+        central: bool,
+        columns: int | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first `columns` columns of the Jacobian, and of the slopes of V̂, from derivatives of averages.
+
+        V has no such derivatives: its columns are differences of averages with a given step.
+        """
+        x, differences = packing.pack(at), []
+        for shift in np.eye(len(x))[:columns]:
+            there = packing.unpack(x + shift)
+            if np.array_equal(there.V, at.V):
+                direction = as_vector(*(getattr(there, name) - getattr(at, name) for name in ("q", "m", "theta")))
+                steps = SMALL_STEP, -SMALL_STEP
+                images = [self._image(packing.unpack(x + h * shift), slopes.along(direction, h)) for h in steps]
+            else:
+                steps = step, -step if central else 0.0
+                images = [self._step(packing.unpack(x + h * shift) if h else at) for h in steps]
+            (new, old), length = images, steps[0] - steps[1]
+            V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
+            change = packing.pack(new.overlaps) - packing.pack(old.overlaps)
+            differences.append((change / length, (V[0] - V[1]) / length))
+        jacobian, V_slopes = zip(*differences, strict=True)
+        return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
+
+    def _slopes(self, at: Overlaps) -> MomentSlopes | None:
+        """Return the averages at given overlaps with their derivatives, from memory if possible; None without them."""
+        if len(self.model.components) > 1 or self.model.intercept:
+            return None
+        key = self._key(self.rule, "slopes", at)
+        if key not in self._memory:
+            slopes = self._memory[key] = self.rule.slopes(Channel(self.model, at))
+            if slopes is not None:
+                self._memory[self._key(self.rule, False, at)] = [slopes.moments]
+            self._forget()
+        return self._memory[key]
 
     def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
         """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
@@ -249,13 +301,22 @@ class OverlapMap:
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""
-        key = (rule, squares, *(values.tobytes() for values in overlaps.arrays().values()))
+        key = self._key(rule, squares, overlaps)
         if key not in self._memory:
             moments = average_channels(rule, self.model, overlaps, squares)
             self._memory[key] = moments
-            for oldest in list(self._memory)[:-MEMORY]:
-                del self._memory[oldest]
+            self._forget()
         return self._memory[key]
+
+    @staticmethod
+    def _key(rule: Rule, kind: bool | str, overlaps: Overlaps) -> tuple[Any, ...]:
+        """Return the key of averages in memory."""
+        return rule, kind, *(values.tobytes() for values in overlaps.arrays().values())
+
+    def _forget(self) -> None:
+        """Delete the oldest averages from memory."""
+        for oldest in list(self._memory)[:-MEMORY]:
+            del self._memory[oldest]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         """Return one full step from given averages; WeightsVanished if the penalty takes all weights to zero."""

@@ -18,6 +18,7 @@ from gamp_attention.state_evolution.equations.channel import (
     select_sources,
     sum_over_components,
 )
+from gamp_attention.state_evolution.equations.scores import MomentSlopes
 
 N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
 
@@ -91,6 +92,10 @@ class Rule(Protocol):
 
         Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
         """
+
+    def slopes(self, channel: Channel) -> MomentSlopes | None:
+        """Return the averages and their derivatives in q, m and θ; None if the rule has no such derivatives."""
+        return None
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
