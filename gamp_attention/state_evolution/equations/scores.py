@@ -5,9 +5,9 @@ fixed fields, only the density depends on these overlaps, so that the derivative
 
     s = ½ x_lᵀ C_l⁻¹ dC_l C_l⁻¹ x_l − ½ tr(C_l⁻¹ dC_l) + (dm_l, 0)ᵀ C_l⁻¹ x_l
 
-(a score-function derivative). One average thus has the derivatives in all directions,
-including directions that break a symmetry, and no differences of averages with different panels enter. V changes the
-proximal map itself, and so has no score.
+(a score-function derivative). One average thus has the derivatives in all directions, including directions that break a
+symmetry, and no differences of averages with different panels enter. V changes the proximal map itself, and so has no
+score.
 """
 
 from dataclasses import dataclass, replace

@@ -65,7 +65,7 @@ class Stability(Result):
 
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:
-    """Return the stability of a fixed point of the map, by finite differences. Eq. :eq:`growth`."""
+    """Return the stability of a fixed point of the map, from the Jacobian of the map. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
     # choose at a point that differences in V, the last overlap, need in any case, which saves an evaluation
