@@ -25,7 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._core.compiled import inline_kernel, interruptible_blocks, kernel, overload, sample_kernel
+from gamp_attention._core.compiled import (
+    dispatch_on_type,
+    inline_kernel,
+    interruptible_blocks,
+    kernel,
+    overload,
+    sample_kernel,
+)
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention.denoisers.newton import (
     OUTCOME,
@@ -91,13 +98,13 @@ class Track(NamedTuple):
     depth: np.ndarray  # (panels,) depth of divisions
 
 
+@dispatch_on_type
 def newton_steps(loss, p, omega, metric, z, tol, ws):
     """Take full Newton steps from z to a minimum; return its value and whether the steps converged fast.
 
     After convergence z is the minimizer and ws.chol factors the Hessian of the last step, whose length is negligible.
     Without convergence z may be anywhere; callers then minimize with a line search. Compiled code only.
     """
-    raise NotImplementedError("newton_steps() is dispatched by numba on the type of the loss")
 
 
 @overload(newton_steps)
@@ -526,9 +533,9 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
         _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
+@dispatch_on_type
 def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimizer from the start z, in place. Compiled code only."""
-    raise NotImplementedError("_find_minimizer() is dispatched by numba on the type of the loss")
 
 
 @overload(_find_minimizer)
