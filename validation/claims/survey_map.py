@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
 from gamp_attention.gamp.survey import LADDER, LATE, STEP
 from gamp_attention.state_evolution.dynamics import follow_growth
 from validation._tools.drawing import figure

@@ -25,8 +25,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.starts import several_starts
+from gamp_attention.data import Layer, Units, several_starts
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table

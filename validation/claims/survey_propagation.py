@@ -29,9 +29,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import agreement_of
-from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from gamp_attention.data import agreement_of, several_starts
+from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
