@@ -26,11 +26,11 @@ ALPHA, RTOL = 1.5, 1e-2
 NUMBERS = ("V", "q", "m")
 
 
-def solve(k):
+def solve(k, alpha=ALPHA):
     """Return the numbers of the solution with k steps, with their errors."""
     model = ga.paper_model()
-    symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
-    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=k, rtol=RTOL) if k else symmetric
+    symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
+    se = ga.solve_state_evolution(model, alpha, symmetric.overlaps, rsb=k, rtol=RTOL) if k else symmetric
     overlaps = {
         name: [float(getattr(o, name).ravel()[0]) for o in (se.overlaps, se.overlaps_error)] for name in NUMBERS
     }

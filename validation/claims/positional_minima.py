@@ -45,13 +45,23 @@ def run_cell(d, number):
              "train_loss": run.train_loss, **overlaps}]  # fmt: skip
 
 
-def read_cell(d, number, minima):
+def read_cell(d, number, minima, alpha=ALPHA):
     """Return the same for a stored minimum of `rs_validity`."""
-    data = ga.sample(ga.paper_model(0.3), d, ALPHA, 50_000 + number)
+    data = ga.sample(ga.paper_model(0.3), d, alpha, 50_000 + number)
     constant = float(data.terms("asymptotic").constant.mean())
     row = minima[d, number]
     return [{"d": d, "seed": 50_000 + number, "norm": row["gradient_norm"], "constant": constant,
              **{name: row[name] for name in ("V", "q", "m", "theta", "train_loss")}}]  # fmt: skip
+
+
+def stored_minima(alpha):
+    """Return the stored minima of `rs_validity` by d and number of the instance."""
+    lines = (ROOT / "results" / "rs_validity_runs.jsonl").read_text().splitlines()
+    return {
+        (row["d"], row["seed"]): row
+        for row in map(json.loads, lines)
+        if row["alpha"] == alpha and row["risk"] == "asymptotic"
+    }
 
 
 def main():
@@ -59,12 +69,7 @@ def main():
     verdict = Verdict("positional_minima", args)
     counts, stored = ({500: 20}, {}) if args.quick else (COUNTS, STORED)
     plan = {(d, FIRST[d] + i): partial(run_cell, d, i) for d, count in counts.items() for i in range(count)}
-    lines = (ROOT / "results" / "rs_validity_runs.jsonl").read_text().splitlines()
-    minima = {
-        (row["d"], row["seed"]): row
-        for row in map(json.loads, lines)
-        if row["alpha"] == ALPHA and row["risk"] == "asymptotic"
-    }
+    minima = stored_minima(ALPHA)
     plan |= {(d, 50_000 + i): partial(read_cell, d, i, minima) for d, count in stored.items() for i in range(count)}
     rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
     rows = [row for row in rows if (row["d"], row["seed"]) in plan]
