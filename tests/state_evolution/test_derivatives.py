@@ -1,12 +1,15 @@
 """Solutions predicted from a solution at another α, and derivatives of which symmetries give one half."""
 
 import json
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.fixed_points import Derivatives, OverlapMap, root_near, sector_jacobian, solve_near
 from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
@@ -75,3 +78,32 @@ def test_reversal_of_three_tokens_gives_half_of_the_columns_of_a_sector():
     half = sector_jacobian(F, at, "m")
     whole = F.jacobian(Packing(at, ("m",)), at, 1e-2, odd=True)
     np.testing.assert_allclose(half, whole, atol=0.05 * np.abs(whole).max())
+
+
+POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any
+    "semantic": (0.09, 0.0, 0.13, 16.0, 0.09, 0.0, 0.13, 16.0),
+    "positional": (0.05, 0.25, 0.0, 13.0, 0.05, -0.25, 0.0, 13.0),
+    "no symmetry": (0.09, 0.1, 0.13, 3.0, 0.08, 0.2, 0.1, 2.5),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_derivatives_of_averages_equal_their_differences(name, model):
+    values = np.array(POINTS[name]).reshape(2, 4).T
+    at = ga.Overlaps(*(v.reshape((2, 1) if i == 1 else (2, 1, 1)) for i, v in enumerate(values)))
+    rule = SplitRule(2)
+    found = rule.expansion(Channel(model, at))
+    (plain,) = rule.moments(Channel(model, at))
+    for k, (family, token) in enumerate(product(("q", "m", "theta"), (0, 1))):
+        step = 0.02 * (at.q[0, 0, 0] if family == "q" else np.sqrt(at.q[0, 0, 0]))
+        shift = np.zeros_like(getattr(at, family))
+        shift[token] = step
+        ahead, behind = (replace(at, **{family: getattr(at, family) + sign * shift}) for sign in (1, -1))
+        (after,), (before,) = (rule.moments(Channel(model, there)) for there in (ahead, behind))
+        for average, slopes in found.slopes.items():
+            assert np.array_equal(getattr(found.base, average), getattr(plain, average))
+            if not getattr(ahead, {"g": "m", "with_teacher": "theta"}.get(average, "q")).any():
+                continue  # zero by symmetry, so that the rule averages only a part of the fields
+            difference = (getattr(after, average) - getattr(before, average)) / (2 * step)
+            tol = 0.03 if average == "response" else 0.003  # the derivative diverges where jumps begin
+            assert np.allclose(slopes[k], difference, atol=tol * np.abs(slopes).max(), rtol=0), (family, average)

@@ -13,7 +13,6 @@ and returns a map that contains them as a frozen value (`Choices`). Solvers make
 map until they end.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -25,13 +24,13 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.rule import Rule, average_channels, expand_channels
+from gamp_attention.state_evolution.rules.rule import Expansion, Rule, average_channels, expand_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
-EXPANDED_STEP = 1e-6  # step of differences of averages that are expanded to first order, in which there is no noise
+EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -102,7 +101,7 @@ class OverlapMap:
     expects_rare_minima: bool = False
     expects_lower_minima: bool = False
     # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
-    _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
+    _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_choices_at(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
         """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
@@ -180,19 +179,21 @@ class OverlapMap:
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
-        They are forward differences with the given step, or central differences with larger steps if `is_noisy`. If the
-        rule knows the derivatives of its averages, one evaluation is enough, and differences have a tiny step.
-        The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
+        They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
+        If the rule has derivatives of averages, they are used instead, see `_linearized`. The slopes (2, L, r, r, k)
+        are the derivatives of V̂ in Stein's form and in the derivative form.
         """
-        F, x = self.with_choices_at(at), packing.pack(at)
+        F, expansion = self._expanded(at)
+        x = packing.pack(at)
         if F.is_noisy:
             pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
             changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
             inverse = np.linalg.inv(moves)
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
-        step_near, step = F._expand(at, step, V_derivative=True)
-        images = [step_near(at), *(step_near(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
+        if expansion is not None and not expansion.jumps:
+            return F._linearized(packing, at, expansion, step, central=False)
+        images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
         jacobian = np.stack([(value - base) / step for value in shifted], axis=1)
@@ -216,19 +217,70 @@ class OverlapMap:
 
         The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
         them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
+        Derivatives of averages replace differences as there.
         """
-        F, x = self.with_choices_at(at), packing.pack(at)
+        F, expansion = self._expanded(at)
+        x = packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
-        step_near, step = F._expand(at, max(step, NOISY_FRACTION) if F.is_noisy else step)
+        step = max(step, NOISY_FRACTION) if F.is_noisy else step
+        if expansion is not None and not (expansion.jumps and F._uses_response):
+            return F._linearized(packing, at, expansion, step, central=True, columns=columns)[0]
 
         def value(shift: np.ndarray) -> np.ndarray:
-            return packing.pack(step_near(packing.unpack(x + shift)).overlaps)
+            return packing.pack(F(packing.unpack(x + shift)))
 
         shifts = step * np.eye(len(x))[:columns]
         if odd:
             return np.stack([value(shift) / step for shift in shifts], axis=1)
         return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
+
+    def _linearized(
+        self,
+        packing: Packing,
+        at: Overlaps,
+        expansion: Expansion,
+        step: float,
+        central: bool,
+        columns: int | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first `columns` columns of the Jacobian, and of the slopes of V̂, from derivatives of averages.
+
+        If the expansion does not include V, columns in V are differences of averages with the given step.
+        """
+        x, differences = packing.pack(at), []
+        for shift in np.eye(len(x))[:columns]:
+            if expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V):
+                steps = EXPANDED_STEP, -EXPANDED_STEP
+                near = [packing.unpack(x + h * shift) for h in steps]
+                new, old = (self._image(overlaps, expansion.at(overlaps)) for overlaps in near)
+            else:
+                steps = step, -step if central else 0.0
+                new, old = (self._step(packing.unpack(x + h * shift) if h else at) for h in steps)
+            length = steps[0] - steps[1]
+            V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (new, old)]
+            change = packing.pack(new.overlaps) - packing.pack(old.overlaps)
+            differences.append((change / length, (V[0] - V[1]) / length))
+        jacobian, V_slopes = zip(*differences, strict=True)
+        return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
+
+    def _expanded(self, at: Overlaps) -> tuple["OverlapMap", Expansion | None]:
+        """Return the map with choices, and the expansion of its averages; None if the rule has none."""
+        # first the expansion, because it includes the averages from which choices follow
+        key = self._key(self.rule, "expansion", at)
+        if key not in self._memory:
+            expansion = self._memory[key] = expand_channels(self.rule, self.model, at)
+            if expansion is not None:
+                self._memory[self._key(self.rule, False, at)] = [expansion.base]
+            self._forget()
+        expansion = self._memory[key]
+        return self.with_choices_at(at), expansion
+
+    @property
+    def _uses_response(self) -> bool:
+        """Whether V̂ of the map is the average of the almost-everywhere derivative."""
+        assert self.choices is not None
+        return self.response != "stein" or not self.choices.counts_jumps
 
     def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
         """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
@@ -242,21 +294,6 @@ class OverlapMap:
         F = self.with_choices_at(overlaps)
         return F._image(overlaps, _mean(F._moments(overlaps)))
 
-    def _expand(
-        self, at: Overlaps, step: float, V_derivative: bool = False
-    ) -> tuple[Callable[[Overlaps], Image], float]:
-        """Return one full step as a function of overlaps near `at`, and the step of its differences.
-
-        If the rule knows the derivatives of its averages, at most one evaluation is made. With `V_derivative`, V̂ in the
-        derivative form must have correct derivatives as well.
-        """
-        assert self.choices is not None
-        needs_derivative = V_derivative or self.response != "stein" or not self.choices.counts_jumps
-        moments = expand_channels(self.rule, self.model, at, jumps=not needs_derivative)
-        if moments is None:
-            return self._step, step
-        return lambda overlaps: self._image(overlaps, moments(overlaps)), EXPANDED_STEP
-
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica, with the choices of the map."""
         choices = self.choices
@@ -268,13 +305,22 @@ class OverlapMap:
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""
-        key = (rule, squares, *(values.tobytes() for values in overlaps.arrays().values()))
+        key = self._key(rule, squares, overlaps)
         if key not in self._memory:
             moments = average_channels(rule, self.model, overlaps, squares)
             self._memory[key] = moments
-            for oldest in list(self._memory)[:-MEMORY]:
-                del self._memory[oldest]
+            self._forget()
         return self._memory[key]
+
+    @staticmethod
+    def _key(rule: Rule, kind: bool | str, overlaps: Overlaps) -> tuple[Any, ...]:
+        """Return the key of averages in memory."""
+        return rule, kind, *(values.tobytes() for values in overlaps.arrays().values())
+
+    def _forget(self) -> None:
+        """Delete the oldest averages from memory."""
+        for oldest in list(self._memory)[:-MEMORY]:
+            del self._memory[oldest]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         """Return one full step from given averages; WeightsVanished if the penalty takes all weights to zero."""

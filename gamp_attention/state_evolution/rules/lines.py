@@ -58,6 +58,7 @@ from gamp_attention.denoisers.prox import (
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
 from gamp_attention.losses.two_tokens import N_STARTS, is_two_tokens, two_token_expansion, two_token_start
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
+from gamp_attention.state_evolution.equations.scores import Scores
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
@@ -468,9 +469,11 @@ class LineMoments(NamedTuple):
     jump: np.ndarray  # (n,) smallest squared jump of z on the line, inf if there is none
     # (n,) sum over the panels of the change of g times the density of e, from end to end; if L r = 1, otherwise zero
     boundary: np.ndarray
-    # (n, 6) averages of g e², g e³, g² e, g² e² and g³ e, and sum over the jumps of (Δg)³ times the density of e; the
-    # derivatives of averages follow from them; if L r = 1, otherwise zero
-    scores: np.ndarray
+    # (n, 2) average of g³ e, and sum over the jumps of (Δg)³ times the density of e; if L r = 1, otherwise zero
+    cubes: np.ndarray
+    g_powers: np.ndarray  # (n, P, L, r) averages of g e², g e³, …; P = 0 unless requested
+    gg_powers: np.ndarray  # (n, P, L, r, r) averages of g_l g_lᵀ e, g_l g_lᵀ e², …
+    response_powers: np.ndarray  # (n, P, L, r, r) the same for `response`
     work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
 
 
@@ -484,6 +487,7 @@ def line_averages(
     nodes: LegendreRule,
     tol: np.ndarray,
     tol_square: np.ndarray,
+    n_powers: int = 0,
 ) -> LineMoments:
     """Return averages over e ~ N(0, 1) at the fields c + e u.
 
@@ -498,12 +502,15 @@ def line_averages(
     nodes : rule for each panel.
     tol : (n,) tolerance of each panel for z, in units of z, weighted by the density of e.
     tol_square : (n,) tolerance of each panel for ‖V ∂g/∂ω‖², weighted likewise; inf if `square` is not needed.
+    n_powers : number P of averages with powers of e.
     """
     n, L, r = centres.shape
     token, matrix = (n, L, r), (n, L, r, r)
     shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
-    ends = (np.full(n, np.inf), np.zeros(n), np.zeros((n, 6)), np.zeros((n, 3), dtype=np.int64))
-    out = LineMoments._make([*map(np.zeros, shapes), *ends])
+    ends = (np.full(n, np.inf), np.zeros(n), np.zeros((n, 2)))
+    powers = [np.zeros((n, n_powers, *shape[1:])) for shape in (token, matrix, matrix)]
+    work_done = np.zeros((n, 3), dtype=np.int64)
+    out = LineMoments._make([*map(np.zeros, shapes), *ends, *powers, work_done])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
@@ -617,7 +624,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
                 assign(track.right, track.now)
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
-                out.scores[line, 5] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
+                out.cubes[line, 1] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
             divide_panel(track, top, cut, CUT_DEPTH)
             n_panels += 1
         elif divisible and (
@@ -663,12 +670,7 @@ def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
         for m in range(n):
             first += nodes.ends[0, m] * track.g[m, 0]
             last += nodes.ends[1, m] * track.g[m, 0]
-            e, g, weight = middle + half * nodes.x[m], track.g[m, 0], track.weight[m]
-            out.scores[line, 0] += weight * g * e * e
-            out.scores[line, 1] += weight * g * e * e * e
-            out.scores[line, 2] += weight * g * g * e
-            out.scores[line, 3] += weight * g * g * e * e
-            out.scores[line, 4] += weight * g * g * g * e
+            out.cubes[line, 0] += track.weight[m] * track.g[m, 0] ** 3 * (middle + half * nodes.x[m])
         out.boundary[line] += NORMAL * (np.exp(-0.5 * b * b) * last - np.exp(-0.5 * a * a) * first)
     out.moreau[line] += moreau
     out.loss[line] += moreau - quadratic
@@ -688,6 +690,8 @@ def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
                     response += track.weight[m] * track.slope[m, l * r + s, l * r + d]
                 out.gg[line, l, s, d] += product
                 out.response[line, l, s, d] += response
+            for power in range(out.g_powers.shape[1]):
+                _add_power(track, middle, half, nodes, power, l, s, out, line)
         for j in range(L):
             for s in range(r * r):
                 for d in range(r * r):
@@ -702,7 +706,21 @@ def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
                     out.square[line, l, j, s, d] += square
 
 
+@inline_kernel
+def _add_power(track, middle, half, nodes, power, l, s, out, line):
+    """Add the contribution of a panel to the averages with one power of e, for row s of token l."""
+    r = out.g_powers.shape[3]
+    for m in range(nodes.x.shape[0]):
+        e = middle + half * nodes.x[m]
+        weight = track.weight[m] * e ** (power + 1)
+        out.g_powers[line, power, l, s] += weight * e * track.g[m, l * r + s]
+        for d in range(r):
+            out.gg_powers[line, power, l, s, d] += weight * track.g[m, l * r + s] * track.g[m, l * r + d]
+            out.response_powers[line, power, l, s, d] += weight * track.slope[m, l * r + s, l * r + d]
+
+
 LineValues = tuple[np.ndarray, ...]  # averages in the order of the fields of Moments, with one row for each line
+N_VALUES = 8  # number of these fields; products with scores follow
 
 
 def integration_limit(tol: float) -> float:
@@ -745,10 +763,14 @@ class FieldLines:
     tol : tolerance, which sets the integration limits.
     n_nodes : number of Gauss-Legendre nodes of each panel.
     max_work : maximum number of proximal problems of all calls of `averages` together.
+    scores : if given, averages of products with these scores are appended to all values of lines.
     """
 
-    def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf) -> None:
+    def __init__(
+        self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, scores: Scores | None = None
+    ) -> None:
         (L, r, _), overlaps = channel.shape, channel.overlaps
+        self._scores = scores
         self._channel, self._work_left = channel, max_work
         self._metric = make_metric(overlaps.V)
         self.square_unit = min(self._metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
@@ -780,7 +802,7 @@ class FieldLines:
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self._metric, self._grid,
-            self._nodes, self._size * tol, tol_square,
+            self._nodes, self._size * tol, tol_square, 0 if self._scores is None else 2,
         )  # fmt: skip
         self._work_left -= out.work[:, :2].sum()
         if self._work_left < 0:
@@ -795,10 +817,16 @@ class FieldLines:
             out.moreau + terms.constant,
             out.loss + terms.constant,
         )
+        if self._scores is not None:
+            powers = [(out.g, out.g_e, *np.moveaxis(out.g_powers, 1, 0))]
+            for first, others in ((out.gg, out.gg_powers), (out.response, out.response_powers)):
+                powers.append((first, *np.moveaxis(others, 1, 0)))
+            values += self._scores.products(noise, self._direction, y, *powers)
         return values, out.work[:, 2], out.jump
 
 
 def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
     """Return the sum of line averages with weights (n,) as moments; jump indicators have their defaults."""
+    values = values[:N_VALUES]
     g, with_noise, with_teacher, gg, response, square, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
     return Moments(g, with_noise, with_teacher, gg, response, square, float(moreau), float(loss))

@@ -14,8 +14,8 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
     u E[∂g/∂ω] = E[g e] + Σ_panels (φ(b) g(b) − φ(a) g(a)),
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
-are averages with powers of e (`Expansion`), so that a Jacobian costs one evaluation. Test errors are nested averages
-over all coordinates (`average_error`).
+are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
+averages over all coordinates (`average_error`).
 """
 
 from collections.abc import Callable
@@ -79,13 +79,13 @@ class NestedRule(LeveledRule):
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_NestedMoments(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel) -> "Expansion | None":
+    def expansion(self, channel: Channel) -> "FieldExpansion | None":
         """Return the averages and their derivatives in the overlaps; None if the teacher nearly determines ω."""
         return _NestedMoments(self, channel, squares=False).expansion()
 
 
 @dataclass(frozen=True, eq=False)
-class Expansion:
+class FieldExpansion:
     """Averages over a channel with one field to first order in its overlaps.
 
     With ω = m + s·y + u e for teacher fields y, an average of h(ω) over e has the derivatives E[h e]/u in m,
@@ -109,6 +109,7 @@ class Expansion:
     slopes: np.ndarray
     boundary: float
     jumps: bool
+    includes_V: ClassVar[bool] = True
 
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at other overlaps; the losses are those at the overlaps of the expansion."""
@@ -329,7 +330,7 @@ class _NestedMoments:
         """
         return self._columns(*self._averages(points, tol))
 
-    def expansion(self) -> Expansion | None:
+    def expansion(self) -> FieldExpansion | None:
         """Return the averages and their derivatives; None if u is too small."""
         channel, t = self.channel, self.channel.shape[2]
         if not self.u > MIN_EXPANDED * self.size:
@@ -339,7 +340,7 @@ class _NestedMoments:
         scale = np.concatenate([tested, np.full(3 + k * k, np.inf)])
 
         def lines(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
-            y, terms, noise, out = self._averages(points, tol)
+            y, terms, noise, out = self._averages(points, tol, n_powers=2)
             return np.column_stack([self._columns(y, terms, noise, out), self._derivatives(y[:, 0], out)])
 
         values = nested_average(lines, label_cuts(channel), channel.n_teacher, self.limits, scale)
@@ -350,12 +351,13 @@ class _NestedMoments:
             odd = np.array([True, False, False, *[False] * t])
             # g is an odd function of all fields; so are m and the derivative in m
             slopes = np.where(odd[:, None] == odd[None, :], slopes, 0.0)
-        return Expansion(channel, base, means, slopes, float(boundary), bool(n_jumps > 0))
+        return FieldExpansion(channel, base, means, slopes, float(boundary), bool(n_jumps > 0))
 
     def _derivatives(self, y: np.ndarray, out: LineMoments) -> np.ndarray:
         """Return averages on lines (N, 3 + k²): g e, changes over panels, number of jumps, derivatives (k, k)."""
         g, g_e, gg = out.g[:, 0, 0], out.g_e[:, 0, 0], out.gg[:, 0, 0, 0]
-        g_ee, g_eee, gg_e, gg_ee, ggg_e, cubes = out.scores.T
+        (g_ee, g_eee), (gg_e, gg_ee) = out.g_powers[:, :, 0, 0].T, out.gg_powers[:, :, 0, 0, 0].T
+        ggg_e, cubes = out.cubes.T
         second = g_ee - g
         in_m = np.column_stack([g_e, second, gg_e, y * g_e[:, None]])
         in_u = np.column_stack([second, g_eee - 2 * g_e, gg_ee - gg, y * second[:, None]])
@@ -363,7 +365,9 @@ class _NestedMoments:
         slopes = np.stack([in_m, in_u, in_V, *(in_m * column[:, None] for column in y.T)], axis=2) / self.u
         return np.column_stack([g_e, out.boundary, out.work[:, 2], slopes.reshape(len(y), -1)])
 
-    def _averages(self, points: np.ndarray, tol: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray, LineMoments]:
+    def _averages(
+        self, points: np.ndarray, tol: np.ndarray, n_powers: int = 0
+    ) -> tuple[np.ndarray, RiskTerms, np.ndarray, LineMoments]:
         """Return y, the loss parameters, the fields ω̃ at e = 0 and averages over e, at coordinates of the teacher."""
         channel = self.channel
         y, terms = channel.teacher(points)
@@ -371,7 +375,7 @@ class _NestedMoments:
         tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self.direction, self.metric, self.grid, self.nodes,
-            self.unit * LINE_TOL * tol, tol_square,
+            self.unit * LINE_TOL * tol, tol_square, n_powers,
         )  # fmt: skip
         self.work_left -= out.work[:, :2].sum()
         if self.work_left < 0:

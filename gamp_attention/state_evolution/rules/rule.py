@@ -3,7 +3,7 @@
 A rule does not depend on the model: it averages functions of the white noise of one `Channel`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
@@ -22,12 +22,20 @@ from gamp_attention.state_evolution.equations.channel import (
 N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
 
 
-class Expandable(Protocol):
-    """Averages over a channel to first order in its overlaps, see `nested.Expansion`."""
+class Expansion(Protocol):
+    """Averages to first order in the overlaps; see `nested.FieldExpansion` and `scores.ScoreExpansion`."""
+
+    @property
+    def base(self) -> Moments:
+        """The averages at the overlaps of the expansion."""
+
+    @property
+    def includes_V(self) -> bool:
+        """Whether the expansion includes V; otherwise `at` is valid for equal V only."""
 
     @property
     def jumps(self) -> bool:
-        """True if the proximal map jumps; then the averages of its almost-everywhere derivative are constant."""
+        """True if the proximal map jumps and the average of its almost-everywhere derivative is not expanded."""
 
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at nearby overlaps."""
@@ -103,7 +111,7 @@ class Rule(Protocol):
         Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
         """
 
-    def expansion(self, channel: Channel) -> "Expandable | None":
+    def expansion(self, channel: Channel) -> Expansion | None:
         """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives."""
         return None
 
@@ -148,8 +156,13 @@ class LeveledRule(Rule):
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
     """Yield the probability, the rule and the channel of every component of a model."""
     for number, (probability, sources, component) in enumerate(model.components):
-        selected = overlaps if component is model else select_sources(overlaps, sources)
+        selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
+
+
+def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:
+    """Return the overlaps of a component, given the overlaps of its model."""
+    return overlaps if component is model else select_sources(overlaps, sources)
 
 
 def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
@@ -158,23 +171,44 @@ def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool
     return [sum_over_components(model.components, list(replica)) for replica in zip(*components, strict=True)]
 
 
-def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, jumps: bool) -> Callable[[Overlaps], Moments] | None:
-    """Return the moments, summed over all components, to first order in the overlaps.
+@dataclass(frozen=True, eq=False)
+class ComponentExpansion:
+    """Sum of the expansions of all components of a model."""
 
-    None if the rule has no derivatives, or if the proximal map jumps and `jumps` is False, as derivatives of the
-    almost-everywhere response are then unknown.
-    """
-    parts = [part.expansion(channel) for _, part, channel in component_channels(rule, model, overlaps)]
-    known = [part for part in parts if part is not None and (jumps or not part.jumps)]
-    if len(known) < len(parts):
-        return None
+    model: Model
+    parts: list[Expansion]
 
-    def moments(near: Overlaps) -> Moments:
-        channels = component_channels(rule, model, near)
-        values = [part.at(channel.overlaps) for part, (_, _, channel) in zip(known, channels, strict=True)]
-        return sum_over_components(model.components, values)
+    @property
+    def base(self) -> Moments:
+        """The averages at the overlaps of the expansion."""
+        return sum_over_components(self.model.components, [part.base for part in self.parts])
 
-    return moments
+    @property
+    def includes_V(self) -> bool:
+        """Whether the expansions of all components include V."""
+        return all(part.includes_V for part in self.parts)
+
+    @property
+    def jumps(self) -> bool:
+        """True if the response of a component is not expanded."""
+        return any(part.jumps for part in self.parts)
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at nearby overlaps."""
+        components = zip(self.parts, self.model.components, strict=True)
+        values = [part.at(_overlaps_of(self.model, overlaps, *component[1:])) for part, component in components]
+        return sum_over_components(self.model.components, values)
+
+
+def expand_channels(rule: Rule, model: Model, overlaps: Overlaps) -> ComponentExpansion | None:
+    """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
+    parts = []
+    for _, part, channel in component_channels(rule, model, overlaps):
+        expansion = part.expansion(channel)
+        if expansion is None:
+            return None
+        parts.append(expansion)
+    return ComponentExpansion(model, parts)
 
 
 def work_of(rule: Rule, model: Model) -> float:

@@ -17,14 +17,21 @@ f₀ the integration variable is v = |f − f₀|^(1/2), in which they are smoot
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
 from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, average_over_reversal
+from gamp_attention.state_evolution.equations.scores import ScoreExpansion, Scores
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, contrast_basis
-from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, integration_limit, mean_moments
+from gamp_attention.state_evolution.rules.lines import (
+    N_VALUES,
+    FieldLines,
+    LineValues,
+    integration_limit,
+    mean_moments,
+)
 from gamp_attention.state_evolution.rules.rule import LeveledRule
 
 # One entry for each level of accuracy. The number of Gauss-Hermite nodes of an outer coordinate is even, so that no
@@ -34,6 +41,7 @@ PANEL_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legend
 
 MAX_HALVINGS = 12  # maximum number of successive divisions of a panel
 PANEL_TOL = (1.0, 2.0)  # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
+STABLE_PANEL_TOL = 0.1  # the same for differences of averages in units of the level's
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
 MAX_TOL = 1e-2  # upper bound of all tolerances
 MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerances are divided
@@ -131,17 +139,32 @@ class Panels:
 
 @dataclass(frozen=True)
 class SplitRule(LeveledRule):
-    """Averages over the channel, at each level three to ten times more accurate than at the level before."""
+    """Averages over the channel, at each level three to ten times more accurate than at the level before.
 
+    Parameters
+    ----------
+    level, max_work : see `LeveledRule`.
+    panel_tol : tolerance of panels in units of the level's, smaller if differences of averages are computed.
+    """
+
+    panel_tol: float = 1.0
     name: ClassVar[str] = "split"
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
         return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
 
+    def for_stability(self) -> Self:
+        """Return level 1 with finer panels and without a limit of work."""
+        return replace(super().for_stability(), panel_tol=STABLE_PANEL_TOL)
+
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_SplitAverage(self, channel, squares).moments()]
+
+    def expansion(self, channel: Channel) -> ScoreExpansion | None:
+        """Return the averages to first order in q, m and θ; None if the distribution of the fields is singular."""
+        return _SplitAverage(self, channel, False, Scores(channel)).expansion() if Scores.exist(channel) else None
 
 
 @lru_cache(maxsize=8)
@@ -156,12 +179,12 @@ def outer_rule(n: int, dim: int, dropped: float) -> tuple[np.ndarray, np.ndarray
 class _SplitAverage:
     """One evaluation of the split rule on a channel."""
 
-    def __init__(self, rule: SplitRule, channel: Channel, squares: bool) -> None:
+    def __init__(self, rule: SplitRule, channel: Channel, squares: bool, scores: Scores | None = None) -> None:
         L, r, t = channel.shape
         n = PANEL_NODES[rule.level]
         self.squares, self.symmetry = squares, channel.symmetry
         self.range, self.nodes = integration_limit(rule.tol), legendre_rule(n)
-        self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
+        self.scores, self.lines = scores, FieldLines(channel, rule.tol, n, rule.max_work, scores)
         teacher_basis = contrast_basis(L, t)
         self.f_direction, self.outer_basis = teacher_basis[:, 0], teacher_basis[:, 1:]
         points, weights = outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
@@ -172,11 +195,24 @@ class _SplitAverage:
         self.half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = self.weights * len(self.weights)
-        tol = PANEL_TOL[rule.level > 1] * rule.tol
+        tol = PANEL_TOL[rule.level > 1] * rule.tol * rule.panel_tol
         self.tol = np.minimum(tol / np.clip(relative_weight, MIN_DENSITY, 1), MAX_TOL)
 
     def moments(self) -> Moments:
-        """Return the averages over all coordinates by adaptive quadrature in f, see the module's docstring."""
+        """Return the averages over all coordinates."""
+        moments = mean_moments(*self._lines())
+        return average_over_reversal(moments) if self.symmetry.reversal else moments
+
+    def expansion(self) -> ScoreExpansion:
+        """Return the averages over all coordinates and their derivatives."""
+        assert self.scores is not None
+        weights, values = self._lines()
+        moments = mean_moments(weights, values)
+        moments = average_over_reversal(moments) if self.symmetry.reversal else moments
+        return self.scores.complete(moments, tuple(np.tensordot(weights, v, 1) for v in values[N_VALUES:]))
+
+    def _lines(self) -> tuple[np.ndarray, LineValues]:
+        """Return weights and averages of lines by adaptive quadrature in f, see the module's docstring."""
         ends = np.linspace(0, self.range, 3) if self.half else np.linspace(-self.range, self.range, 4)
         panels = Panels.between(ends, len(self.weights))
         all_weights: list[np.ndarray] = []
@@ -200,11 +236,8 @@ class _SplitAverage:
             if self.squares:  # averages without squared derivatives are resolved by halving panels
                 onsets = self._jump_onsets(panels, f[~accepted], n_jumps[~accepted], jump_size[~accepted])
             panels = panels.divide(onsets)
-        moments = mean_moments(
-            (1 + self.half) * np.concatenate(all_weights),
-            tuple(np.concatenate(columns) for columns in zip(*all_values, strict=True)),
-        )
-        return average_over_reversal(moments) if self.symmetry.reversal else moments
+        weights = (1 + self.half) * np.concatenate(all_weights)
+        return weights, tuple(np.concatenate(columns) for columns in zip(*all_values, strict=True))
 
     def _line_averages(
         self, outer: np.ndarray, f: np.ndarray, relative_slope: np.ndarray
