@@ -8,7 +8,7 @@ threads may call kernels. (Numba's parallel layer is not safe in this case, and 
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -78,9 +78,31 @@ user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # user-defined m
 
 
 def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:
-    """Return a decorator for the inlined code of a function, selected by the types of arguments; see `kernel`."""
+    """Return a decorator for the inlined code of a stub for some types of arguments, see `dispatch_on_type`.
+
+    `counted` has the meaning that it has for `kernel`. With `strict`, the code must name its arguments as the decorated
+    function does.
+    """
     options: Any = {**INLINED, "_nrt": counted}
     return extending.overload(function, jit_options=options, strict=strict)
+
+
+def dispatch_on_type(function: Callable[..., Any]) -> Any:
+    """Return a stub that compiled code calls, whose code numba selects by the types of the arguments.
+
+    It is the counterpart of `functools.singledispatch` for kernels. The decorated function has no body: its name and
+    docstring state which result all implementations have in common. A module that defines a type, for example a loss,
+    adds the implementation for this type by `overload(stub)`. The function that `overload` decorates receives the numba
+    types of the arguments, not their values. It returns a Python function with the same arguments, which is compiled,
+    or None for types that it does not handle. If no implementation handles the types, numba raises a TypingError. Calls
+    outside of compiled code raise NotImplementedError.
+    """
+
+    @wraps(function)
+    def stub(*arguments: Any) -> Any:
+        raise NotImplementedError(f"{function.__name__}() can be called by compiled code only")
+
+    return stub
 
 
 def is_instance(numba_type: Any, cls: type) -> bool:

@@ -50,8 +50,11 @@ def to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def abbreviate(value: Any, limit: int = 90) -> str:
-    """Describe a value in at most `limit` characters; arrays and long lists by their size."""
+MAX_CHARACTERS = 90  # largest number of characters of a value in a display
+
+
+def abbreviate(value: Any) -> str:
+    """Describe a value in at most `MAX_CHARACTERS`; arrays and long lists by their size."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"array({', '.join(map(str, value.shape))})"
     if isinstance(value, Enum):
@@ -61,13 +64,13 @@ def abbreviate(value: Any, limit: int = 90) -> str:
     if isinstance(value, dict):
         text = "{" + ", ".join(f"{key!r}: {abbreviate(item)}" for key, item in value.items()) + "}"
     elif type(value) in (list, tuple):
-        text = f"[{', '.join(map(abbreviate, value))}]" if len(value) < limit else ""
+        text = f"[{', '.join(map(abbreviate, value))}]" if len(value) < MAX_CHARACTERS else ""
     else:
         text = repr(value)
-    if 0 < len(text) <= limit and "\n" not in text:
+    if 0 < len(text) <= MAX_CHARACTERS and "\n" not in text:
         return text
     if isinstance(value, str):
-        return text[: limit - 1] + "…"
+        return text[: MAX_CHARACTERS - 1] + "…"
     return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
 
 

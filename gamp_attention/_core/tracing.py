@@ -423,7 +423,7 @@ class _Rebinder:
         self._originals: list[Any] = []  # references, so that the identities in `_copies` stay valid
 
     def convert(self, value: Any) -> Any:
-        """Return what a traced function sees in place of a value outside of it."""
+        """Return the value that a traced function receives in place of a value outside of it."""
         if isinstance(value, ModuleType):
             return _Module(value, self) if value.__name__.partition(".")[0] not in ("builtins",) else value
         if isinstance(value, (BuiltinFunctionType, FunctionType, np.ufunc)) or callable(value):

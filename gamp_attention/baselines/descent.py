@@ -317,7 +317,7 @@ def _minimize(
     data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
     device: str, seed: Any,
 ) -> DescentResult:  # fmt: skip
-    """Minimise the risk of given samples; the arguments are those of `minimize_risk`."""
+    """Minimise the risk of given samples; `minimize_risk` describes the arguments."""
     data.terms(risk)
     require_method("method", method, data.penalty)
     rate: Any = LEARNING_RATES[method] if lr is None else lr

@@ -57,7 +57,11 @@ class OnlineResult(DescentResult):
 def run_online(
     model: Any, d: Any, alpha: Any, init: Any, risk: str, method: DescentMethod, max_iter: int, device: str, seed: Any,
 ) -> OnlineResult:  # fmt: skip
-    """Run single-pass stochastic gradient descent on a model; the arguments are those of `minimize_risk`."""
+    """Run single-pass stochastic gradient descent on a model; `minimize_risk` describes the arguments.
+
+    Every step draws new samples. The loss, the gradient and the overlaps before the step are measured on them, so that
+    the history contains unbiased estimates of the population values.
+    """
     import torch
 
     model, d, alpha = _require_sizes(model, d, alpha)

@@ -124,6 +124,14 @@ def _add_solve(commands: Any) -> argparse.ArgumentParser:
         "--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)"
     )
     command.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    command.add_argument(
+        "--rsb", type=_steps, default=0, metavar="K",
+        help="steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)",
+    )  # fmt: skip
+    command.add_argument(
+        "--parisi", type=float, nargs="+", metavar="Y",
+        help="K increasing Parisi parameters of --rsb (default: of the ground state)",
+    )  # fmt: skip
     return command
 
 
@@ -274,6 +282,11 @@ def matrix(text: str) -> list[list[float]]:
         needs = f"a square matrix, {ROWS}, since a shell ends a command at a semicolon"
         raise argparse.ArgumentTypeError(f"needs {needs}, got {text!r}")
     return rows
+
+
+def _steps(text: str) -> int | str:
+    """Return a number of steps, or the word full."""
+    return int(text) if text.isdecimal() else text
 
 
 def _classes(text: str) -> int | str:

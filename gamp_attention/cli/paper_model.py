@@ -37,7 +37,7 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
-    wanted = select(options, "alpha", "init", "rtol", "rule", "response", "seed")
+    wanted = select(options, "alpha", "init", "rtol", "rule", "response", "seed", "rsb", "parisi")
     result = solve_state_evolution(_model(options), **wanted)
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error

@@ -44,6 +44,7 @@ from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.model import Model, check_columns, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.intercept import InterceptPenalty, has_intercept, without_intercept
 from gamp_attention.penalties.standard import require_penalty, with_lam
 
@@ -134,7 +135,7 @@ class Dataset(DisplayMixin):
         rank: int = 1,
         spectra: ArrayLike | None = None,
         student: Any = None,
-        penalty: Any = None,
+        penalty: Penalty | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
         x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
@@ -212,7 +213,7 @@ class Dataset(DisplayMixin):
 
     @ignore_float_errors
     def replace(
-        self, *, lam: float | None = None, penalty: Any = None, rank: int | None = None, student: Any = None
+        self, *, lam: float | None = None, penalty: Penalty | None = None, rank: int | None = None, student: Any = None
     ) -> "Dataset":
         """Return a dataset of the same samples with another penalty, rank or student; arrays are not copied.
 
@@ -549,7 +550,7 @@ class LabelledDataset(Dataset):
         rank: int = 1,
         positions: ArrayLike | None = None,
         spectra: ArrayLike | None = None,
-        penalty: Any = None,
+        penalty: Penalty | None = None,
         sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:

@@ -140,7 +140,7 @@ def hessian_spectrum(
     n_eigenvalues: int = 8,
     n_probes: int = 8,
     n_steps: int = 100,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
 ) -> HessianSpectrum:
     """Compute the spectrum of the Hessian of the training risk R of equation (3) at given weights.
 

@@ -22,7 +22,7 @@ import numpy as np
 from numba import typeof
 from numba.core.types import float64, int64
 
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, overload, sample_kernel
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
@@ -265,9 +265,9 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     return False
 
 
+@dispatch_on_type
 def minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
     """Minimise as `minimise_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
-    raise NotImplementedError("minimise_in_numbers() is dispatched by numba on the type of the loss")
 
 
 @overload(minimise_in_numbers)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import (
+    dispatch_on_type,
     inline_kernel,
     inner_kernel,
     interruptible_blocks,
@@ -230,12 +231,12 @@ def denoise_row(mu, loss, p, w, metric, most, points, scratch, out):
         denoise_sample(mu, loss, p, w, metric, most, points, scratch, out)
 
 
+@dispatch_on_type
 def denoise_number(mu, loss, p, w, metric, most, ws, out):
     """Fill row mu for a sample with one field and return True, or False if the general form has to continue.
 
     Dispatched by numba on the type of the loss: compiled for registered losses only.
     """
-    raise NotImplementedError("denoise_number() is dispatched by numba on the type of the loss")
 
 
 @overload(denoise_number)

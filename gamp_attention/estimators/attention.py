@@ -20,6 +20,7 @@ from gamp_attention.estimators.training import InferenceMixin, require_sample_we
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.models.attention import attention_model, require_heads, with_heads
 from gamp_attention.models.sequence import SequenceModel
+from gamp_attention.penalties.base import Penalty
 
 
 @dataclass(eq=False, repr=False)
@@ -83,7 +84,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     positions: ArrayLike | None = None
     _: KW_ONLY
     student: Any = None
-    penalty: Any = None
+    penalty: Penalty | None = None
     standardise: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8

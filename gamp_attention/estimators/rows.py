@@ -19,6 +19,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_penalty
 
 LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
@@ -36,7 +37,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
     original columns.
     """
 
-    penalty: Any
+    penalty: Penalty | None
     lam: float
     fit_intercept: bool
     tol: float
@@ -54,22 +55,8 @@ class LinearRows(InferenceMixin, BaseEstimator):
         """
         intercept = check.flag("fit_intercept", self.fit_intercept)
         penalty = Ridge(check.real("lam", self.lam, low=0)) if self.penalty is None else require_penalty(self.penalty)
-        n, d = X.shape
-        wide = d + intercept
-        offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
-        columns = np.empty((n, wide))
-        columns[:, d:] = 1.0
-        centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
-        np.subtract(X, offset, out=centred)
-        size = max(float(X.max()), -float(X.min()))
-        size = 1.0 if 1 / MAX_UNIT < size < MAX_UNIT or size == 0 else size
-        if size != 1:
-            centred /= size  # squares are within the range of doubles
-        relative = np.sqrt(_mean_squares(centred, weights))
-        constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
-        empty = constant | (relative == 0)
-        scale = np.where(empty, 1.0, relative * size)
-        centred *= np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
+        columns, offset, scale = _scale_columns(X, intercept, weights)
+        (n, wide), d = columns.shape, X.shape[1]
         self._mean = np.zeros(rank)
         if intercept and isinstance(loss, SquaredLoss):
             self._mean = np.average(labels, axis=0, weights=weights)
@@ -120,6 +107,30 @@ class LinearRows(InferenceMixin, BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+
+def _scale_columns(
+    X: np.ndarray, intercept: bool, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return columns of mean square 1, and the offset (d,) and scale (d,) of the columns of X (n, d).
+
+    With an intercept, columns are centred, and a column of ones is appended. Columns that are constant become zero.
+    """
+    n, d = X.shape
+    offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
+    columns = np.empty((n, d + intercept))
+    columns[:, d:] = 1.0
+    centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
+    np.subtract(X, offset, out=centred)
+    size = max(float(X.max()), -float(X.min()))
+    size = 1.0 if 1 / MAX_UNIT < size < MAX_UNIT or size == 0 else size
+    if size != 1:
+        centred /= size  # squares are within the range of doubles
+    relative = np.sqrt(_mean_squares(centred, weights))
+    constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
+    empty = constant | (relative == 0)
+    centred *= np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
+    return columns, offset, np.where(empty, 1.0, relative * size)
 
 
 def _mean_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -222,7 +233,7 @@ class GampRegressor(RegressorMixin, LinearRows):
     lam: float = 0.01
     _: KW_ONLY
     loss: Any = None
-    penalty: Any = None
+    penalty: Penalty | None = None
     fit_intercept: bool = True
     init: Any = "spectral"
     n_starts: int = 8
@@ -304,7 +315,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
 
     lam: float = 0.01
     _: KW_ONLY
-    penalty: Any = None
+    penalty: Penalty | None = None
     fit_intercept: bool = True
     tol: float = 1e-8
     max_iter: int = 10000

@@ -2,8 +2,13 @@
 
 from gamp_attention.experiments.comparison import Branch, Comparison, Row, compare, deviation
 from gamp_attention.experiments.figures import (
+    ALPHA,
     COLOURS,
+    DARK,
+    GREY,
     LABELS,
+    LAMBDA,
+    OMEGA,
     WORDS,
     draw_legend,
     figure,

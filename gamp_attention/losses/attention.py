@@ -23,7 +23,7 @@ import numpy as np
 from numba.core.types import float64, int64
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import inline_kernel, is_instance, overload
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention.losses.attention_kernels import (
     add_blocks,
     attend_row,
@@ -115,9 +115,9 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
     return np.stack([weight / total for weight in weights], axis=-1)
 
 
+@dispatch_on_type
 def is_bounded(attention):
     """Return whether the attention weights of each row are positive and add up to 1. Compiled code only."""
-    raise NotImplementedError("is_bounded() is dispatched by numba on the type of the attention map")
 
 
 @overload(is_bounded)
@@ -189,19 +189,19 @@ def is_dot_product_loss(numba_type: Any) -> bool:
     return is_instance(numba_type, AttentionLoss) and is_instance(numba_type.types[0], DotProductAttention)
 
 
+@dispatch_on_type
 def make_work(loss):
     """Return scratch arrays for the other functions. Compiled code only."""
-    raise NotImplementedError("make_work() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def loss_value(loss, p, z, work):
     """Return ℓ(z). Compiled code only."""
-    raise NotImplementedError("loss_value() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def loss_derivatives(loss, p, z, grad, hess, work):
     """Return ℓ(z), and fill its gradient and Hessian. Compiled code only."""
-    raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
 @loss_kernel(TableSlots.DIFFERENTIATE, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
@@ -210,9 +210,9 @@ def differentiate(loss, p, z, grad, hess, work):
     return loss_derivatives(load_from(loss), p, z, grad, hess, work)
 
 
+@dispatch_on_type
 def loss_gradient(loss, p, z, grad, hess, work):
     """Return ℓ(z), and fill its gradient; hess is scratch. Compiled code only."""
-    raise NotImplementedError("loss_gradient() is dispatched by numba on the type of the loss")
 
 
 @loss_kernel(TableSlots.GRADIENT, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)

@@ -14,24 +14,24 @@ A loss without such a bound returns -inf.
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, is_instance, overload
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention.losses.attention import AttentionLoss, is_bounded, is_dot_product_loss
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
 
 
+@dispatch_on_type
 def loss_floor(loss, p, work):
     """Return a lower bound of ℓ over all z. Compiled code only."""
-    raise NotImplementedError("loss_floor() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def curvature_floor(loss, p, radius):
     """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around zero. Compiled code only."""
-    raise NotImplementedError("curvature_floor() is dispatched by numba on the type of the loss")
 
 
+@dispatch_on_type
 def curvature_floor_near(loss, p, center, reach):
     """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around a point. Compiled code only."""
-    raise NotImplementedError("curvature_floor_near() is dispatched by numba on the type of the loss")
 
 
 @overload(loss_floor)
@@ -113,6 +113,20 @@ def _quadratic_floor(L, p, chol, x):
     return floor
 
 
+@inline_kernel
+def gradient_spread(L, p):
+    """Return a bound of the difference of two entries of ∂φ_i/∂S_i = G S_i − M_i, for S_i >= 0 that add up to 1."""
+    D = 0.0
+    for i in range(L):
+        for m in range(L):
+            low, high = np.inf, -np.inf
+            for j in range(L):
+                a = p[j * L + m] - p[L * L + j * L + i]
+                low, high = min(low, a), max(high, a)
+            D = max(D, high - low)
+    return D
+
+
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
     if not is_dot_product_loss(loss):
@@ -134,14 +148,7 @@ def _curvature_floor(loss, p, radius):
                 G += p[j] ** 2
                 M += p[L * L + j] ** 2
             return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
-        D = 0.0
-        for i in range(L):
-            for m in range(L):
-                low, high = np.inf, -np.inf
-                for j in range(L):
-                    a = p[j * L + m] - p[L * L + j * L + i]
-                    low, high = min(low, a), max(high, a)
-                D = max(D, high - low)
+        D = gradient_spread(L, p)
         return -D * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return attention_curvature

@@ -24,7 +24,7 @@ from gamp_attention.losses.attention import (
     make_work,
 )
 from gamp_attention.losses.attention_kernels import fill_slack
-from gamp_attention.losses.bounds import curvature_floor
+from gamp_attention.losses.bounds import curvature_floor, gradient_spread
 from gamp_attention.losses.registration import register_attention
 
 
@@ -304,14 +304,7 @@ def _curvature_floor(loss, p, radius):
         # semi-definite in the scores of all heads together, and K_h has the factor 1/H.
         L, H = loss.n_tokens, loss.attention.heads
         b, factor = 1.0 / loss.attention.temperature, 1.0 if loss.attention.tied else 0.5
-        D = 0.0
-        for i in range(L):
-            for m in range(L):
-                low, high = np.inf, -np.inf
-                for j in range(L):
-                    a = p[j * L + m] - p[L * L + j * L + i]
-                    low, high = min(low, a), max(high, a)
-                D = max(D, high - low)
+        D = gradient_spread(L, p)
         return -D / H * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return heads_curvature

@@ -19,7 +19,7 @@ kernel from Python would take 0.25 ms to convert the functions.
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache, wraps
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from numba.core import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import is_instance, kernel, overload, sample_kernel
+from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 WORD = ir.IntType(64)
@@ -143,18 +143,16 @@ def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None)
         call = make_indirect_call(slot, kinds, returns)
         _KERNELS[slot] = LossKernel(compiled, kinds, returns)
 
-        @wraps(function)
-        def dispatched(*arguments: Any) -> Any:
-            raise NotImplementedError(f"{function.__name__}() is called by compiled code only")
+        stub = dispatch_on_type(function)
 
-        @overload(dispatched, strict=False)
+        @overload(stub, strict=False)
         def choose(loss, *others):
             if is_instance(loss, IndirectLoss):
                 return lambda loss, *others: call(loss.table, others)
             return lambda loss, *others: direct(loss, *others)
 
-        dispatched.kernel = compiled  # type: ignore[attr-defined]
-        return dispatched
+        stub.kernel = compiled
+        return stub
 
     return decorate
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import is_instance, kernel, overload
+from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
@@ -43,9 +43,9 @@ MAPS = Registry(
 )
 
 
+@dispatch_on_type
 def attend(attention, z, S):
     """Fill S (L, L) from fields z (L, r). Compiled code only."""
-    raise NotImplementedError("attend() is dispatched by numba on the type of the attention map")
 
 
 @kernel

@@ -118,7 +118,7 @@ class SequenceLoss(NamedTuple):
         return self.lowest_curvature
 
     def head_layout(self, rank: int) -> HeadLayout | None:
-        """Return the columns of the heads if the loss is that of a layer; None for any other function."""
+        """Return the columns of the heads if the function is a layer with heads; None for any other function."""
         return None if self.spec is None else self.spec.layout
 
     def torch(self, p: Any, z: Any) -> Any:

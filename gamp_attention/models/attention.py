@@ -13,6 +13,7 @@ from gamp_attention.models.coordinates import CoordinateLaw, isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher
 from gamp_attention.models.value_layers import build_layer, value_model
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
 
 
@@ -29,7 +30,7 @@ def attention_model(
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     coordinates: CoordinateLaw | None = None,
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     score_noise: float = 0.0,
     heads: int | None = None,
     values: int | None = None,
@@ -115,10 +116,7 @@ def attention_model(
     if teacher is not None and given:
         raise ValueError("omega, A: need to be omitted if `teacher` is given, which defines the whole target; got both")
     omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
-    if A is None:
-        A = np.full((L, L), 0.4 / max(L - 1, 1))
-        np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
-    A = check.array("A", A, (L, L))
+    A = _default_mixing(L) if A is None else check.array("A", A, (L, L))
     if values is not None:
         if coordinates is not None:
             raise check.fail("coordinates", coordinates, "to be omitted with `values`; pass sigma and tau")
@@ -126,20 +124,33 @@ def attention_model(
         layer = build_layer(student, heads, r, values, readout)
         taught = build_layer(student, heads, t, values, readout, "teacher_rank") if teacher is None else teacher
         spread = 0.5 if sigma is None else sigma
-        places = np.linspace(1, -1, L) if tau is None and L > 1 else np.zeros(L) if tau is None else tau
-        token_law = {"sigma": spread, "tau": places, "penalty": penalty, "intercept": intercept}
+        positions = np.linspace(1, -1, L) if tau is None and L > 1 else np.zeros(L) if tau is None else tau
+        token_law = {"sigma": spread, "tau": positions, "penalty": penalty, "intercept": intercept}
         return value_model(layer, taught, t, n_tokens=L, omega=omega, A=A, score_noise=noise, **token_law)
     teacher = SoftmaxTeacher(omega, A) if teacher is None else teacher
+    coordinates = _require_law(coordinates, L, t, sigma, tau)
+    return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
+
+
+def _default_mixing(L: int) -> np.ndarray:
+    """Return the default of A (L, L): 0.6 on the diagonal, and 0.4 in equal parts for the other tokens of each row."""
+    A = np.full((L, L), 0.4 / max(L - 1, 1))
+    np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
+    return A
+
+
+def _require_law(coordinates: Any, L: int, t: int, sigma: Any, tau: Any) -> CoordinateLaw:
+    """Return the distribution of the coordinates, by default isotropic; raise if it contradicts other arguments."""
     if coordinates is None:
-        coordinates = isotropic_law(L, t, sigma, tau)
-    elif sigma is not None or tau is not None:
+        return isotropic_law(L, t, sigma, tau)
+    if sigma is not None or tau is not None:
         raise ValueError("sigma, tau: need to be omitted if `coordinates` is given, which defines both; got a value")
-    elif not isinstance(coordinates, CoordinateLaw):
+    if not isinstance(coordinates, CoordinateLaw):
         raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
-    elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
+    if (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
         got = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
         raise check.fail("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
-    return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
+    return coordinates
 
 
 def require_heads(heads: Any, student: Any) -> int:
@@ -173,7 +184,7 @@ def paper_model(
     sigma: float = 0.5,
     lam: float = 0.01,
     A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     score_noise: float = 0.0,
 ) -> Model:
     """Build the model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).

@@ -19,6 +19,7 @@ from gamp_attention.losses.sequence import SequenceLoss, require_targets
 from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.intercept import InterceptPenalty
 from gamp_attention.penalties.standard import require_penalty
 
@@ -147,7 +148,7 @@ def glm_model(
     sigma: ArrayLike = 1.0,
     lam: float | str | Sequence[float | str] = 0.01,
     tau: ArrayLike | None = None,
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     intercept: bool = False,
 ) -> GLMModel:
     """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.

@@ -8,7 +8,6 @@ classes first and then averaged over the classes (`TokenClasses`).
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +21,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher
 from gamp_attention.models.token_classes import TokenClasses
+from gamp_attention.penalties.base import Penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def mixture_model(
     teacher_mean: ArrayLike | None = None,
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     score_noise: float = 0.0,
 ) -> MixtureModel:
     """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).

@@ -29,6 +29,7 @@ from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import ShiftedLabels
 from gamp_attention.models.token_classes import TokenClasses
 from gamp_attention.models.user_functions import TRACE_ERROR, UserFunction, evaluate_rows
+from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
 
 MAX_NOISE = 10_000  # largest number of random numbers per sample
@@ -214,7 +215,7 @@ def sequence_model(
     sigma: ArrayLike = 1.0,
     lam: float | str | Sequence[float | str] = 0.01,
     tau: ArrayLike | None = None,
-    penalty: Any = None,
+    penalty: Penalty | None = None,
     floor: float = 0.0,
     convex: bool = False,
     intercept: bool = False,

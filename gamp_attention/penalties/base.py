@@ -20,12 +20,12 @@ Compiled code calls `penalty_value`, `penalty_slopes` and `penalty_prox`, which 
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import kernel, overload
+from gamp_attention._core.compiled import dispatch_on_type, kernel, overload
 from gamp_attention._core.user_code import Registry, attempt
 
 POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])  # points at which penalties are checked
@@ -49,6 +49,14 @@ PENALTIES = Registry(
         "quadratic": False,
     },
 )
+
+
+class Penalty(Protocol):
+    """A penalty of this package, or an instance of a class that is registered by `register_penalty`."""
+
+    @property
+    def strength(self) -> float:
+        """Size of the penalty, > 0; the ridge's λ."""
 
 
 def register_penalty(cls: type) -> type:
@@ -86,19 +94,19 @@ def register_penalty(cls: type) -> type:
     return cls
 
 
+@dispatch_on_type
 def penalty_value(penalty, x):
     """Return ρ(x); for compiled code only."""
-    raise NotImplementedError("penalty_value() is dispatched by numba on the type of the penalty")
 
 
+@dispatch_on_type
 def penalty_slopes(penalty, x):
     """Return the left and right end of ∂ρ(x); for compiled code only."""
-    raise NotImplementedError("penalty_slopes() is dispatched by numba on the type of the penalty")
 
 
+@dispatch_on_type
 def penalty_prox(penalty, b, a):
     """Return x = argmin ρ(x) + a x²/2 − b x, and dx/db; for compiled code only."""
-    raise NotImplementedError("penalty_prox() is dispatched by numba on the type of the penalty")
 
 
 @overload(penalty_value)

@@ -9,9 +9,10 @@ import shutil
 import numpy as np
 import pytest
 from numba.core import types
+from numba.core.errors import TypingError
 
 from gamp_attention._core import kernels
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, kernel, overload
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
 
@@ -244,3 +245,32 @@ def test_arrays_and_tuples_are_arguments_and_results():
     assert total == 12
     assert second is arrays[1] or np.shares_memory(second, arrays[1])
     assert second.tolist() == [2.0] * 4
+
+
+@dispatch_on_type
+def describe(x):
+    """Return a number that depends on the type of x."""
+
+
+@overload(describe)
+def _describe_float(x):
+    return (lambda x: 2.5 * x) if isinstance(x, types.Float) else None
+
+
+@overload(describe)
+def _describe_array(x):
+    return (lambda x: 1.0 * len(x)) if isinstance(x, types.Array) else None
+
+
+@kernel
+def call_describe(x):
+    return describe(x)
+
+
+def test_a_stub_has_the_code_for_the_types_of_its_arguments():
+    assert call_describe(2.0) == 5.0
+    assert call_describe(np.zeros(3)) == 3.0
+    with pytest.raises(TypingError, match="describe"):
+        call_describe(True)
+    with pytest.raises(NotImplementedError, match=r"describe\(\) can be called by compiled code only"):
+        describe(2.0)

@@ -49,6 +49,17 @@ def test_solve_and_trajectory_write_json(tmp_path, capsys):
     assert is_report_without_mark(tmp_path, path)
 
 
+@pytest.mark.slow
+def test_solve_with_a_step_of_breaking(tmp_path, capsys):
+    command = ["solve", "--alpha", "1.5", "--init", "positional", "--rtol", "0.03", "--json", "-"]
+    assert main([*command, "--rsb", "1", "--parisi", "400"]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    assert solved["parisi"] == [400.0]
+    assert len(solved["levels"]) == 2
+    assert solved["train_loss"][1] < 0.03 * solved["train_loss"][0]
+    assert is_report_without_mark(tmp_path, solved)
+
+
 @pytest.mark.parametrize(
     "command", [[Path(sys.executable).with_name("gamp-attention")], [sys.executable, "-m", "gamp_attention"]]
 )

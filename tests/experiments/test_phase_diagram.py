@@ -15,10 +15,10 @@ from gamp_attention.experiments.phase_diagram import (
     Scan,
     Search,
     compute_thresholds,
+    find_changes,
     find_ends,
     find_stability_changes,
 )
-from gamp_attention.experiments.phase_diagram.broken import find_changes
 from gamp_attention.state_evolution.continuation import root_on_rules
 from gamp_attention.state_evolution.rules import SplitRule
 

@@ -8,7 +8,9 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rules import find_breakpoints
+from gamp_attention.state_evolution.equations import Packing
+from gamp_attention.state_evolution.fixed_points import OverlapMap
+from gamp_attention.state_evolution.rules import find_breakpoints, first_rule
 
 
 def one_field(teacher, student, loss=None, **settings):
@@ -126,6 +128,7 @@ def test_published_energies_of_amplitude_phase_retrieval():
     """Energies of (|z| − y)² + ½ λ q with λ = 0.001 at α = 3, computed with the code of arXiv 1905.05313."""
     model, zero = amplitude(0.0005), np.zeros((1, 1, 1))
     recovered = ga.solve_state_evolution(model, 3.0, rtol=1e-2, stability=False)
+    assert recovered.converged
     assert abs(2 * recovered.train_loss - 0.000499875) < 1e-9
     start = ga.Overlaps(zero + 0.5, zero[..., 0], zero, zero + 1.0)
     uninformed = ga.solve_state_evolution(model, 3.0, start, rtol=1e-4, stability=False)
@@ -141,6 +144,29 @@ def test_nested_and_random_averages_agree():
     )
     (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
     assert (np.abs(a - b) <= a_error + b_error).all()
+
+
+CLOUDS = one_field(
+    lambda u, noise, c: c + np.abs(u[0, 0]), lambda z: np.abs(z[0, 0]),
+    lam=0.1, classes=[0.3, 0.7], means=[[0.5], [-1.0]],
+)  # fmt: skip
+DIFFERENTIATED = {"jumps": MODELS["amplitude"][0], "smooth": MODELS["logistic"][0], "classes": CLOUDS}
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.2])
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_derivatives_of_averages_agree_with_differences(name, mean):
+    """The exact Jacobian of the map, in one evaluation, for a proximal map with and without jumps."""
+    model = DIFFERENTIATED[name]
+    tokens = np.ones((len(model.coordinates.rho), 1, 1))
+    at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
+    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(4)).with_choices_at(at)
+    packing, h = Packing.of(model, at), 1e-3
+    x = packing.pack(at)
+    images = [[packing.pack(F(packing.unpack(x + sign * shift))) for sign in (1, -1)] for shift in h * np.eye(len(x))]
+    differences = np.array([(ahead - behind) / (2 * h) for ahead, behind in images]).T
+    size = np.abs(differences).max()  # differences have errors of order h² in this unit
+    np.testing.assert_allclose(F.jacobian(packing, at, h) / size, differences / size, rtol=0, atol=1e-5)
 
 
 def test_other_models_are_refused():

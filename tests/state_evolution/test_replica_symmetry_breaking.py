@@ -82,9 +82,10 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
     assert abs(value - 0.117601) < error + 1e-6
     assert error < 1e-4
-    value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3)])
+    # the difference between successive limits, .0016 with three steps and .00014 with four, is the stated error's half
+    value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3, 4)])
     assert abs(value - 6.6980) < error + 1e-4
-    assert error < 2e-3
+    assert error < 5e-4
 
 
 @pytest.mark.slow

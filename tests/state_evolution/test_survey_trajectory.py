@@ -1,11 +1,15 @@
-"""Trajectories of survey propagation; validation/claims/survey_trajectories.py compares them at large sizes."""
+"""Trajectories of survey propagation; validation/claims/survey_trajectories.py compares them at large sizes.
+
+The growth of small overlaps is compared with pairs of runs from x⁰ + ε e and x⁰ − ε e, whose difference is the linear
+response to an overlap with the direction e, without the noise of order d^(−1/2) of single runs.
+"""
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.state_evolution.dynamics import follow, follow_survey
+from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
@@ -132,3 +136,47 @@ def test_other_methods_have_no_inner_fields():
 def test_settings_of_other_methods_raise_errors(options, pattern):
     with pytest.raises((TypeError, ValueError), match=pattern):
         ga.trajectory(ATTENTION, 1.0, **options)
+
+
+def measure_growth(model, alpha, parisi, direction, seed, n_iter, d=1000, size=0.02):
+    """Return the ratio of the cosine with the teacher or the positions to its small value at the start."""
+    data = ga.sample(model, d, alpha, seed)
+    axes = np.stack([data.positions[0], data.Q_star[:, 0]], axis=1)
+    axes *= np.sqrt(d) / np.linalg.norm(axes, axis=0)
+    basis, random = np.linalg.qr(axes)[0], initial_weights(data, "random", seed)
+    random -= basis @ (basis.T @ random)
+    axis = axes[:, [0 if direction == "positional" else 1]]
+    cosines = []
+    for sign in (1, -1):
+        Q = random + sign * size * np.linalg.norm(random) / np.sqrt(d) * axis
+        state, curve = ga.initial_survey(data, "asymptotic", Q)[0], []
+        for _ in range(n_iter + 1):
+            curve.append(np.sum(state.Q * axis) / np.linalg.norm(state.Q))
+            state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi)
+        cosines.append(curve)
+    difference = np.subtract(*cosines)
+    return difference / difference[0]
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("direction", ["semantic", "positional"])
+def test_small_overlaps_grow_as_in_runs(direction):
+    model, alpha, parisi, n_iter, seeds = ga.paper_model(), 1.0, 480.0, 3, 8
+    predicted = [
+        getattr(follow_growth(model, alpha, STEP, parisi, n_iter, 8192, np.random.default_rng(k)), direction)
+        for k in range(2)
+    ]
+    measured = [measure_growth(model, alpha, parisi, direction, seed, n_iter) for seed in range(seeds)]
+    error = np.sqrt(np.var(measured, axis=0, ddof=1) / seeds + np.subtract(*predicted) ** 2 / 4)
+    gaps = np.abs(np.mean(measured, axis=0) - np.mean(predicted, axis=0))
+    assert predicted[0][0] == measured[0][0] == 1
+    assert (gaps[1:] / error[1:]).max() <= 4
+    assert error[1:].max() < 0.25  # so that a wrong factor in any term is found
+    if direction == "semantic":
+        assert predicted[0][-1] > 2.5  # it grows
+
+
+def test_growth_needs_one_column_and_the_ridge():
+    for model in (ga.attention_model(2, 2, 2), ga.paper_model(penalty=ga.ElasticNet(0.01, 0.005))):
+        with pytest.raises(ValueError, match="model: needs an even loss and teacher"):
+            follow_growth(model, 1.0, STEP, 300.0, 2, 512, np.random.default_rng(0))

@@ -63,7 +63,11 @@ def lattice_of(variances, spacing, strides, cut=8.0):
 
 @pytest.mark.parametrize(
     ("variances", "parisi", "strides"),
-    [([0.4, 0.3], [1.5], (1,)), ([0.4, 0.2, 0.1], [0.8, 2.5], (1, 1)), ([0.4, 0.3, 0.06], [1.0, 4.0], (2, 1))],
+    [
+        ([0.4, 0.3], [1.5], (1,)),
+        ([0.4, 0.2, 0.1], [0.8, 2.5], (1, 1)),
+        ([0.4, 0.3, 0.06], [1.0, 4.0], (2, 1)),
+    ],
 )
 def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(variances, parisi, strides):
     """Both fields are independent, so that φ_0 is a sum and derivatives agree with the recursion for one field."""
@@ -117,6 +121,22 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
     assert np.allclose(label.first, np.einsum("ac,acl->l", outer, mean_g), atol=5e-3 * scale)
     assert np.allclose(label.slopes[0], np.einsum("ac,acl->l", outer, mean_g**2), rtol=1e-2)
     assert np.allclose(label.slopes[1], np.einsum("ac,acl->l", outer, mean_gg), rtol=1e-2)
+
+
+def test_slopes_at_small_parisi_parameters_are_gaussian_averages():
+    """For y → 0, φ_0' is the Gaussian average of φ_1' = g, also near the ends of a lattice as small as in searches."""
+    model = ga.paper_model()
+    terms = model.task.terms(np.array([[0.9, -0.4]])[:, :, None], np.zeros((1, 0)))
+    variances = np.array([0.045, 0.0026])
+    lattice = lattice_of(variances, 0.95, (1,), cut=4.0)._replace(n=24)
+    table = tabulate(model.loss, terms.params[0], float(terms.constant[0]), 0.2552 * SIGNS, 13.6, lattice, 1)
+    label = average_table(table, np.zeros(2), variances, np.array([0.2]), lattice)
+    x = lattice.spacing * np.arange(-lattice.n, lattice.n + 1)
+    kernel = np.exp(-0.5 * (x[:, None] - x) ** 2 / variances[1])
+    kernel /= kernel.sum(axis=1, keepdims=True)
+    mean_g = np.einsum("ai,ijl,cj->acl", kernel, table.slope, kernel, optimize=True)
+    law = np.exp(-0.5 * (table.a**2 + table.b**2) / variances[0])
+    assert np.allclose(label.slopes[0], np.einsum("ac,acl->l", law / law.sum(), mean_g**2), rtol=1e-2)
 
 
 def test_levels_with_equal_parisi_parameters_are_one_level():

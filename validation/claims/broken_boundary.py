@@ -15,9 +15,8 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import figure
-from gamp_attention.experiments.phase_diagram.broken import find_changes
-from gamp_attention.experiments.phase_diagram.scan import Boundary
+from gamp_attention.experiments import figure
+from gamp_attention.experiments.phase_diagram import Boundary, find_changes
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts

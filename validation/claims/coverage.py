@@ -20,8 +20,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments import DARK, GREY, draw_legend
 from gamp_attention.experiments.inference import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool

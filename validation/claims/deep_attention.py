@@ -8,9 +8,8 @@ s₂ = −l₂/(s₁ − s₂), z₂ = (c 1 + A(z₁))⁻¹ s, and z₁ is integ
 evolution at c = 1, and of three layers. (4) Stated errors: state evolution at α = 0.5 with few samples, for several
 seeds, against the value with many samples. (5) Message passing at d = 500 from data alone. (6) Overlaps of spectral
 starts with the teacher by theory and at d = 800. (7) Training at d = 300 from random weights, from the spectral start
-`init="posterior"`, from the estimate of message passing (`init="staged"`), and from
-the teacher. Published values are from the files of the authors (SPOC-group/SequenceIndexModels); their
-averages are Monte Carlo estimates.
+`init="posterior"`, from the estimate of message passing (`init="staged"`), and from the teacher. Published values are
+from the files of the authors (SPOC-group/SequenceIndexModels); their averages are Monte Carlo estimates.
 
 Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of that of g,
 and at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the value for a
@@ -29,8 +28,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
 from gamp_attention.bayes import Equations
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import ALPHA
+from gamp_attention.experiments import ALPHA, draw_legend
 from gamp_attention.models.channels import channel_of
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool

@@ -19,8 +19,7 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, WORDS, draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import DescentPaths
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool

@@ -22,8 +22,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLOURS, WORDS, draw_legend
-from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments import COLOURS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
 from validation._tools.drawing import figure

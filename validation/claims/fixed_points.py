@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLOURS, draw_legend
-from gamp_attention.experiments.figures import GREY
+from gamp_attention.experiments import COLOURS, GREY, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

@@ -29,8 +29,7 @@ import gamp_attention as ga
 from gamp_attention._core.display import format_with_error, to_json
 from gamp_attention.baselines import TorchRisk
 from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLOURS
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK
 from gamp_attention.experiments.sweeps import digest, short_hash
 from gamp_attention.results import Status
 from validation._tools.drawing import figure

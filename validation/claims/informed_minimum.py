@@ -15,8 +15,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data import agreement_of
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import ALPHA, DARK
+from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials

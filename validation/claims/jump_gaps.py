@@ -24,8 +24,7 @@ from scipy.optimize import brentq
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data import overlaps, risk_at, susceptibility
-from gamp_attention.experiments import COLOURS, draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK, draw_legend
 from gamp_attention.state_evolution.equations import Hats, jump_shift
 from gamp_attention.state_evolution.fixed_points import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 from validation._tools.drawing import figure

@@ -13,8 +13,7 @@ with a third of the samples and dimensions, is shown without a criterion: there 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, draw_legend
-from gamp_attention.experiments.figures import DARK, LAMBDA
+from gamp_attention.experiments import COLOURS, DARK, LAMBDA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -17,8 +17,7 @@ and settings whose mean is more than 7 % too low are trusted in at most a quarte
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, draw_legend
-from gamp_attention.experiments.figures import DARK, GREY
+from gamp_attention.experiments import COLOURS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool

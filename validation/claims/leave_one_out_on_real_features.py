@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import DARK, draw_legend
 from gamp_attention.experiments.inference import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.baselines import fit_linear_baseline, linear_baseline
-from gamp_attention.experiments.figures import DARK, OMEGA
+from gamp_attention.experiments import DARK, OMEGA
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

@@ -27,8 +27,7 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.data import risk_at
-from gamp_attention.experiments import draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import DARK, draw_legend
 from gamp_attention.losses import softmax_rows
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool

@@ -49,8 +49,7 @@ from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
 from gamp_attention.data import Layer, Units
-from gamp_attention.experiments import WORDS, draw_legend
-from gamp_attention.experiments.figures import ALPHA, DARK
+from gamp_attention.experiments import ALPHA, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

@@ -23,7 +23,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.experiments import DARK, figure
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows

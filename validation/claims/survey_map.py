@@ -8,8 +8,14 @@ the weights of the teacher. Thresholds for d → ∞: weak and full recovery of 
 (`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = .5).
 Error bars are binomial standard errors.
 
+Growth: the theory of small overlaps (`follow_growth`) predicts for d = 150 how often the weights of one survey from
+random weights approach the teacher: the cosines with the teacher and with the positions begin as independent Gaussians
+of variance 1/d and grow by the predicted factors, and the cosine with the teacher reaches 0.5 within 30 iterations
+(`LATE` of `gamp_attention.gamp.survey`), and not after the positional cosine. Nothing is fitted, and saturation is left
+out. The same event is counted in runs of `survey_step` at (ω, σ) = (0.2, 0.8) and (0.3, 0.5).
+
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS
-do.
+do. Predicted and counted fractions of single surveys are reported and have no criterion.
 
 Every instance is stored in a file of runs and not computed again; `--instances` requests more instances. `--stored`
 evaluates the stored rows only.
@@ -22,7 +28,9 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.gamp.survey import LADDER, LATE, STEP
+from gamp_attention.state_evolution.dynamics import follow_growth
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -42,9 +50,12 @@ GRIDS = {  # α of the runs, by (ω, σ)
     (0.22, 0.5): (0.8, 1.2, 1.6, 2.0),
     (0.38, 0.5): (1.5, 2.0, 2.5, 3.0),
 }
+REPLICAS, N_PATHS, N_DRAWS = 3, 4096, 4000  # sets of sampled paths at each α, their size, and initial cosines
+FIRST_SURVEYS = 16  # number of single surveys at each α
 SPECTRAL = (0.2, 0.3, 0.4, 0.5)  # α between which the spectral threshold is interpolated
 LINES = {"alpha_c": r"$\alpha_c$: equal training loss", "semantic_from": "semantic branch appears"}
 MARKS = {"weak": "Bayes-optimal: weak recovery", "full": "Bayes-optimal: full recovery", "spectral": "spectral"}
+GROWTH, SINGLE = "one survey approaches the teacher: theory", "one survey approaches the teacher: runs"
 RECOVERY, MARK_STYLES = "#CC79A7", {"weak": ":", "full": "-", "spectral": "--"}
 
 
@@ -82,10 +93,46 @@ def find_thresholds(omega, sigma):
     return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
 
 
+def compute_growth(omega, sigma, alpha, replica):
+    """Return the growth of small overlaps in the first survey of `run_gamp`, for one set of sampled paths."""
+    model = build_model(omega, sigma)
+    data = ga.sample(model, 1000, alpha, replica)
+    unit = ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))[1]
+    rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), replica])
+    growth = follow_growth(model, alpha, STEP, LADDER[0] * unit, LATE, N_PATHS, rng)
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in growth._asdict().items()}
+
+
+def run_first_survey(omega, sigma, alpha, d, seed):
+    """Return cosines with the teacher and the positions at every iteration of the first survey from random weights."""
+    data = ga.sample(build_model(omega, sigma), d, alpha, seed)
+    state, unit = ga.initial_survey(data, "exact", draw_starts(data, 1, seed)[0])
+    axes = {"semantic": data.Q_star[:, 0], "positional": data.positions[0]}
+    curves = {name: [] for name in axes}
+    for t in range(LATE + 1):
+        for name, axis in axes.items():
+            cosine = abs(axis @ state.Q[:, 0]) / np.linalg.norm(axis) / np.linalg.norm(state.Q)
+            curves[name].append(float(f"{cosine:.4g}"))
+        if t < LATE:
+            state, _ = ga.survey_step(data, "exact", state, STEP, LADDER[0] * unit)
+    return curves
+
+
 def plan_rows(quick, instances):
     """Return functions that compute the rows, by key."""
     grids, d = ({FOUNDING: (2.5,)}, 60) if quick else (GRIDS, DIM)
     plan = {("thresholds", *where): partial(find_thresholds, *where) for where in grids}
+    for replica in range(1 if quick else REPLICAS):
+        for where, alphas in grids.items():
+            plan |= {
+                ("growth", *where, alpha, replica): partial(compute_growth, *where, alpha, replica) for alpha in alphas
+            }
+    for seed in range(1 if quick else FIRST_SURVEYS):
+        for where in (NARROW, FOUNDING):
+            plan |= {
+                ("survey", *where, alpha, seed): partial(run_first_survey, *where, alpha, d, seed)
+                for alpha in grids.get(where, ())
+            }
     for seed in range(1 if quick else max(instances, INSTANCES)):
         for where, alphas in grids.items():
             plan |= {("run", *where, alpha, seed): partial(run_instance, *where, alpha, d, seed) for alpha in alphas}
@@ -115,6 +162,31 @@ def find_fractions(rows, where, method):
     return np.array(alphas), np.array([np.mean(end) for end in ends]), np.array([len(end) for end in ends])
 
 
+def approaches_teacher(row, cosines=(1.0, 1.0)):
+    """Return whether the semantic cosine reaches SEMANTIC, and not after the positional cosine; for each draw."""
+    at = []
+    for name, cosine in zip(("semantic", "positional"), cosines, strict=True):
+        reached = cosine * np.abs(row[name]) >= SEMANTIC
+        at.append(np.where(reached.any(axis=-1), reached.argmax(axis=-1), np.inf))
+    return (at[0] < np.inf) & (at[0] <= at[1])
+
+
+def predict_fractions(rows, where):
+    """Return α and the fraction of random starts whose small overlaps grow to the teacher first, by theory."""
+    alphas = sorted({row["key"][3] for row in select(rows, "growth", where)})
+    cosines = np.abs(np.random.default_rng(0).standard_normal((2, N_DRAWS, 1))) / np.sqrt(DIM)
+    fractions = [
+        np.mean([approaches_teacher(row, cosines) for row in select(rows, "growth", where, alpha)]) for alpha in alphas
+    ]
+    return np.array(alphas), np.array(fractions)
+
+
+def count_surveys(rows, where, alpha):
+    """Return the number of first surveys that approach the teacher, and the number of surveys."""
+    surveys = [bool(approaches_teacher(row)) for row in select(rows, "survey", where, alpha)]
+    return sum(surveys), len(surveys)
+
+
 def has_found(runs, method):
     """Return whether a method found the teacher in one instance."""
     return runs[method]["cosine"] >= max(FOUND * runs["semantic"]["cosine"], SEMANTIC)
@@ -131,14 +203,18 @@ def find_half(alphas, fractions):
 
 def format_table(rows):
     """Return the table of runs that found the teacher."""
-    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "median loss of survey / semantic"]
+    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "one survey approaches: theory",
+             "one survey approaches: counted", "median loss of survey / semantic"]  # fmt: skip
     lines = []
     for where in list_places(rows, "run"):
         found = {name: find_fractions(rows, where, name) for name in STUDENTS}
+        predicted = dict(zip(*predict_fractions(rows, where), strict=True))
         for k, (alpha, n) in enumerate(zip(found["survey"][0], found["survey"][2], strict=True)):
             runs = [row["runs"] for row in select(rows, "run", where, alpha)]
             ratio = np.median([run["survey"]["loss"] / run["semantic"]["loss"] for run in runs])
             counts = [f"{round(found[name][1][k] * n)}" for name in STUDENTS]
+            near, total = count_surveys(rows, where, alpha)
+            counts += [f"{100 * predicted[alpha]:.0f} %", f"{near} of {total}" if total else "–"]
             lines.append([f"{where[0]:g}, {where[1]:g}" if k == 0 else "", f"{alpha:g}, {n}", *counts, f"{ratio:.4f}"])
     return markdown_table(heads, lines)
 
@@ -173,6 +249,10 @@ def draw_alphas(axis, rows, where, lines):
         shift = 0.012 * (STUDENTS.index(name) - 1)
         axis.errorbar(alphas + shift, 100 * fractions, 100 * np.sqrt(fractions * (1 - fractions) / n), lw=2, ms=6,
                       fmt=MARKERS[name] + STYLES[name], color=COLOURS[name], label=METHODS[name])  # fmt: skip
+    alphas, fractions = predict_fractions(rows, where)
+    axis.plot(alphas, 100 * fractions, "--", color=COLOURS["survey"], label=GROWTH)
+    counts = np.array([count_surveys(rows, where, alpha) for alpha in alphas])
+    axis.plot(alphas, 100 * counts[:, 0] / counts[:, 1], "o", mfc="none", ms=7, color=COLOURS["survey"], label=SINGLE)
     numbers = select(rows, "thresholds", where)[0]
     for name, label in MARKS.items():
         if numbers[name] is not None:

@@ -25,8 +25,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.starts import several_starts
+from gamp_attention.data import Layer, Units, several_starts
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
@@ -35,10 +34,11 @@ from validation.claims.lower_minima import run_lbfgs
 
 TOL, EQUAL, MAX_RESTARTS, FRESH, TESTED = 1e-8, 1e-6, 1000, 1000, 4000
 STARTS, SIGMA, OMEGA = 8, 0.8, 0.2
-D, PLANTED = 150, {(0.7, 0.0): 3, (1.0, 0.0): 3, (1.5, 0.0): 2, (1.5, 0.1): 3, (1.5, 0.3): 3}  # instances by (α, s)
-WORDS = {"planted, α = 0.75": 2, "planted, α = 1.5": 2, "natural, softmax": 2, "natural, no softmax": 2}
-TRAINED = {(2, 1): 2, (3, 1): 2}  # instances by (L, r)
-NOISE, NOISE_ALPHA, NOISE_D, NOISE_INSTANCES = 0.3, 1.5, 150, 4
+INSTANCES, D = 10, 150
+PLANTED = ((0.7, 0.0), (1.0, 0.0), (1.5, 0.0), (1.5, 0.1), (1.5, 0.3))  # (α, s)
+WORDS = ("planted, α = 0.75", "planted, α = 1.5", "natural, softmax", "natural, no softmax")
+TRAINED = ((2, 1), (3, 1))  # (L, r)
+NOISE, NOISE_ALPHA, NOISE_D = 0.3, 1.5, 150
 LAMS, UNITS = (0.01, 0.03, 0.1, 0.3), (0.75, 1.5, 3.0)
 
 
@@ -127,24 +127,18 @@ def run_noise(lam, seed, d=NOISE_D):
 
 def plan_runs(quick, instances):
     """Return functions that compute the rows of each instance, by key."""
-    parts = {
-        f"planted, α = {alpha:g}, s = {s:g}": (partial(sample_planted, alpha, s), n)
-        for (alpha, s), n in PLANTED.items()
-    }
-    parts |= {f"words, {kind}": (partial(sample_words, kind), n) for kind, n in WORDS.items()}
-    parts |= {f"trained layer, L = {L}": (partial(sample_trained, L, r), n) for (L, r), n in TRAINED.items()}
-    lams, n_noise = LAMS, max(NOISE_INSTANCES, instances)
+    parts = {f"planted, α = {alpha:g}, s = {s:g}": partial(sample_planted, alpha, s) for alpha, s in PLANTED}
+    parts |= {f"words, {kind}": partial(sample_words, kind) for kind in WORDS}
+    parts |= {f"trained layer, L = {L}": partial(sample_trained, L, r) for L, r in TRAINED}
+    lams, n, d = LAMS, max(INSTANCES, instances), NOISE_D
     if quick:
         small = partial(sample_planted, 1.0, 0.0, d=60)
-        parts = {"planted, α = 1, s = 0": (small, 1), "trained layer, L = 2": (partial(sample_trained, 2, 1), 1)}
-        lams, n_noise = LAMS[2:3], 1
+        parts = {"planted, α = 1, s = 0": small, "trained layer, L = 2": partial(sample_trained, 2, 1)}
+        lams, n, d = LAMS[2:3], 1, 60
     plan = {}
-    for seed in range(max(instances, n_noise, *(n for _, n in parts.values()))):
-        for name, (sample, n) in parts.items():
-            if seed < max(n, instances):
-                plan[f"data {name} {seed}"] = partial(run_data, sample, seed)
-        if seed < n_noise:
-            plan |= {f"noise {lam:g} {seed}": partial(run_noise, lam, seed, 60 if quick else NOISE_D) for lam in lams}
+    for seed in range(n):
+        plan |= {f"data {name} {seed}": partial(run_data, sample, seed) for name, sample in parts.items()}
+        plan |= {f"noise {lam:g} {seed}": partial(run_noise, lam, seed, d) for lam in lams}
     return plan
 
 

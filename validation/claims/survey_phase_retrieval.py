@@ -14,9 +14,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import agreement_of
-from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import DARK, figure
+from gamp_attention.data import agreement_of, several_starts
+from gamp_attention.experiments import DARK, figure
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows

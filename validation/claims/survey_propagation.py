@@ -9,9 +9,9 @@ competitors take longer. "Informed" is message passing from the weights of the t
 fresh samples for all methods.
 
 Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
-scores, then three tokens, rank 2, two layers, and phase retrieval. Two branches: the founding paper's layer (ω = .3,
-σ = .5), whose minima are semantic (cosine with the teacher of at least .5) or positional; one random start for each
-method, d = 300.
+scores, then three and five tokens, rank 2, queries and keys with separate weights ("untied"), two layers, and phase
+retrieval. Two branches: the founding paper's layer (ω = .3, σ = .5), whose minima are semantic (cosine with the teacher
+of at least .5) or positional; one random start for each method, d = 300.
 
 Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
 the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at
@@ -29,9 +29,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import agreement_of
-from gamp_attention.data.starts import several_starts
-from gamp_attention.experiments.figures import ALPHA, DARK, draw_legend
+from gamp_attention.data import agreement_of, several_starts
+from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -70,6 +69,7 @@ def build_two_layers():
 
 
 PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
+UNTIED = LAYER | {"rank": 2, "teacher_rank": 1, "student": ga.DotProductAttention(tied=False)}
 SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d, default number of instances
     "α = 0.6": (ga.paper_model, LAYER, 0.6, 300, 6),
     "α = 0.8": (ga.paper_model, LAYER, 0.8, 300, 6),
@@ -77,6 +77,8 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "α = 1.5": (ga.paper_model, LAYER, 1.5, 300, 6),
     "α = 1.5, s = 0.3": (ga.paper_model, LAYER | {"score_noise": 0.3}, 1.5, 300, 6),
     "L = 3, α = 0.5": (ga.attention_model, LAYER | {"n_tokens": 3}, 0.5, 200, 6),
+    "L = 5, α = 0.3": (ga.attention_model, LAYER | {"n_tokens": 5}, 0.3, 200, 6),
+    "untied, α = 1.5": (ga.attention_model, UNTIED, 1.5, 150, 6),
     "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300, 6),
     "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300, 6),
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
@@ -126,9 +128,12 @@ def measure(data, Q):
 
 
 def compute_cosine(data, Q):
-    """Return the cosine with the teacher, up to symmetries of the risk: rotations, or signs of single columns."""
+    """Return the cosine with the teacher, up to symmetries of the risk: rotations, or signs of single columns.
+
+    Queries and keys with separate weights are both compared with the teacher's weights.
+    """
     if data.student.rotations:
-        return agreement_of(data, Q, data.Q_star)
+        return agreement_of(data, Q, np.tile(data.Q_star, Q.shape[1] // data.Q_star.shape[1]))
     norms = np.linalg.norm(Q, axis=0) * np.linalg.norm(data.Q_star, axis=0)
     return float(np.mean(np.abs(np.sum(Q * data.Q_star, axis=0)) / np.maximum(norms, 1e-300)))
 

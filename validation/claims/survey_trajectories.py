@@ -14,9 +14,8 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.data.risk import overlaps
-from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.figures import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.data import initial_weights, overlaps
+from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve

@@ -13,8 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, LABELS, WORDS, deviation, draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK, LABELS, WORDS, deviation, draw_legend
 from gamp_attention.gamp import averaged_memory, naive_memory
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options

@@ -11,8 +11,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLOURS, WORDS, draw_legend
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

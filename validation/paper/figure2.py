@@ -24,8 +24,7 @@ Running time with --quick: about 80 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, WORDS, draw_legend
-from gamp_attention.experiments.figures import ALPHA, DARK, GREY
+from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.experiments.sweeps import row_overlaps
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure

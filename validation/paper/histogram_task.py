@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from gamp_attention.experiments import COLOURS
-from gamp_attention.experiments.figures import DARK
+from gamp_attention.experiments import COLOURS, DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

@@ -26,8 +26,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, draw_legend, figures
-from gamp_attention.experiments.figures import ALPHA, DARK, GREY
+from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, draw_legend, figures
 from gamp_attention.losses import asymptotic_terms
 from validation._tools import catalogue
 from validation._tools import landscape as land

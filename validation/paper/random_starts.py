@@ -16,8 +16,7 @@ from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLOURS, draw_legend
-from gamp_attention.experiments.figures import GREY
+from gamp_attention.experiments import COLOURS, GREY, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

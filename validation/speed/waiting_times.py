@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
+from gamp_attention.data import risk_at
 from validation._tools.catalogue import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options

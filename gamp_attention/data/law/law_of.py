@@ -200,7 +200,7 @@ def law_of(
     replicas: int = 0,
     seed: int = 0,
 ) -> DataLaw:
-    """Estimate the distribution of tokens with a planted or fitted teacher, and its departures from the assumptions.
+    """Estimate the distribution of tokens with a known or fitted teacher, and its departures from the assumptions.
 
     Eq. :eq:`resolvents`.
 
@@ -210,7 +210,7 @@ def law_of(
     Parameters
     ----------
     data : the samples, at least 20.
-    teacher : (d, t) weights, planted or fitted, for example of a `GampResult`. If not given, the weights of the data's
+    teacher : (d, t) weights, known or fitted, for example of a `GampResult`. If not given, the weights of the data's
         teacher; if it has none, independent random rows N(0, 1).
     target : the teacher's attention map T, or label model. If not given, the target of the model from which the data
         were sampled, or else the student's attention map, or the default label model of the loss.

@@ -398,7 +398,7 @@ def regularization_path(
     tol: float = 1e-3,
     max_iter: int = 10000,
     folds: int = 5,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
     predict: bool = False,
     checkpoint: Any = None,
     progress: bool | None = None,

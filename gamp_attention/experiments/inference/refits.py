@@ -405,16 +405,19 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
                 step = -cho_solve(cho_factor(H, check_finite=False), gradient[free], check_finite=False)
             except LinAlgError:
                 break
-            at_free = weights[free]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                crossing = np.where(at_free * step < 0, -at_free / step, np.inf)
-            length = min(1.0, float(crossing.min(initial=np.inf)))
-            at_free = np.where(crossing <= length, 0.0, at_free + length * step)
-            weights[free] = at_free
-            free[free] = at_free != 0
+            weights[free] = _step_to_first_zero(weights[free], step)
+            free[free] = weights[free] != 0
             change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
     return Refits(fields, remainder, reached)
+
+
+def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Return the weights after a step, which is shortened so that it ends where the first weight becomes zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = np.where(weights * step < 0, -weights / step, np.inf)
+    length = min(1.0, float(crossing.min(initial=np.inf)))
+    return np.where(crossing <= length, 0.0, weights + length * step)
 
 
 def _near_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
 
 
 def _gap(model: Model, alpha: float) -> tuple[float, StateEvolutionResult]:
-    """Return the training loss of the semantic minus that of the positional branch, and the positional solution."""
+    """Return the loss of the semantic branch minus the loss of the positional branch, and the positional solution."""
     semantic, positional = (
         solve_state_evolution(model, alpha, branch, rtol=SYMMETRIC_RTOL, stability=False)
         for branch in ("semantic", "positional")

@@ -1,20 +1,21 @@
 """Points on the fibres of a teacher: all variables at which it returns a given target, with posterior weights.
 
 The variables v (D,) of a sample are the teacher's fields and its noise, with the Gaussian prior N(ω, V). The target
-y = h(v) restricts them to a fibre. If h depends on p combinations of the variables, the posterior is a measure on a
-surface of dimension D − p. Its moments are computed by importance sampling. `fill_points` draws points:
+y = h(v) restricts them to a surface, its fibre: for h(v) = v₁² + v₂² and y = 1 the unit circle. If h depends on p
+combinations of the variables, the surface has the dimension D − p. The moments of the posterior, which is the prior
+restricted to the fibre, are computed by importance sampling. `fill_points` draws points:
 
-1. A subset S of p variables is solved for, the others, a, are drawn from their prior N(ω_a, V_aa).
+1. A subset S of p variables is solved for; the others, the free variables a, are drawn from their prior N(ω_a, V_aa).
 2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
-3. Changes of sign F that leave h unchanged map points of the fibre to points of the fibre, so that a solution stands
-for
-   all of its images. The density of all these points is Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|, for K_S draws
-   with each subset S. m_S is the number of changes of sign that keep a, and thus the number of solutions of a draw that
-   are images of each other, of which a single solution is stored.
+3. A change of signs F that leaves h unchanged maps points of the fibre to points of the fibre, its images. Only one of
+   the m_S solutions of a draw that are images of each other is stored; m_S is the number of F that keep a.
 
-`weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. The
-points do not depend on the ω and V of the weights: they are drawn once, and used as long as ω and V are similar to
-their values at the draw.
+With K_S draws for each subset S, the density of all points and images is
+
+    Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|.
+
+`weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. ω and
+V of the weights may differ from ω and V of the draw: points are drawn once, and used as long as both are similar.
 
 The determinants of rectangular Jacobians, of targets that contain the same information several times, are
 |J| = √det(JᵀJ). A fold of the fibre, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
@@ -32,7 +33,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import kernel, sample_kernel
+from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
 from gamp_attention._core.emission import emit
 from gamp_attention._core.expressions import Program
 from gamp_attention._core.hashes import hash_bytes
@@ -384,6 +385,36 @@ def fill_points(
     return n
 
 
+@inner_kernel
+def _normalise(mean, second, total, top, highest):
+    """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
+
+    Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
+    """
+    both = 0.0
+    for pair in range(N_GROUPS // 2):
+        to, size = N_GROUPS + pair, 0.0
+        higher = max(top[2 * pair], top[2 * pair + 1])
+        for g in (2 * pair, 2 * pair + 1):
+            if total[g] > 0:
+                factor = np.exp(top[g] - higher)
+                size += factor * total[g]
+                mean[to] += factor * mean[g]
+                second[to] += factor * second[g]
+        mean[to] /= size
+        second[to] /= size
+        for g in (2 * pair, 2 * pair + 1):
+            if total[g] > 0:
+                mean[g] /= total[g]
+                second[g] /= total[g]
+            else:
+                mean[g] = mean[to]
+                second[g] = second[to]
+        if size > 0:
+            both += size * np.exp(higher - highest)
+    return both
+
+
 @kernel
 def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisation, mean, second, log_z, effective):
     """Fill posterior moments of the fields of n samples, separately for the points of each group.
@@ -436,27 +467,7 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
                         second[g, mu, i, j] += w * image[i] * image[j]
-        both = 0.0
-        for pair in range(N_GROUPS // 2):
-            to, size = N_GROUPS + pair, 0.0
-            higher = max(top[2 * pair], top[2 * pair + 1])
-            for g in (2 * pair, 2 * pair + 1):
-                if total[g] > 0:
-                    factor = np.exp(top[g] - higher)
-                    size += factor * total[g]
-                    mean[to, mu] += factor * mean[g, mu]
-                    second[to, mu] += factor * second[g, mu]
-            mean[to, mu] /= size
-            second[to, mu] /= size
-            for g in (2 * pair, 2 * pair + 1):
-                if total[g] > 0:
-                    mean[g, mu] /= total[g]
-                    second[g, mu] /= total[g]
-                else:
-                    mean[g, mu] = mean[to, mu]
-                    second[g, mu] = second[to, mu]
-            if size > 0:
-                both += size * np.exp(higher - highest)
+        both = _normalise(mean[:, mu], second[:, mu], total, top, highest)
         for g in range(len(second)):
             for i in range(k):
                 for j in range(i):

@@ -1,8 +1,21 @@
 """Channels of attention matrices without noise.
 
-Such a matrix determines the fields up to the rotations that leave it unchanged: up to a sign for one column, up to a
-rotation and reflection for two columns. `fields_of_targets` inverts the matrices; the posterior averages over the
-remaining sign or angle (`SignChannel`, `PlaneChannel`).
+The targets of a sample determine its attention matrix, and this matrix determines the fields up to an orthogonal matrix
+O (t, t), which does not change the scores u uᵀ: u = y O with known y (`fields_of_targets`). The posterior of O for the
+prior N(ω_l, V_l) of the fields has the density
+
+    p(O) ∝ exp(Σ_l (u_lᵀ V_l⁻¹ ω_l − ½ u_lᵀ V_l⁻¹ u_l)),   u = y O.
+
+For one column O is a sign, and averages are sums of two terms (`SignChannel`). For two columns O is a rotation by an
+angle θ, or such a rotation after a reflection, and averages are integrals over θ (`PlaneChannel`):
+
+- All V_l are multiples of the identity, as in state evolution: the second term does not depend on θ, and the integrals
+  are ratios of Bessel functions (`_average_by_bessel_functions`).
+- Other V_l: sums over equally spaced angles (`PlaneChannel._average`). If the fields are so well known that this takes
+  thousands of angles, only angles around the most likely angle are used (`_angles_around_peak`).
+- Two tokens and two columns: a softmax does not determine the mean of the fields of both tokens in the direction
+  orthogonal to their difference. This component, called the shift, is Gaussian given θ and integrated exactly
+  (`_average_with_shift` for V_l that are multiples of the identity).
 """
 
 from collections.abc import Callable
@@ -118,11 +131,6 @@ class PlaneChannel(KnownFields):
     """Channel of fields of two columns, which are known up to a rotation and a reflection.
 
     The fields of two tokens, of which a softmax determines the difference only, are known up to a common shift as well.
-
-    If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens
-    sums of a few cosines. Otherwise they are sums over equally spaced angles, with an error of the order of rounding.
-    If fields are so well known that this takes thousands of angles, only angles around the peak are used. The shift is
-    Gaussian given the angle and integrated exactly.
     """
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
@@ -136,23 +144,15 @@ class PlaneChannel(KnownFields):
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior over the angles.
 
-        The number of angles of a sample, a power of two, follows from a bound `steep` on the a of its weights exp(a cos
-        θ). It is 0 if that exceeds the maximum: then only angles around the peak are used.
+        The number of angles of a sample, a power of two, follows from a bound on the a of its weights exp(a cos θ). It
+        is 0 if that exceeds the maximum: then only angles around the peak are used.
         """
         inverse = np.linalg.inv(V)
         variances = 0.5 * np.trace(V, axis1=1, axis2=2)
         isotropic = bool(np.abs(V - variances[:, None, None] * np.eye(2)).max() <= 1e-12 * variances.max())
         if isotropic and not self.hidden:
-            return _by_bessel_functions(y, omega, variances)
-        size = np.linalg.norm(y, axis=2)
-        spectrum = np.linalg.eigvalsh(inverse)
-        steep = np.einsum("nl,nl->n", size, np.linalg.norm(np.einsum("lab,nlb->nla", inverse, omega), axis=2))
-        steep = steep + 4 * size**2 @ (spectrum[:, 1] - spectrum[:, 0])
-        if self.hidden:
-            steep = 4 * (steep + np.sum(omega**2, axis=2) @ spectrum[:, 1])
-        needed = np.maximum(ANGLES_PER_WIDTH * np.sqrt(steep), MIN_ANGLES)
-        most = MAX_ANGLES_SHIFT if self.hidden else MAX_ANGLES
-        count = np.where(needed > most, 0, 2 ** np.ceil(np.log2(needed))).astype(int)
+            return _average_by_bessel_functions(y, omega, variances)
+        count = self._count_angles(y, omega, inverse)
         N, L, _ = omega.shape
         mean, cov, log_z = np.empty((N, L, 2)), np.empty((N, 2 * L, 2 * L)), np.empty(N)
         for n in np.unique(count):
@@ -162,11 +162,23 @@ class PlaneChannel(KnownFields):
                 part = rows[first : first + step]
                 sample = y[part], omega[part]
                 if isotropic:
-                    mean[part], cov[part], log_z[part] = _shifted_average(*sample, variances, int(n))
+                    mean[part], cov[part], log_z[part] = _average_with_shift(*sample, variances, int(n))
                 else:
                     mean[part], cov[part], log_z[part] = self._average(*sample, inverse, int(n))
         log_z += log_normal(omega, V)
         return Posterior(mean, cov, log_z)
+
+    def _count_angles(self, y: np.ndarray, omega: np.ndarray, P: np.ndarray) -> np.ndarray:
+        """Return the number of equally spaced angles of each sample (N,), or 0 for angles around the peak."""
+        size = np.linalg.norm(y, axis=2)
+        spectrum = np.linalg.eigvalsh(P)
+        bound = np.einsum("nl,nl->n", size, np.linalg.norm(np.einsum("lab,nlb->nla", P, omega), axis=2))
+        bound = bound + 4 * size**2 @ (spectrum[:, 1] - spectrum[:, 0])
+        if self.hidden:
+            bound = 4 * (bound + np.sum(omega**2, axis=2) @ spectrum[:, 1])
+        needed = np.maximum(ANGLES_PER_WIDTH * np.sqrt(bound), MIN_ANGLES)
+        most = MAX_ANGLES_SHIFT if self.hidden else MAX_ANGLES
+        return np.where(needed > most, 0, 2 ** np.ceil(np.log2(needed))).astype(int)
 
     def _average(
         self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, n: int
@@ -185,7 +197,7 @@ class PlaneChannel(KnownFields):
                 def exponent(at: np.ndarray, sign: float = sign) -> np.ndarray:
                     return self._exponent(y, omega, P, at, sign)[0]
 
-                angle, width = _around_peak(exponent, len(y))
+                angle, width = _angles_around_peak(exponent, len(y))
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))
@@ -221,7 +233,7 @@ class PlaneChannel(KnownFields):
         return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
 
 
-def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
+def _angles_around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
     line, rows, width = np.arange(MAX_ANGLES) / MAX_ANGLES - 0.5, np.arange(n), 2 * np.pi
     centre = np.zeros((n, 1))
@@ -238,7 +250,7 @@ def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[
     return centre + local, 2 * reach / (2 * np.pi * (2 * MIN_ANGLES - 1))
 
 
-def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
     """Return the posterior of fields known as y (N, L, 2) up to a rotation or reflection; V_l (L,) are isotropic.
 
     A field y_l R has R of rows (c, s) and ±(−s, c), and a weight exp(κ cos(θ − φ)) for each of the two signs.
@@ -272,42 +284,26 @@ def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Pos
     return Posterior(mean.reshape(N, L, 2), cov, log_z - np.log(2) - 0.5 * sizes)
 
 
-def _shifted_average(
+def _average_with_shift(
     y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return averages over angles of fields y_l (c, s) + shift (−s, c), for isotropic V_l (L,).
+    """Return mean, covariance and log Z of the fields u_l = y_l (c, s) + σ (−s, c), for isotropic V_l (L,).
 
-    The average is over n angles, or for n = 0 over angles around the most likely angle. Given the angle, the shift is
-    Gaussian with mean w·(−s, c) and variance 1/Σ_l V_l⁻¹. So mean fields are linear in the cosines and sines of θ and
-    2θ, and covariances in the cosines and sines of up to 4θ.
+    (c, s) are the cosine and sine of the angle θ, and σ is the undetermined shift, which is common to both tokens.
+    Given θ, σ is Gaussian with the mean w·(−s, c), w = Σ_l V_l⁻¹ ω_l/Σ_l V_l⁻¹, and the variance 1/Σ_l V_l⁻¹. The mean
+    of u_l given θ is therefore linear in the cosines and sines of θ and 2θ, and its products contain waves up to 4θ.
+    There are n equally spaced angles, or for n = 0 angles around the most likely angle.
     """
     N, L, _ = omega.shape
-    stiff = float(np.sum(1 / V))
-    w = np.einsum("nla,l->na", omega, 1 / V) / stiff
+    precision = float(np.sum(1 / V))
+    w = np.einsum("nla,l->na", omega, 1 / V) / precision
     first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
-    # coefficients of cos 2θ and sin 2θ in the exponent stiff (w·(−s, c))²/2
-    second = 0.25 * stiff * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
-    factors = np.concatenate([first, second], axis=1)
-    if n:
-        angle = 2 * np.pi * np.arange(n) / n
-        waves = np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])  # (8, n)
-        weights, log_z = softmax_sum(factors @ waves[:4])
-        moments, width = (weights @ waves.T).T, np.log(1 / n)
-    else:
-
-        def exponent(angle: np.ndarray) -> np.ndarray:
-            c, s = np.cos(angle), np.sin(angle)
-            a, b, p, q = (factors[:, k, None] for k in range(4))
-            return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
-
-        angle, spacing = _around_peak(exponent, N)
-        weights, log_z = softmax_sum(exponent(angle))
-        moments = np.stack(
-            [np.einsum("nj,nj->n", weights, wave(k * angle)) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)]
-        )
-        width = np.log(spacing[:, 0])
-    c1, s1, c2, s2, c3, s3, c4, s4 = moments
+    # coefficients of cos 2θ and sin 2θ in the exponent precision (w·(−s, c))²/2
+    second = 0.25 * precision * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
+    (c1, s1, c2, s2, c3, s3, c4, s4), log_z, spacing = _average_waves(np.concatenate([first, second], axis=1), n)
     one = np.ones(N)
+    # means and products of the functions (cos θ, sin θ, cos 2θ, sin 2θ)
+    f = np.stack([c1, s1, c2, s2], axis=1)
     products = 0.5 * np.array(
         [
             [one + c2, s2, c3 + c1, s3 + s1],
@@ -316,8 +312,8 @@ def _shifted_average(
             [s3 + s1, c1 - c3, s4, one - c4],
         ]
     ).transpose(2, 0, 1)
-    f = np.stack([c1, s1, c2, s2], axis=1)
     spread = products - f[:, :, None] * f[:, None, :]
+    # coefficients F of the mean of u given θ, which is F·(cos θ, sin θ, cos 2θ, sin 2θ) + w/2
     F = np.zeros((N, L, 2, 4))
     F[:, :, 0, 0] = F[:, :, 1, 1] = y[:, :, 0]
     F[:, :, 0, 2], F[:, :, 0, 3] = -0.5 * w[:, None, 0], -0.5 * w[:, None, 1]
@@ -325,7 +321,33 @@ def _shifted_average(
     mean = np.einsum("nlaf,nf->nla", F, f) + 0.5 * w[:, None]
     flat = F.reshape(N, 2 * L, 4)
     cov = flat @ spread @ flat.transpose(0, 2, 1)
-    across = 0.5 / stiff * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
-    cov += np.tile(across, (1, L, L))
-    log_z += 0.25 * stiff * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + width
-    return mean, cov, log_z - 0.5 * np.log(stiff / (2 * np.pi))
+    of_shift = 0.5 / precision * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
+    cov += np.tile(of_shift, (1, L, L))
+    log_z += 0.25 * precision * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + np.log(spacing)
+    return mean, cov, log_z - 0.5 * np.log(precision / (2 * np.pi))
+
+
+def _average_waves(factors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Return the means (8, N) of cos kθ and sin kθ for k = 1 to 4, in pairs, over angles θ.
+
+    The weights are exp of the sum of `factors` (N, 4) times the first four waves. There are n equally spaced angles, or
+    for n = 0 angles around the most likely angle. Also returns the logarithms (N,) of the sums of the weights, and the
+    spacing of the angles as a fraction of the circle.
+    """
+
+    def waves(angle: np.ndarray) -> np.ndarray:
+        return np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])
+
+    if n:
+        on_grid = waves(2 * np.pi * np.arange(n) / n)
+        weights, log_z = softmax_sum(factors @ on_grid[:4])
+        return (weights @ on_grid.T).T, log_z, 1 / n
+
+    def exponent(angle: np.ndarray) -> np.ndarray:
+        c, s = np.cos(angle), np.sin(angle)
+        a, b, p, q = (factors[:, k, None] for k in range(4))
+        return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
+
+    angle, spacing = _angles_around_peak(exponent, len(factors))
+    weights, log_z = softmax_sum(exponent(angle))
+    return np.stack([np.einsum("nj,nj->n", weights, wave) for wave in waves(angle)]), log_z, spacing[:, 0]

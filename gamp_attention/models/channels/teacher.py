@@ -262,14 +262,14 @@ def _free_priors(
     `factors` (s,) multiply the density of the free variables.
     """
     D = len(cov)
-    roots, precisions, constants = np.zeros((2, len(subsets), D, D))[0], np.zeros((len(subsets), D, D)), []
+    (roots, precisions), constants = np.zeros((2, len(subsets), D, D)), []
     for s, chosen in enumerate(subsets):
         free = np.setdiff1d(np.arange(D), chosen)
         part, entries = cov[np.ix_(free, free)], np.ix_(free, free)
         roots[s][entries] = psd_root(part) if len(free) else part
         precisions[s][entries] = np.linalg.inv(part)
         constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
-    return np.ascontiguousarray(roots), precisions, np.array(constants)
+    return roots, precisions, np.array(constants)
 
 
 def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:

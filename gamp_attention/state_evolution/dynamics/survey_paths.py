@@ -20,7 +20,7 @@ sampled teacher's fields and ω̃^0, …, ω̃^t. The noise of these coefficient
 α L (t + r (T + 1))/n to the variance of ζ for n paths.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -38,11 +38,12 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]]
+Observer = Callable[[Sequence["SurveyPaths"], np.ndarray, np.ndarray, float], None]
 
 
 def follow_survey(
     model: Model, alpha: float, start: StartLaw, damping: Any, parisi: float, n_iter: int, n_paths: int,
-    rng: np.random.Generator, U: np.ndarray | None = None, jumps: bool = False,
+    rng: np.random.Generator, U: np.ndarray | None = None, jumps: bool = False, observe: Observer | None = None,
 ) -> SurveyRun:  # fmt: skip
     """Return overlaps, U and losses at every iteration, and conjugates of ḡ at all but the last.
 
@@ -59,6 +60,8 @@ def follow_survey(
     rng : generator of the paths.
     U : (S, r, r) initial covariances of the inner fields; if None, the U of `initial_survey`.
     jumps : whether the iteration is the one of `survey_step(jumps=True)`.
+    observe : function that is called in each iteration with the paths, F(t, s) (t + 1, S, r, r), the response
+        W + y W' (S, r, r) of the weights and the step β.
     """
     step, law = Damping(damping), model.coordinates
     paths = [SurveyPaths(component, n_paths, n_iter, rng) for component in model.components]
@@ -83,6 +86,8 @@ def follow_survey(
         inner = replace(hats, theta=theta_hat, V=hats.V_derivative + parisi * spread)
         weights.survey(inner, q_hats, step(t), spread, parisi, F)
         W = weights.W + parisi * weights.W_inner
+        if observe is not None:
+            observe(paths, F, W, step(t))
         for path in paths:
             path.update_memory(W, step(t))
         onsager = np.concatenate([(1 - step(t)) * onsager, step(t) * W[None]])
@@ -165,6 +170,19 @@ class SurveyPaths(MessagePaths):
             moreau=float(np.mean(averages.envelope + terms.constant)),
             loss=np.nan,
         )
+
+    def overlap_responses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return E[∂ḡ_l^t/∂ω̃_k^s] and E[∂³ḡ_l^t/∂y_l∂y_k∂ω̃_k^s] (t + 1, L, L) at θ = 0, for r = 1 and the latest t.
+
+        They are derivatives of E[ḡ_l] by m_k^s, and of E[∂ḡ_l/∂y_l] by θ_k^s.
+        """
+        g, y, rho = self._g.array[-1][..., 0], self._paths.y[..., 0], self._model.coordinates.rho[:, 0, 0]
+        scores = y / rho
+        both = np.einsum("nl,nk->nlk", scores, scores) - np.diag(1 / rho)  # ∂_l∂_k of the density of y, by Stein
+        tokens = enumerate(self._paths.of_token)
+        slopes = [(path.slopes(g)[:, 1:], path.slopes(both[:, :, k] * g)[:, 1:]) for k, path in tokens]
+        on_m, on_theta = np.array(slopes).transpose(1, 3, 2, 0)
+        return on_m, on_theta
 
     def responses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return E[∂ḡ^t/∂y] (L, r, t) and E[∂ḡ^t/∂ω̃^s] (t + 1, L, r, r) for the latest t and every s ≤ t."""

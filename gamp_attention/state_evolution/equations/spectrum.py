@@ -1,21 +1,36 @@
-"""Spectrum of Λ + Σ_μ X̃ᵀ h X̃ for d → ∞, for matrices h (L c, L c) that depend on the teacher's fields.
+"""Spectrum of the random matrix M = Λ + Σ_μ X̃_μᵀ h_μ X̃_μ for d → ∞.
 
-At x, below the spectrum or in the upper half of the complex plane, the resolvent has variances V_l(x). A direction v
-with overlaps m_l = vᵀp_l/√d and θ_l = vᵀΣ_lQ*/d is mapped linearly to a direction with other overlaps:
+M acts on directions v, weights (d, c). X̃_μ v are the fields (L, c) of v in sample μ, h_μ (L c, L c) is a symmetric
+matrix that depends on the teacher's fields of the sample, and Λ is a ridge penalty. Matrices of spectral starts and the
+Hessian of a risk have this form. Their spectra follow from message passing: for x below the spectrum, ½ vᵀ(M − x)v is a
+risk with the quadratic losses ½ zᵀhz and the penalty Λ − x, so that the equations of state evolution apply to it.
 
-    R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Λ + Σ_l γ_l^i V̂_l − x)⁻¹,   V_l = E[γ_l C]
-    a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
-    b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
+1. **Resolvent.** At given x, the variances V_l = E[γ_l C] of the fields solve
 
-These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty Λ − x. Mondelli and
-Montanari (2019) derived edge and overlap for generalized linear models, which have one token and one column. The
-density is Im E[tr C]/(π c) (Marchenko and Pastur, 1967).
+       R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Λ + Σ_l γ_l^i V̂_l − x)⁻¹.
 
-**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h also depends on Q, and Q depends on
-all samples. The columns of Q are therefore treated as further columns of the teacher, whose fields are part of y; for
-each sample these are the fields under weights that were trained without it. Message passing is done for v and Q
-together. The forces on v are −R (a + U g), with the output function g of Q and the response U_l = E[γ_l ∂v/∂b] of v to
-the forces b on Q. With the conjugate θ̂_Q of the columns of Q, their response C_Q, and q̂_l = −α E[(R (a + U g))_l g_lᵀ],
+   R is the response of the force on a sample, V̂_l its mean, and C_i the response of a weight of class i, which is the
+   limit of its block (c, c) on the diagonal of (M − x)⁻¹. The same equations hold at complex x, with which
+   Im E[tr C]/(π c) is the density of the spectrum (Marchenko and Pastur, 1967).
+2. **Edge.** The solution at real x exists up to the lower edge of the bulk. There, the linear map of the covariances of
+   the fields of v in one step (`Resolvent.squares`) has the spectral radius 1.
+3. **Eigenvalues outside the bulk.** A direction with the overlaps m_l = vᵀp_l/√d with the positions and
+   θ_l = vᵀΣ_lQ*/d with the teacher has the mean fields a_l, given the teacher's fields y. One step of message passing
+   gives it new overlaps:
+
+       a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
+       b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
+
+   If this linear map (`Resolvent.directions`) has an eigenvalue 1, x is an eigenvalue of M, and the eigenvector of the
+   map contains the overlaps of its direction. Mondelli and Montanari (2019) derived edge and overlap for generalized
+   linear models, which have one token and one column.
+
+**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h depends on Q as well, and Q depends
+on all samples. The columns of Q are then treated as further columns of the teacher: y also contains the fields of each
+sample under weights that were trained without it. Message passing is done for v and Q together. Let g be the output
+function of Q and U_l = E[γ_l ∂v/∂b] the response of v to the forces b on Q. The mean fields of v are then a + U g, and
+the force on v is −R (a + U g). With the conjugate θ̂_Q of the columns of Q, their response C_Q, and the covariance
+q̂_l = −α E[(R (a + U g))_l g_lᵀ] of the forces,
 
     E[v Q] ← E[γ_l C b Qᵀ] + E[γ_l C (Σ_k γ_k q̂_k) C_Q],   U_l ← E[γ_l C (Σ_k γ_k θ̂_{Q,k}) C_Q].
 """
@@ -103,9 +118,10 @@ class Ensemble:
 
 
 class Resolvent:
-    """Result of one step of the equations at given x and V (S, c, c): x is below the spectrum, or both are complex.
+    """One step V → W of the equations of the resolvent, at x below the spectrum or complex, and V (S, c, c).
 
-    Eq. :eq:`spectral-law`.
+    At a solution W = V. The properties are the maps that determine the edge and the eigenvalues outside the bulk. Eq.
+    :eq:`spectral-law`.
 
     Attributes
     ----------

@@ -1,7 +1,12 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
 
 from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
-from gamp_attention.state_evolution.fixed_points.newton import find_vanished_weights, iterate_at_zero, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import (
+    describe_breakdown,
+    find_vanished_weights,
+    iterate_at_zero,
+    newton_step,
+)
 from gamp_attention.state_evolution.fixed_points.observables import (
     by_series,
     free_energy,

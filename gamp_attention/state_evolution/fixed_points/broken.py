@@ -305,7 +305,7 @@ def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int) -> float:
 
 
 def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[Any, Any]:
-    """Return the limit k → ∞ of numbers for k = 1, 2, 3, and its error.
+    """Return the limit k → ∞ of numbers for k = 1, 2, 3, … (three or more), and its error.
 
     A number that approaches its limit as (k + SHIFT)^−p has the limit x_k + (x_k − x_{k−1})/(ratio − 1), ratio = ((k +
     SHIFT)/(k − 1 + SHIFT))^p. The error is twice the difference between the limits from the last two values and from

@@ -128,7 +128,7 @@ def limiting_spectrum(
     *,
     n_points: int = 2048,
     n_replicas: int = 4,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
 ) -> LimitingSpectrum:
     """Compute the spectrum of the Hessian of the training risk at its minimum for d → ∞, at n = αd samples.
 

@@ -13,6 +13,7 @@ and returns a map that contains them as a frozen value (`Choices`). Solvers make
 map until they end.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -25,13 +26,14 @@ from gamp_attention.state_evolution.equations.scores import MomentSlopes, as_vec
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.rule import Rule, average_channels
+from gamp_attention.state_evolution.rules.rule import Rule, average_channels, expand_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
 SMALL_STEP = 1e-4  # step of central differences of functions that are smooth to rounding, in units of the overlaps
+EXPANDED_STEP = 1e-6  # step of differences of averages that are expanded to first order, in which there is no noise
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -180,9 +182,10 @@ class OverlapMap:
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
-        They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
-        If the rule has derivatives of averages, only columns of V are differences, see `_linearized`. The slopes (2, L,
-        r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
+        They are forward differences with the given step, or central differences with larger steps if `is_noisy`. If the
+        rule has derivatives of averages in q, m and θ, only columns of V are differences, see `_linearized`. If it has
+        all derivatives, one evaluation is enough, and differences have a tiny step. The slopes (2, L, r, r, k) are the
+        derivatives of V̂ in Stein's form and in the derivative form.
         """
         slopes = self._slopes(at)  # first, because they include the averages from which choices follow
         F, x = self.with_choices_at(at), packing.pack(at)
@@ -194,7 +197,8 @@ class OverlapMap:
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
         if slopes is not None:
             return F._linearized(packing, at, slopes, step, central=False)
-        images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
+        step_near, step = F._expand(at, step, V_derivative=True)
+        images = [step_near(at), *(step_near(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
         jacobian = np.stack([(value - base) / step for value in shifted], axis=1)
@@ -224,12 +228,12 @@ class OverlapMap:
         F, x = self.with_choices_at(at), packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
-        step = max(step, NOISY_FRACTION) if F.is_noisy else step
         if slopes is not None:
             return F._linearized(packing, at, slopes, step, central=True, columns=columns)[0]
+        step_near, step = F._expand(at, max(step, NOISY_FRACTION) if F.is_noisy else step)
 
         def value(shift: np.ndarray) -> np.ndarray:
-            return packing.pack(F(packing.unpack(x + shift)))
+            return packing.pack(step_near(packing.unpack(x + shift)).overlaps)
 
         shifts = step * np.eye(len(x))[:columns]
         if odd:
@@ -289,6 +293,21 @@ class OverlapMap:
         """Return one full step from the mean of the replicas' averages."""
         F = self.with_choices_at(overlaps)
         return F._image(overlaps, _mean(F._moments(overlaps)))
+
+    def _expand(
+        self, at: Overlaps, step: float, V_derivative: bool = False
+    ) -> tuple[Callable[[Overlaps], Image], float]:
+        """Return one full step as a function of overlaps near `at`, and the step of its differences.
+
+        If the rule knows the derivatives of its averages, at most one evaluation is made. With `V_derivative`, V̂ in the
+        derivative form must have correct derivatives as well.
+        """
+        assert self.choices is not None
+        needs_derivative = V_derivative or self.response != "stein" or not self.choices.counts_jumps
+        moments = expand_channels(self.rule, self.model, at, jumps=not needs_derivative)
+        if moments is None:
+            return self._step, step
+        return lambda overlaps: self._image(overlaps, moments(overlaps)), EXPANDED_STEP
 
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica, with the choices of the map."""

@@ -310,11 +310,9 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         J, n_iter = last.jacobian, n_iter + len(last.path) - 1
         errors = errors_of(points)
         error = _largest_error(points, errors)
-        if _is_limited_by_step(points, errors, error, rtol):
+        if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
-                last = newton(
-                    last.F, points[-1].overlaps, RESIDUAL * rtol, jacobian=last.jacobian, packing=root.packing
-                )
+                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=root.packing)
                 points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
@@ -342,7 +340,7 @@ def _largest_error(points: list[Point], errors: np.ndarray) -> float:
     return float((errors / (units_of(points[-1]) + 1e-300)).max())
 
 
-def _is_limited_by_step(points: list[Point], errors: np.ndarray, error: float, rtol: float) -> bool:
+def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
     """Return whether the error exceeds `rtol` only by the last Newton step; another step takes less than a finer rule.
 
     Only for deterministic rules.
@@ -350,7 +348,8 @@ def _is_limited_by_step(points: list[Point], errors: np.ndarray, error: float, r
     last = points[-1]
     if not last.root.F.rule.deterministic or _is_accurate(last, error, rtol):
         return False
-    return last.residual <= rtol and _largest_error(points, errors - last.uncertain) <= rtol
+    exact = [*points[:-1], replace(last, uncertain=0 * last.uncertain)]
+    return last.residual <= rtol and _largest_error(exact, errors_of(exact)) <= rtol
 
 
 def _amplification(point: Point, errors: np.ndarray, error: float) -> float:

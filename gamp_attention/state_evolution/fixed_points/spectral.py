@@ -55,7 +55,13 @@ class SpectralOverlap(Result):
 
 @ignore_float_errors
 def spectral_overlap(
-    model: Model, alpha: float, weights: str = "fitted", *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
+    model: Model,
+    alpha: float,
+    weights: str = "fitted",
+    *,
+    n_points: int = 4096,
+    n_replicas: int = 4,
+    seed: int | np.random.Generator = 0,
 ) -> SpectralOverlap:
     """Compute the overlap of spectral starts with the teacher and the positions, for d → ∞ at n = αd samples.
 

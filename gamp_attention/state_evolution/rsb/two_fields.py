@@ -68,8 +68,8 @@ class Transition(NamedTuple):
 
     Attributes
     ----------
-    log_mean, first, second : (m, m), (m, m, 2) and (m, m, 2, 2) log E exp(ψ), mean ⟨δ⟩ and covariance of the
-        displacement δ minus the covariance of the Gaussian, along the directions of the lattice.
+    log_mean, first, second : (m, m), (m, m, 2) and (m, m, 2, 2) log E exp(ψ), and mean ⟨δ⟩ and covariance of the
+        displacement δ minus their values for ψ = 0, along the directions of the lattice.
     gaussian : (m, n) probabilities of the Gaussian in one direction.
     density, norm : (n, n) exp(ψ − c) and (m, m) its Gaussian average, with a constant c.
     """
@@ -89,8 +89,9 @@ class Transition(NamedTuple):
 def transition(psi: np.ndarray, spacing: float, stride: int, variance: float) -> Transition:
     """Return the transition of ψ (n, n) on a lattice, from each `stride`-th node.
 
-    The Gaussian is normalised on the nodes in the lattice, which corrects the ends of rows. FloatingPointError if ψ
-    varies by more than a floating-point exponential.
+    The Gaussian is normalised on the nodes in the lattice, and its own mean and variance there are subtracted. At the
+    ends of rows they would otherwise be large: for small y, ψ changes them by a small part only. FloatingPointError if
+    ψ varies by more than a floating-point exponential.
     """
     top, bottom = psi.max(), psi.min()
     if not top - bottom < RANGE:
@@ -100,7 +101,9 @@ def transition(psi: np.ndarray, spacing: float, stride: int, variance: float) ->
     delta = x - x[::stride, None]
     gaussian = np.exp(-0.5 * delta**2 / variance)
     gaussian /= gaussian.sum(axis=1, keepdims=True)
-    moments = [gaussian, gaussian * delta, gaussian * (delta**2 - variance)]
+    centred = delta - (gaussian * delta).sum(axis=1, keepdims=True)
+    moments = [gaussian, gaussian * centred]
+    moments.append(gaussian * (centred**2 - (moments[1] * centred).sum(axis=1, keepdims=True)))
     rows = [moment @ density for moment in moments]
     norm, a, b, aa, ab, bb = (rows[i] @ moments[j].T for i, j in ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)))
     first = np.stack([a, b], axis=-1) / norm[..., None]

@@ -25,7 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._core.compiled import inline_kernel, interruptible_blocks, kernel, overload, sample_kernel
+from gamp_attention._core.compiled import (
+    dispatch_on_type,
+    inline_kernel,
+    interruptible_blocks,
+    kernel,
+    overload,
+    sample_kernel,
+)
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention.denoisers.newton import (
     OUTCOME,
@@ -92,13 +99,13 @@ class Track(NamedTuple):
     depth: np.ndarray  # (panels,) depth of divisions
 
 
+@dispatch_on_type
 def newton_steps(loss, p, omega, metric, z, tol, ws):
     """Take full Newton steps from z to a minimum; return its value and whether the steps converged fast.
 
     After convergence z is the minimizer and ws.chol factors the Hessian of the last step, whose length is negligible.
     Without convergence z may be anywhere; callers then minimize with a line search. Compiled code only.
     """
-    raise NotImplementedError("newton_steps() is dispatched by numba on the type of the loss")
 
 
 @overload(newton_steps)
@@ -312,7 +319,27 @@ def nearest_minimum(loss, p, metric, track, z, ws):
     if not fast:
         assign(z, track.now)
         value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+        factor_hessian(metric, ws)
     return value
+
+
+@inline_kernel
+def _distance_along(start, start_rate, end, end_rate, width):
+    """Return the squared distance of `end` from `start` plus `width` times the mean of both rates."""
+    distance = 0.0
+    for i in range(start.shape[0]):
+        distance += (end[i] - start[i] - 0.5 * width * (start_rate[i] + end_rate[i])) ** 2
+    return distance
+
+
+@sample_kernel
+def _follow_ends(loss, p, c, u, metric, track, top, ws):
+    """Set rows 0 and 1 of track.z and track.rate to the minimizers at both ends of a panel and their derivatives."""
+    for side in range(2):
+        assign(track.z[side], track.at_ends[top, side])
+        fill_field(c, track.ends[top, side], u, track.omega)
+        nearest_minimum(loss, p, metric, track, track.z[side], ws)
+        fill_rate(metric, u, ws.chol, track.rate[side])
 
 
 @sample_kernel
@@ -324,27 +351,33 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
     """
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     low, high = track.ends[top]
-    left, right = track.left, track.right
+    left, right, z, rates = track.left, track.right, track.z, track.rate
     assign(left, track.at_ends[top, 0])
     assign(right, track.at_ends[top, 1])
-    e = 0.5 * (low + high)
+    e, has_rates = 0.5 * (low + high), False
     for _ in range(100):
         fill_field(c, e, u, track.omega)
         value_left = nearest_minimum(loss, p, metric, track, left, ws)
         value_right = nearest_minimum(loss, p, metric, track, right, ws)
         work[0] += 2
         if not are_apart(left, right):
-            # only one of the two minima exists at e, and so is the lower: the distances determine which
-            to_left, to_right = 0.0, 0.0
-            for i in range(u.shape[0]):
-                to_left += (left[i] - track.at_ends[top, 0, i]) ** 2
-                to_right += (left[i] - track.at_ends[top, 1, i]) ** 2
-            if to_left < to_right:
+            # only one of the two minima exists at e, and so is the lower: it continues the minimum of one end
+            if not has_rates:
+                _follow_ends(loss, p, c, u, metric, track, top, ws)
+                fill_field(c, e, u, track.omega)
+                nearest_minimum(loss, p, metric, track, left, ws)
+                work[0], has_rates = work[0] + 3, True
+            fill_rate(metric, u, ws.chol, rates[2])
+            to_left = _distance_along(z[0], rates[0], left, rates[2], e - low)
+            side = 0 if to_left < _distance_along(left, rates[2], z[1], rates[1], high - e) else 1
+            assign(z[side], left)
+            assign(rates[side], rates[2])
+            assign(left, z[0])
+            assign(right, z[1])
+            if side == 0:
                 low = e
-                assign(right, track.at_ends[top, 1])
             else:
                 high = e
-                assign(left, track.at_ends[top, 0])
             e = 0.5 * (low + high)
             if high - low < 1e-10:
                 break
@@ -439,6 +472,9 @@ class LineMoments(NamedTuple):
     g_powers: np.ndarray  # (n, P, L, r) averages of g e², g e³, …; P = 0 unless requested
     gg_powers: np.ndarray  # (n, P, L, r, r) averages of g_l g_lᵀ e, g_l g_lᵀ e², …
     response_powers: np.ndarray  # (n, P, L, r, r) the same for `response`
+    # (n, 6) averages of g e², g e³, g² e, g² e² and g³ e, and sum over the jumps of (Δg)³ times the density of e; the
+    # derivatives of averages follow from them; if L r = 1, otherwise zero
+    scores: np.ndarray
     work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
 
 
@@ -473,8 +509,8 @@ def line_averages(
     token, matrix = (n, L, r), (n, L, r, r)
     shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
     powers = [np.zeros((n, n_powers, *shape[1:])) for shape in (token, matrix, matrix)]
-    work_done = np.zeros((n, 3), dtype=np.int64)
-    out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros(n), *powers, work_done])
+    ends = (np.full(n, np.inf), np.zeros(n), *powers, np.zeros((n, 6)), np.zeros((n, 3), dtype=np.int64))
+    out = LineMoments._make([*map(np.zeros, shapes), *ends])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
@@ -504,9 +540,9 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
         _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
+@dispatch_on_type
 def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimizer from the start z, in place. Compiled code only."""
-    raise NotImplementedError("_find_minimizer() is dispatched by numba on the type of the loss")
 
 
 @overload(_find_minimizer)
@@ -586,6 +622,9 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
+            if u.shape[0] == 1:
+                change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
+                out.scores[line, 5] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
             divide_panel(track, top, cut, CUT_DEPTH)
             n_panels += 1
         elif divisible and (
@@ -631,6 +670,12 @@ def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
         for m in range(n):
             first += nodes.ends[0, m] * track.g[m, 0]
             last += nodes.ends[1, m] * track.g[m, 0]
+            e, g, weight = middle + half * nodes.x[m], track.g[m, 0], track.weight[m]
+            out.scores[line, 0] += weight * g * e * e
+            out.scores[line, 1] += weight * g * e * e * e
+            out.scores[line, 2] += weight * g * g * e
+            out.scores[line, 3] += weight * g * g * e * e
+            out.scores[line, 4] += weight * g * g * g * e
         out.boundary[line] += NORMAL * (np.exp(-0.5 * b * b) * last - np.exp(-0.5 * a * a) * first)
     out.moreau[line] += moreau
     out.loss[line] += moreau - quadratic

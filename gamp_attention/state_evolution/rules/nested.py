@@ -13,12 +13,13 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 
     u E[∂g/∂ω] = E[g e] + Σ_panels (φ(b) g(b) − φ(a) g(a)),
 
-so that it is as accurate as g where the curvature of the loss jumps. Test errors are nested averages over all
-coordinates (`average_error`).
+so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
+are averages with powers of e (`Expansion`), so that a Jacobian costs one evaluation. Test errors are nested averages
+over all coordinates (`average_error`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -26,11 +27,18 @@ import numpy as np
 
 from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, tensor_grid
 from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
 from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
-from gamp_attention.state_evolution.rules.lines import WorkExceeded, first_panels, integration_limit, line_averages
+from gamp_attention.state_evolution.rules.lines import (
+    LineMoments,
+    WorkExceeded,
+    first_panels,
+    integration_limit,
+    line_averages,
+)
 from gamp_attention.state_evolution.rules.rule import LeveledRule, component_channels
 
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
@@ -50,6 +58,7 @@ UNRESOLVED = 0.3  # smallest error of the test error, in units of the tolerance
 NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
 MIN_NEAR = 1e-9  # smallest width of such panels
 WORK_OF_LINE = 60  # typical number of proximal problems on one line
+MIN_EXPANDED = 0.02  # smallest u, relative to the fields, at which averages with powers of e give all derivatives
 N_LINES = 60  # typical number of panels' nodes along one coordinate of the teacher
 
 Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -69,6 +78,54 @@ class NestedRule(LeveledRule):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_NestedMoments(self, channel, squares).moments()]
+
+    def expansion(self, channel: Channel) -> "Expansion | None":
+        """Return the averages and their derivatives in the overlaps; None if the teacher nearly determines ω."""
+        return _NestedMoments(self, channel, squares=False).expansion()
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """Averages over a channel with one field to first order in its overlaps.
+
+    With ω = m + s·y + u e for teacher fields y, an average of h(ω) over e has the derivatives E[h e]/u in m,
+    E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. Those in V follow from ∂g/∂V = ½ ∂(g²)/∂ω, which
+    holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²] changes with V by
+    (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
+
+    Attributes
+    ----------
+    channel : the channel at the overlaps of the expansion.
+    base : averages there, without products of derivatives.
+    values : (3 + t,) averages of g, g e, g² and g y.
+    slopes : (3 + t, 3 + t) their derivatives in m, u, V and s.
+    boundary : average of the changes of g over panels, see `LineMoments`.
+    jumps : whether the proximal map jumps on any line; then `response` has no correct derivative.
+    """
+
+    channel: Channel
+    base: Moments
+    values: np.ndarray
+    slopes: np.ndarray
+    boundary: float
+    jumps: bool
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at other overlaps; the losses are those at the overlaps of the expansion."""
+        here = self.channel.overlaps
+        slope, root = student_noise_law(self.channel.model, overlaps)
+        u, old = float(root[0, 0, 0]), float(self.channel.root[0, 0, 0])
+        shift = [overlaps.m[0, 0] - here.m[0, 0], u - old, overlaps.V[0, 0, 0] - here.V[0, 0, 0]]
+        values = self.values + self.slopes @ np.append(shift, (slope - self.channel.slope).ravel())
+        g, g_e, gg, g_y = values[0], values[1], values[2], values[3:]
+        return replace(
+            self.base,
+            g=np.full((1, 1), g),
+            with_noise=np.full((1, 1, 1), slope.ravel() @ g_y + u * g_e),
+            with_teacher=g_y.reshape(1, 1, -1),
+            gg=np.full((1, 1, 1), gg),
+            response=np.full((1, 1, 1), -(g_e + self.boundary) / u),
+        )
 
 
 def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits", scale: np.ndarray) -> np.ndarray:
@@ -224,17 +281,20 @@ class _NestedMoments:
         self.direction = channel.root[:, :, 0]
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
         self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
-        size = np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max()
-        self.min_unit = 1e-10 * max(size, np.sqrt(overlaps.V.max()))
+        self.size = np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max()
+        self.min_unit = 1e-10 * max(self.size, np.sqrt(overlaps.V.max()))
         self.u = self.direction[0, 0]
-        self.has_direction = self.u > MIN_DIRECTION * size
+        self.has_direction = self.u > MIN_DIRECTION * self.size
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
     def moments(self) -> Moments:
         """Return the averages over all coordinates."""
-        channel, n, t = self.channel, self.channel.n_teacher, self.channel.shape[2]
-        scale = self.scale()
-        values = nested_average(self.lines, label_cuts(channel), n, self.limits, scale)
+        scale, channel = self.scale(), self.channel
+        return self._moments(nested_average(self.lines, label_cuts(channel), channel.n_teacher, self.limits, scale))
+
+    def _moments(self, values: np.ndarray) -> Moments:
+        """Return moments from the averages of the columns of `lines`."""
+        t = self.channel.shape[2]
         g, with_noise, gg, response, moreau, loss = (float(v) for v in values[[0, 1, 2, 3, 4, 5]])
         return Moments(
             g=np.full((1, 1), 0.0 if self.limits.half else g),
@@ -267,6 +327,44 @@ class _NestedMoments:
 
         The columns are g, g ω̃, g², −∂g/∂ω, the Moreau envelope, ℓ(z), g y and (∂g/∂ω)².
         """
+        return self._columns(*self._averages(points, tol))
+
+    def expansion(self) -> Expansion | None:
+        """Return the averages and their derivatives; None if u is too small."""
+        channel, t = self.channel, self.channel.shape[2]
+        if not self.u > MIN_EXPANDED * self.size:
+            return None
+        tested = self.scale()
+        n, k = len(tested), 3 + t
+        scale = np.concatenate([tested, np.full(3 + k * k, np.inf)])
+
+        def lines(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
+            y, terms, noise, out = self._averages(points, tol)
+            return np.column_stack([self._columns(y, terms, noise, out), self._derivatives(y[:, 0], out)])
+
+        values = nested_average(lines, label_cuts(channel), channel.n_teacher, self.limits, scale)
+        base, (g_e, boundary, n_jumps) = self._moments(values[:n]), values[n : n + 3]
+        means = np.concatenate([[base.g[0, 0], g_e, base.gg[0, 0, 0]], base.with_teacher.ravel()])
+        slopes = values[n + 3 :].reshape(k, k)
+        if self.limits.half:  # averages of odd functions vanish, but were computed over one half
+            odd = np.array([True, False, False, *[False] * t])
+            # g is an odd function of all fields; so are m and the derivative in m
+            slopes = np.where(odd[:, None] == odd[None, :], slopes, 0.0)
+        return Expansion(channel, base, means, slopes, float(boundary), bool(n_jumps > 0))
+
+    def _derivatives(self, y: np.ndarray, out: LineMoments) -> np.ndarray:
+        """Return averages on lines (N, 3 + k²): g e, changes over panels, number of jumps, derivatives (k, k)."""
+        g, g_e, gg = out.g[:, 0, 0], out.g_e[:, 0, 0], out.gg[:, 0, 0, 0]
+        g_ee, g_eee, gg_e, gg_ee, ggg_e, cubes = out.scores.T
+        second = g_ee - g
+        in_m = np.column_stack([g_e, second, gg_e, y * g_e[:, None]])
+        in_u = np.column_stack([second, g_eee - 2 * g_e, gg_ee - gg, y * second[:, None]])
+        in_V = np.column_stack([0.5 * gg_e, 0.5 * (gg_ee - gg), 2 / 3 * ggg_e - cubes / 6, 0.5 * y * gg_e[:, None]])
+        slopes = np.stack([in_m, in_u, in_V, *(in_m * column[:, None] for column in y.T)], axis=2) / self.u
+        return np.column_stack([g_e, out.boundary, out.work[:, 2], slopes.reshape(len(y), -1)])
+
+    def _averages(self, points: np.ndarray, tol: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray, LineMoments]:
+        """Return y, the loss parameters, the fields ω̃ at e = 0 and averages over e, at coordinates of the teacher."""
         channel = self.channel
         y, terms = channel.teacher(points)
         noise = channel.fields(y, np.zeros((len(y), 1, 1)))
@@ -278,6 +376,10 @@ class _NestedMoments:
         self.work_left -= out.work[:, :2].sum()
         if self.work_left < 0:
             raise WorkExceeded
+        return y, terms, noise, out
+
+    def _columns(self, y: np.ndarray, terms: RiskTerms, noise: np.ndarray, out: LineMoments) -> np.ndarray:
+        """Return the columns of `lines`."""
         g, g_e = out.g[:, 0, 0], out.g_e[:, 0, 0]
         response = -(g_e + out.boundary) / self.u if self.has_direction else out.response[:, 0, 0, 0]
         columns = (

@@ -3,7 +3,7 @@
 A rule does not depend on the model: it averages functions of the white noise of one `Channel`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
@@ -21,6 +21,17 @@ from gamp_attention.state_evolution.equations.channel import (
 from gamp_attention.state_evolution.equations.scores import MomentSlopes
 
 N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
+
+
+class Expandable(Protocol):
+    """Averages over a channel to first order in its overlaps, see `nested.Expansion`."""
+
+    @property
+    def jumps(self) -> bool:
+        """True if the proximal map jumps; then the averages of its almost-everywhere derivative are constant."""
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at nearby overlaps."""
 
 
 class Rule(Protocol):
@@ -97,6 +108,10 @@ class Rule(Protocol):
         """Return the averages and their derivatives in q, m and θ; None if the rule has no such derivatives."""
         return None
 
+    def expansion(self, channel: Channel) -> "Expandable | None":
+        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives."""
+        return None
+
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
@@ -146,6 +161,25 @@ def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool
     """Return the moments of each replica, summed over all components of a model."""
     components = [part.moments(channel, squares) for _, part, channel in component_channels(rule, model, overlaps)]
     return [sum_over_components(model.components, list(replica)) for replica in zip(*components, strict=True)]
+
+
+def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, jumps: bool) -> Callable[[Overlaps], Moments] | None:
+    """Return the moments, summed over all components, to first order in the overlaps.
+
+    None if the rule has no derivatives, or if the proximal map jumps and `jumps` is False, as derivatives of the
+    almost-everywhere response are then unknown.
+    """
+    parts = [part.expansion(channel) for _, part, channel in component_channels(rule, model, overlaps)]
+    known = [part for part in parts if part is not None and (jumps or not part.jumps)]
+    if len(known) < len(parts):
+        return None
+
+    def moments(near: Overlaps) -> Moments:
+        channels = component_channels(rule, model, near)
+        values = [part.at(channel.overlaps) for part, (_, _, channel) in zip(known, channels, strict=True)]
+        return sum_over_components(model.components, values)
+
+    return moments
 
 
 def work_of(rule: Rule, model: Model) -> float:

@@ -1,0 +1,89 @@
+"""Growth of small overlaps in survey propagation for d → ∞: the linear response around a trajectory without overlaps.
+
+From random weights, the overlaps with the teacher and with the positions are of order d^(−1/2). As long as they are
+small, they are linear functions of their initial values, on the trajectory with θ = m = 0 (`survey_paths`). For one
+column of weights and the ridge, let T^t = E[x^t π] and M_k^t = E[x^t τ_k], so that θ_l^t = γ_l T^t, m_k^t = M_k^t and
+
+    θ̂_l^t = α Σ_{k, s≤t} E[∂³ḡ_l^t/∂y_l ∂y_k ∂ω̃_k^s] θ_k^s,   m̂_l^t = α Σ_{k, s≤t} E[∂ḡ_l^t/∂ω̃_k^s] m_k^s
+    T^{t+1} = T^t + β C (E[π²] Σ_l γ_l θ̂_l^t − λ T^t + Σ_{s≤t} F(t, s) T^s)
+    M_k^{t+1} = M_k^t + β C (Σ_l E[τ_k τ_l] m̂_l^t − λ M_k^t + Σ_{s≤t} F(t, s) M_k^s)
+
+with F = Σ_l γ_l F_l and the response C = C̄ + yΔx of the weights. The derivatives follow from Stein's identity on the
+sampled paths (Stein, 1981). Their errors multiply the overlaps. In a sampled trajectory, errors of order n_paths^(−1/2)
+are added to the overlaps, and hide overlaps of this size.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.model import Model
+from gamp_attention.penalties.standard import Ridge
+from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
+
+
+class OverlapGrowth(NamedTuple):
+    """Small overlaps at every iteration, relative to their initial values.
+
+    Attributes
+    ----------
+    semantic : (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first.
+    positional : (T + 1,) same ratio for the cosine with the span of the positions; NaN if all positions are zero.
+    spread : (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields.
+    """
+
+    semantic: np.ndarray
+    positional: np.ndarray
+    spread: np.ndarray
+
+
+def follow_growth(
+    model: Model, alpha: float, damping: Any, parisi: float, n_iter: int, n_paths: int, rng: np.random.Generator,
+    jumps: bool = False,
+) -> OverlapGrowth:  # fmt: skip
+    """Return the growth of small overlaps in survey propagation from random weights, from one set of sampled paths.
+
+    Parameters
+    ----------
+    model : a model whose loss and labels do not change with the signs of the student's and the teacher's fields, with
+        one column of weights and of the teacher, the ridge, one class of coordinates and no mixture.
+    alpha, damping, parisi, n_iter, n_paths, rng, jumps : as for `follow_survey`.
+
+    Raises
+    ------
+    ValueError : if the model is not of this kind.
+    """
+    law = model.coordinates
+    plain = len(law.weight) == 1 and not model.is_mixture and not model.intercept and type(model.penalty) is Ridge
+    if not (model.even and plain and model.rank == model.teacher_rank == 1):
+        needs = "an even loss and teacher, one column each, the ridge and one class of coordinates"
+        raise check.fail("model", model, needs)
+    gamma, moments, S = law.gamma[0], law.moments[0], model.n_tokens
+    positions, teacher = moments[:S, :S], moments[S, S]
+    size, directions = np.linalg.eigh(positions)
+    start = start_law(model, "random")
+    T, M = [np.sqrt(teacher)], [np.sqrt(max(size[-1], 0.0)) * directions[:, -1]]  # for x with cosine 1 and E[x²] = 1
+
+    def observe(paths: Any, F: np.ndarray, response: np.ndarray, step: float) -> None:
+        on_m, on_theta = paths[0].overlap_responses()
+        C, past_T, past_M = float(response[0, 0, 0] / gamma[0]), np.array(T), np.array(M)
+        theta_hat = alpha * np.einsum("slk,k,s->l", on_theta, gamma, past_T)
+        m_hat = alpha * np.einsum("slk,sk->l", on_m, past_M)
+        memory = F[:, :, 0, 0] @ gamma
+        strength = float(model.penalty.strength)
+        T.append(T[-1] + step * C * (teacher * gamma @ theta_hat - strength * T[-1] + memory @ past_T))
+        M.append(M[-1] + step * C * (positions @ m_hat - strength * M[-1] + memory @ past_M))
+
+    states, all_U, _, _ = follow_survey(
+        model, alpha, start, damping, parisi, n_iter, n_paths, rng, jumps=jumps, observe=observe
+    )
+    q, U = np.array([state.q[:, 0, 0].sum() for state in states]), np.array([each[:, 0, 0].sum() for each in all_U])
+    norms = np.sqrt(q / q[0])
+    along = np.sqrt(np.einsum("tk,kl,tl->t", M, np.linalg.pinv(positions, hermitian=True), M))
+    return OverlapGrowth(
+        semantic=np.array(T) / T[0] / norms,
+        positional=along / along[0] / norms if along[0] > 0 else np.full(len(T), np.nan),
+        spread=U / (q + U),
+    )
