@@ -1,4 +1,4 @@
-"""Minima of GAMP, descent and survey propagation from random starts, against one step of breaking at another α.
+"""Minima of GAMP, descent and survey propagation from random starts, against two steps of breaking at another α.
 
 Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1, asymptotic loss; below α_c = 1.25, so that the
 positional branch is the ground state. On each instance GAMP, L-BFGS and survey propagation (at the Parisi parameter of
@@ -6,7 +6,7 @@ the ground state with one step, then GAMP) run to zero gradient from the same st
 entries N(0, 1); GAMP runs from the positions, too, to which the stored minima of `rs_validity` at d = 1000 to 4000 are
 added. Limits d → ∞ of V, q, m and the training loss of the minima with |m| > .1 are fitted with the labels' constant as
 a control variate (`positional_minima`). The excess of the loss of every minimum over the minimum from the positions is
-paired by instance. The predictions are solutions with k = 0 and 1 steps at the same α. Runs and solutions are stored
+paired by instance. The predictions are solutions with k = 0 to 2 steps at the same α. Runs and solutions are stored
 when they end (--quick: k = 0, d = 200).
 
 Criterion: all solutions converge; 95 % of the runs reach a gradient norm of 1e-6; the training loss of GAMP from the
@@ -60,7 +60,7 @@ def run_cell(d, seed, parisi):
 def main():
     args = options(__doc__)
     verdict = Verdict("minima_from_random_starts", args)
-    counts, steps = ({200: 4}, (0,)) if args.quick else (COUNTS, (0, 1))
+    counts, steps = ({200: 4}, (0,)) if args.quick else (COUNTS, (0, 1, 2))
     quick = "_quick" if args.quick else ""
     stored = complete_parts(
         args.out / f"minima_from_random_starts{quick}_parts.json", {f"k = {k}": partial(solve, k, ALPHA) for k in steps}
