@@ -62,7 +62,7 @@ def lowest_eigenpair(
         return value, start
     tol, shift = ROUGH, SHIFT * scale
     while not accurate:
-        values, vectors = restarted_lanczos(_shifted(product, shift), 1, "SA", start, tol, MAX_RESTARTS)
+        values, vectors = restarted_lanczos(_add_shift(product, shift), 1, "SA", start, tol, MAX_RESTARTS)
         if not len(values):
             shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
             continue
@@ -72,7 +72,7 @@ def lowest_eigenpair(
     return value, start
 
 
-def _shifted(product: Product, shift: float) -> Product:
+def _add_shift(product: Product, shift: float) -> Product:
     return lambda x: product(x) + shift * x
 
 

@@ -67,7 +67,7 @@ class Program(NamedTuple):
         """Return whether the program reads an input of index `first` or above."""
         return any(name == "input" and arguments[0] >= first for name, *arguments in self.code)
 
-    def reduced(self) -> "Program":
+    def drop_unused(self) -> "Program":
         """Return the program without operations that its outputs do not need."""
         graph = Graph(self.n_inputs)
         return graph.program(graph.include(self, graph.inputs))

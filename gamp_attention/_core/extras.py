@@ -28,7 +28,7 @@ def require_modules(purpose: str, *modules: str) -> None:
     """
     missing = missing_modules(*modules)
     if missing:
-        raise ImportError(f"{purpose} needs {_listed(missing)}: {install_command(missing)}")
+        raise ImportError(f"{purpose} needs {_list_projects(missing)}: {install_command(missing)}")
 
 
 def install_command(modules: list[str]) -> str:
@@ -39,6 +39,6 @@ def install_command(modules: list[str]) -> str:
     return " ".join(["pip install", *words, *others])
 
 
-def _listed(modules: list[str]) -> str:
+def _list_projects(modules: list[str]) -> str:
     names = [PROJECTS.get(name, name) for name in modules]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

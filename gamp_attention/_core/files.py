@@ -220,7 +220,7 @@ def same_path(one: str | Path, other: str | Path) -> bool:
     with suppress(OSError):
         if os.path.samefile(one, other):
             return True
-    return _folded(one) == _folded(other)
+    return _fold_case(one) == _fold_case(other)
 
 
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
@@ -255,7 +255,7 @@ def picture_metadata(kind: str) -> dict[str, Any]:
     return {}
 
 
-def _folded(path: str | Path) -> str:
+def _fold_case(path: str | Path) -> str:
     return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
 
 

@@ -276,7 +276,7 @@ def _plain(value: Any) -> Any:
     return np.asarray(value, dtype=object)
 
 
-def _traced(result: Any) -> Any:
+def _wrap_result(result: Any) -> Any:
     """Return an array as `Numbers`, and the element of an array without dimensions."""
     if not isinstance(result, np.ndarray):
         return result
@@ -315,7 +315,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
     else:
         raise UntraceableError(f"cannot differentiate np.{ufunc.__name__}; use other functions of numpy")
     if out is None:
-        return _traced(result)
+        return _wrap_result(result)
     if not isinstance(out[0], Numbers):
         raise UntraceableError("cannot write numbers that depend on the arguments into an array made outside")
     out[0][...] = result
@@ -325,7 +325,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
 def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of any other function of numpy."""
     if function is np.where and len(args) == 3 and not kwargs:
-        return _traced(_SELECT(*map(_plain, args)))
+        return _wrap_result(_SELECT(*map(_plain, args)))
     if function in _REPLACED and function is not np.array:
         return _REPLACED[function](*args, **kwargs)
     implementation = getattr(function, "_implementation", None)
@@ -342,7 +342,7 @@ def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(function, "__name__", "")
         raise UntraceableError(f"cannot differentiate np.{name} ({error}); write it with other functions") from error
     if isinstance(result, np.ndarray) and result.dtype == object:
-        return _traced(result)
+        return _wrap_result(result)
     return result
 
 
@@ -361,11 +361,11 @@ def _array_maker(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         if function in (np.array, np.asarray, np.ascontiguousarray, np.copy) and _is_recorded(args[0]):
-            return args[0] if isinstance(args[0], Number) else _traced(np.array(args[0], dtype=object))
+            return args[0] if isinstance(args[0], Number) else _wrap_result(np.array(args[0], dtype=object))
         if function is np.full and _is_recorded(args[1:2]):
             result = np.empty(args[0], dtype=object)
             result[...] = _plain(args[1])
-            return _traced(result)
+            return _wrap_result(result)
         # functions such as np.ones_like need the shape of a recorded array or number, not its content
         args = tuple(
             np.empty(a.shape) if isinstance(a, Number | Numbers) and _is_recorded(a) else _as_floats(a) for a in args
@@ -402,7 +402,7 @@ _REPLACED: dict[Any, Any] = {
     math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
     math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
 }  # fmt: skip
-_REPLACED[np.diag] = lambda v, k=0: _traced(np.diag(_plain(v), k))
+_REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
 
 
 class _Module:

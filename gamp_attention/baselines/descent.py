@@ -327,7 +327,7 @@ def _minimize(
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     start = initial_weights(data, init, seed, risk)
     if has_spheres(data.penalty):
-        start = data.penalty.retracted(start)
+        start = data.penalty.retract(start)
     require_device(device)
     require_modules("minimize_risk", "torch")
     import torch
@@ -343,9 +343,7 @@ def _minimize(
             if iterations:
                 record.step(steps.lr(t - 1))
             iterations.append(t)
-            record.add(
-                overlaps(data, function.retracted(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim
-            )
+            record.add(overlaps(data, function.retract(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim)
 
     def evaluate() -> tuple[float, float]:
         if is_ridge(data.penalty):
@@ -359,7 +357,7 @@ def _minimize(
             step = _step_function(function, Q, data.penalty, method, steps, seed)
             some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
-    end = function.retracted(Q.detach()).cpu().numpy().copy()
+    end = function.retract(Q.detach()).cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
     at = risk_at(data, end, risk)

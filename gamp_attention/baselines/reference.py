@@ -109,15 +109,15 @@ class ReferenceErrors(Result):
 
 def _verdict(worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:
     if not worse and not unclear:
-        return f"The layer predicts better than {_listed(tuple(LABELS))}."
-    text = f"The layer predicts worse than {_listed(worse)}." if worse else ""
+        return f"The layer predicts better than {_list_labels(tuple(LABELS))}."
+    text = f"The layer predicts worse than {_list_labels(worse)}." if worse else ""
     if unclear:
         also = "; it is" if worse else "The layer is"
-        text = f"{text.removesuffix('.')}{also} not clearly better than {_listed(unclear)}."
+        text = f"{text.removesuffix('.')}{also} not clearly better than {_list_labels(unclear)}."
     return text
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_labels(names: tuple[str, ...]) -> str:
     *first, last = (LABELS[name] for name in names)
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -200,7 +200,7 @@ def reference_errors(
         if new.shape[1:] != (L, d):
             raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
         for x, y in _blocks(new, partial(read_rows, targets)):
-            x, y = units.standardised(x), units.standardised(y)
+            x, y = units.standardise(x), units.standardise(y)
             parts.append(mean_squares(y, y - W @ x, y - mean))
     errors = np.concatenate(parts, axis=1)
     if not np.isfinite(errors).all():

@@ -54,7 +54,7 @@ class TorchRisk:
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
-        Q, scale = self.retracted(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
+        Q, scale = self.retract(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
         ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
         return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
 
@@ -64,7 +64,7 @@ class TorchRisk:
         z = (tokens @ Q + self._positions @ Q) / self._root
         return self._loss.torch(params, z).sum()
 
-    def retracted(self, Q: "torch.Tensor") -> "torch.Tensor":
+    def retract(self, Q: "torch.Tensor") -> "torch.Tensor":
         """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
         import torch
 

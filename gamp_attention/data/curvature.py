@@ -46,14 +46,14 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     movable, strength = np.flatnonzero(free), data.penalty.strength
     flat = rotations(data, Q)
 
-    def expanded(x: np.ndarray) -> np.ndarray:
+    def expand(x: np.ndarray) -> np.ndarray:
         P = np.zeros(Q.size)
         P[movable] = x
         return P.reshape(Q.shape)
 
     def product(x: np.ndarray) -> np.ndarray:
         """Return ∇²R x, with the eigenvalues of flat directions raised above zero."""
-        P = expanded(x)
+        P = expand(x)
         if has_spheres(data.penalty):
             return _product_on_spheres(data, at, Q, P, curvature, flat).ravel()
         along = np.tensordot(flat, P, 2)
@@ -71,7 +71,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
         value, vector = lowest_eigenpair(product, start, strength, sign_known=sign_known)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
-    return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
+    return Curvature(min(value, 0.0) if len(flat) else value, expand(vector), bool(value >= level))
 
 
 def _check_direction(

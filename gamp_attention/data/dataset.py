@@ -26,7 +26,7 @@ from gamp_attention.data.stores import (
     Tokens,
     TokenStore,
     as_tokens,
-    joined,
+    join_parts,
     mean_squares,
     read_rows,
     token_blocks,
@@ -439,7 +439,7 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
         M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
         norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
         parts.append(_terms(positions, *_products(x, positions), M, norm))
-    return RiskTerms(*map(joined, zip(*parts, strict=True)))
+    return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
 
 
 def compute_targets(
@@ -453,7 +453,7 @@ def compute_targets(
         xx, xp = _products(x, positions)
         M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
         parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
-    targets, params, constant = map(joined, zip(*parts, strict=True))
+    targets, params, constant = map(join_parts, zip(*parts, strict=True))
     return targets, RiskTerms(params, constant)
 
 

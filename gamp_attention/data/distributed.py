@@ -83,7 +83,7 @@ class Remote:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         tasks = zip(self.data.parts, self.outcomes, strict=True)
         parts = self.data.on_all(_rows, [(part, outcome, self.update) for part, outcome in tasks])
-        return np.concatenate(self.data.fetched(parts))
+        return np.concatenate(self.data.fetch(parts))
 
 
 class DistributedDataset(Dataset):
@@ -134,7 +134,7 @@ class DistributedDataset(Dataset):
         edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
         rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
         vars(self).update(vars(data), client=client, rows=rows)
-        vars(self)["parts"] = self.on_all(_load, [(tokens, block, *self._described(block)) for block in rows])
+        vars(self)["parts"] = self.on_all(_load, [(tokens, block, *self._describe_part(block)) for block in rows])
 
     def replace(self, **changes: Any) -> "Dataset":
         """Return a dataset of the same samples with another penalty, rank or student, see `Dataset.replace`."""
@@ -143,7 +143,7 @@ class DistributedDataset(Dataset):
             return changed
         return DistributedDataset(changed, self.client, len(self.parts))  # the workers need the new loss
 
-    def _described(self, rows: slice) -> tuple[Any, ...]:
+    def _describe_part(self, rows: slice) -> tuple[Any, ...]:
         """Return the positions of a part, and the fields of a Part after the matrix."""
         groups = tuple(
             Group(slice(max(group.start, rows.start) - rows.start, min(group.stop, rows.stop) - rows.start), sources)
@@ -157,7 +157,7 @@ class DistributedDataset(Dataset):
         """Submit a function of the arguments of each part; return the futures."""
         return [self.client.submit(function, *of_part, pure=False) for of_part in arguments]
 
-    def fetched(self, futures: list[Any]) -> list[Any]:
+    def fetch(self, futures: list[Any]) -> list[Any]:
         """Return the results of futures, in order."""
         return self.client.gather(futures)
 
@@ -171,7 +171,7 @@ class DistributedDataset(Dataset):
             before = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, before, strict=True)
         outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, most) for part, state in tasks])
-        sums_of_parts = self.fetched(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
+        sums_of_parts = self.fetch(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
         sums = Sums(*(np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)))
 
         def remember(*update: Any) -> Remote:
@@ -181,9 +181,9 @@ class DistributedDataset(Dataset):
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Compute a risk and its gradient on the workers, without the penalty."""
-        sums = self.fetched(self.on_all(_risk, [(part, risk, Q) for part in self.parts]))
+        sums = self.fetch(self.on_all(_risk, [(part, risk, Q) for part in self.parts]))
 
         def fields() -> np.ndarray:
-            return np.concatenate(self.fetched(self.on_all(_fields, [(part, risk, Q) for part in self.parts])))
+            return np.concatenate(self.fetch(self.on_all(_fields, [(part, risk, Q) for part in self.parts])))
 
         return RiskSums(float(sum(loss for loss, _ in sums)), np.sum([smooth for _, smooth in sums], axis=0), fields)

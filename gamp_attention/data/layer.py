@@ -49,7 +49,7 @@ class Units(NamedTuple):
         constant = scale <= 1e-12 * np.abs(centre)  # equal up to rounding
         return cls(centre, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
-    def standardised(self, tokens: Any) -> np.ndarray:
+    def standardise(self, tokens: Any) -> np.ndarray:
         """Return tokens or outputs in these units; the same array if centre and scale are 0 and 1."""
         unchanged = not self.centre.any() and (self.scale == 1).all()
         return tokens if unchanged else (np.asarray(check.detach_tensor(tokens)) - self.centre) / self.scale
@@ -174,7 +174,7 @@ def build_dataset(
     units = Units.standard(x, options.get("sample_weight")) if standardise else Units.raw(d)
     if positions is not None:
         positions = check.array("positions", positions, (L, d)) / units.scale
-    return Dataset(units.standardised(x), units.standardised(y), positions, **options), units
+    return Dataset(units.standardise(x), units.standardise(y), positions, **options), units
 
 
 def require_same_shape(tokens: Tokens, outputs: Tokens) -> None:

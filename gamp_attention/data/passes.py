@@ -29,7 +29,7 @@ from gamp_attention._core.compiled import (
     sample_kernel,
 )
 from gamp_attention._core.numerics import one_thread
-from gamp_attention.data.stores import Tokens, joined, token_blocks
+from gamp_attention.data.stores import Tokens, join_parts, token_blocks
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import (
     Denoised,
@@ -244,7 +244,7 @@ def grouped_pass(
         seen = data_pass(matrix, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
         sums += seen.force, seen.smooth
         parts.append(seen[:3])
-    return Pass(*map(joined, zip(*parts, strict=True)), *sums)
+    return Pass(*map(join_parts, zip(*parts, strict=True)), *sums)
 
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # returns the next D from D, V g, W g and β

@@ -15,7 +15,7 @@ from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
-from gamp_attention.data.stores import joined
+from gamp_attention.data.stores import join_parts
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.point import sample_derivatives
@@ -134,7 +134,7 @@ def denoise_at(
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
     chosen, start = np.arange(data.n_samples) if samples is None else samples, at.z if start is None else start
     parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
-    return joined([
+    return join_parts([
         denoise(at.loss, at.params[rows], omega[rows], V[sources], start[rows], **options)
         for rows, sources in parts if len(rows)
     ])  # fmt: skip

@@ -139,13 +139,13 @@ def read_rows(values: Tokens, rows: slice) -> np.ndarray:
     return values[rows] if isinstance(values, np.ndarray) else values.read(rows)
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def join_parts(parts: Sequence[Any]) -> Any:
     """Join arrays, or named tuples of arrays, of consecutive samples."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
-    return type(parts[0])(*map(joined, zip(*parts, strict=True)))
+    return type(parts[0])(*map(join_parts, zip(*parts, strict=True)))
 
 
 class Block(NamedTuple):

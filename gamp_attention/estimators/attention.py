@@ -150,7 +150,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         units = Units.standard(tokens, weights) if self.standardise else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
         data = LabelledDataset(
-            units.standardised(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
+            units.standardise(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
             positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
         )  # fmt: skip
         self.data_, self._start = data, (self.init, self.n_starts)

@@ -238,7 +238,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
         n_off_global=n_off,
         n_near_jump=n_near,
         n_searched=data.n_samples if samples is None else len(samples),
-        state=loop.state if data.rows_here else loop.state.fetched(),
+        state=loop.state if data.rows_here else loop.state.fetch(),
         message=message,
         settling_history=descent,
     )

@@ -78,7 +78,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
             callback(at)
 
     if has_spheres(data.penalty):
-        Q = data.penalty.retracted(Q)
+        Q = data.penalty.retract(Q)
     visit(evaluate(Q))
     best, n_iter, handover = Q, 0, HANDOVER
     while True:
@@ -89,7 +89,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
         while at.gradient_norm > tol and n_iter < MAX_STEPS:
             trial = best + newton_step(data, at, best, accuracy)
             if has_spheres(data.penalty):
-                trial = data.penalty.retracted(trial)
+                trial = data.penalty.retract(trial)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
             if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
@@ -121,7 +121,7 @@ def quasi_newton(
         if constrained:
             penalty: ColumnRidge = data.penalty
             free = x.reshape(shape)
-            inside = penalty.retracted(free)
+            inside = penalty.retract(free)
             at = evaluate(inside)
             norms = np.maximum(np.linalg.norm(free, axis=0), np.finfo(float).tiny)
             slope = at.gradient * np.where(penalty.sphere, np.linalg.norm(inside, axis=0) / norms, 1.0)
@@ -139,7 +139,7 @@ def quasi_newton(
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
     minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
     end = minimum.x.reshape(shape)
-    return data.penalty.retracted(end) if constrained else end, int(minimum.nit)
+    return data.penalty.retract(end) if constrained else end, int(minimum.nit)
 
 
 def proximal_gradient(

@@ -127,7 +127,7 @@ class GampState(DisplayMixin):
     z: np.ndarray | None = None
     direction: np.ndarray | None = None
 
-    def fetched(self) -> "GampState":
+    def fetch(self) -> "GampState":
         """Return the state with D and z copied from workers, if they are there, to this process."""
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 

@@ -39,7 +39,7 @@ from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import agreement_of, is_convex, risk_at
-from gamp_attention.data.stores import joined, token_blocks
+from gamp_attention.data.stores import join_parts, token_blocks
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.denoisers.survey import (
@@ -165,7 +165,7 @@ def survey_step(
         averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, begin, jumps)
         force += matrix.back_project(averages.g)
         parts.append((omega, averages, z))
-    omega, averages, z = map(joined, zip(*parts, strict=True))
+    omega, averages, z = map(join_parts, zip(*parts, strict=True))
 
     V_hat = symmetrised(summed(data.groups, data.n_sources, averages.response)) / data.dim
     spread = symmetrised(summed(data.groups, data.n_sources, averages.spread)) / data.dim

@@ -415,7 +415,7 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
 
 def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
     """Return whether the Hessian depends on targets or fields."""
-    return derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).reduced().depends_on(0)
+    return derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused().depends_on(0)
 
 
 def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:

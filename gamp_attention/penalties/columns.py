@@ -85,7 +85,7 @@ class ColumnRidge:
         smallest = self.convexity
         return MIN_PRECISION * smallest if smallest > 0 else MIN_CURVATURE * self.strength
 
-    def scaled_to(self, lam: float) -> "ColumnRidge":
+    def scale_to(self, lam: float) -> "ColumnRidge":
         """Return the penalty with all λ_a scaled by one factor, so that their largest absolute value is `lam`."""
         if lam == self.lam:
             return self
@@ -102,7 +102,7 @@ class ColumnRidge:
         squares = np.maximum(np.sum(Q**2, axis=0), np.finfo(float).tiny)
         return np.where(self.sphere, -np.sum(Q * smooth, axis=0) / squares, self.curvature)
 
-    def retracted(self, Q: np.ndarray) -> np.ndarray:
+    def retract(self, Q: np.ndarray) -> np.ndarray:
         """Return Q (d, r) with spherical columns scaled to norm √d; columns that are zero do not change."""
         norms = np.linalg.norm(Q, axis=0)
         factors = np.where(self.sphere & (norms > 0), math.sqrt(len(Q)) / np.where(norms > 0, norms, 1.0), 1.0)

@@ -217,7 +217,7 @@ def with_lam(penalty: Any, lam: Any) -> Any:
             return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))
         return replace(penalty, penalty=with_lam(penalty.penalty, lam))
     if isinstance(penalty, ColumnRidge):
-        return penalty.scaled_to(check.real("lam", lam, low=0))
+        return penalty.scale_to(check.real("lam", lam, low=0))
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))

@@ -61,7 +61,7 @@ def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
     assert references.errors[2] == pytest.approx(np.mean(y**2, axis=(1, 2)))
     if fresh:
         W = ga.fit_linear_baseline(data).weights
-        residual = units.scale * (units.standardised(y) - W @ units.standardised(x))
+        residual = units.scale * (units.standardise(y) - W @ units.standardise(x))
         assert references.errors[0] == pytest.approx(np.mean(residual**2, axis=(1, 2)))
 
 

@@ -70,7 +70,7 @@ def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypa
     data = draw_data()
     remote = ga.DistributedDataset(data, client, 2)
     sent = []
-    submit, gather = remote.on_all, remote.fetched
+    submit, gather = remote.on_all, remote.fetch
 
     def counting_submit(function, arguments):
         sent.extend(value.size for argument in arguments for value in iterate_arrays(argument))
@@ -82,7 +82,7 @@ def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypa
         return result
 
     monkeypatch.setitem(vars(remote), "on_all", counting_submit)
-    monkeypatch.setitem(vars(remote), "fetched", counting_gather)
+    monkeypatch.setitem(vars(remote), "fetch", counting_gather)
     sizes = []
 
     def callback(t, state, report):

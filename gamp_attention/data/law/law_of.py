@@ -69,7 +69,7 @@ def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.nd
         *_spread(seen, size, law),
         *_fields(seen, law.resolvent.vectors, teacher),
         _means(seen),
-        *_repeated(seen),
+        *_measure_repetition(seen),
     ]  # fmt: skip
     return tuple(measured)
 
@@ -172,7 +172,7 @@ def _means(seen: SeenTokens) -> Departure:
     return build_departure("norm of the mean token", Estimate(norm, float(error)), 0.0, MEANS, meaning)
 
 
-def _repeated(seen: SeenTokens) -> list[Departure]:
+def _measure_repetition(seen: SeenTokens) -> list[Departure]:
     """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
     n, L, d = seen.tokens.shape
     samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))

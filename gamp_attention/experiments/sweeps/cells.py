@@ -26,7 +26,7 @@ from gamp_attention.penalties.standard import with_lam
 
 def digest(model: Model) -> str:
     """Return a short hash of everything in a model."""
-    return short_hash(_described(require_model(model)))
+    return short_hash(_describe_value(require_model(model)))
 
 
 def base_digest(model: Model) -> str:
@@ -43,13 +43,13 @@ def short_hash(value: Any) -> str:
     return hashes.hash_bytes(text.encode(), size=12)
 
 
-def _described(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     """Return plain data that describe a value completely."""
     if is_dataclass(value) and not isinstance(value, type):
         used = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
-        return {"type": type(value).__qualname__} | {name: _described(item) for name, item in used.items()}
+        return {"type": type(value).__qualname__} | {name: _describe_value(item) for name, item in used.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {"type": type(value).__qualname__} | {name: _described(v) for name, v in value._asdict().items()}
+        return {"type": type(value).__qualname__} | {name: _describe_value(v) for name, v in value._asdict().items()}
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "values": value.ravel().tolist()}
     if isinstance(value, np.generic):
@@ -57,7 +57,7 @@ def _described(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):
-        return [_described(v) for v in value]
+        return [_describe_value(v) for v in value]
     raise check.fail("model", value, "fields that are numbers, strings, arrays or dataclasses of them", TypeError)
 
 

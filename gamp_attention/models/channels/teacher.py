@@ -315,7 +315,7 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
 
 
 def _used_noise(program: Program, n_fields: int) -> tuple[int, ...]:
-    inputs = {arguments[0] for name, *arguments in program.reduced().code if name == "input"}
+    inputs = {arguments[0] for name, *arguments in program.drop_unused().code if name == "input"}
     return tuple(sorted(i - n_fields for i in inputs if i >= n_fields))
 
 
