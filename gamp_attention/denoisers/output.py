@@ -133,7 +133,7 @@ def denoise(
     >>> bool(abs(out.g - (out.z - omega)).max() < 1e-12)
     True
     """
-    n, L, r = _checked_shapes(loss, params, omega, V, start)
+    n, L, r = _require_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
     metric = make_metric(V)
     # kernels are compiled again for read-only arrays, such as the arrays of reports
@@ -164,7 +164,7 @@ def is_long(loss: Any, n: int, most: int) -> bool:
     return k > 2 and n * cost * OPERATION * (STEPS * (1 + most)) > LONG
 
 
-def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
+def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
     """Return (n, L, r) after checks of all shapes, because compiled code does not check the bounds of arrays."""
     if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
         raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)

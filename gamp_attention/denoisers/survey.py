@@ -102,7 +102,7 @@ class InnerAverages(NamedTuple):
     potential: np.ndarray
 
 
-def symmetrised(matrices: np.ndarray) -> np.ndarray:
+def symmetrise(matrices: np.ndarray) -> np.ndarray:
     """Return the symmetric parts of matrices (K, r, r)."""
     return 0.5 * (matrices + matrices.transpose(0, 2, 1))
 
@@ -358,7 +358,7 @@ def first_variances(
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        W = prior_response(spectra, penalty.strength, symmetrised(responses), fractions)[2]
+        W = prior_response(spectra, penalty.strength, symmetrise(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

@@ -111,7 +111,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
         check.flag("standardise", self.standardise)
-        tokens, outputs = self._checked("tokens", X), self._checked("outputs", y)
+        tokens, outputs = self._check_array("tokens", X), self._check_array("outputs", y)
         weights = require_sample_weight(sample_weight, tokens)
         if len(outputs) == len(tokens):
             weights, tokens, outputs = without_zeros(weights, tokens, outputs)
@@ -224,7 +224,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         return self._layer
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
         array = check_array(
             check.detach_tensor(value), dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
@@ -236,12 +236,12 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
 
     def _tokens(self, name: str, value: Any) -> np.ndarray:
         check_is_fitted(self)
-        return np.asarray(require_tokens(name, self._checked(name, value), self.n_tokens_in_, self.n_features_in_))
+        return np.asarray(require_tokens(name, self._check_array(name, value), self.n_tokens_in_, self.n_features_in_))
 
     def _outputs(self, value: Any) -> np.ndarray:
         """Return outputs (n, L, d), or (n, L, p) with value matrices."""
         width = self._fitted.width if self.value_rank is not None else self.n_features_in_
-        return np.asarray(require_tokens("y", self._checked("y", value), self.n_tokens_in_, width))
+        return np.asarray(require_tokens("y", self._check_array("y", value), self.n_tokens_in_, width))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -22,7 +22,7 @@ from gamp_attention.gamp.run import run_gamp
 
 def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False) -> GampResult:
     """Run message passing on data with the parameters of an estimator; warn if it does not converge."""
-    seed = seed_of(estimator.random_state)
+    seed = choose_seed(estimator.random_state)
     limits = {"tol": estimator.tol, "max_iter": estimator.max_iter}
     result = run_gamp(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
     if not result.converged:
@@ -30,7 +30,7 @@ def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any =
     return result
 
 
-def seed_of(random_state: Any) -> int:
+def choose_seed(random_state: Any) -> int:
     """Return the seed of a run: an integer as it is, or a random integer from a generator, or from numpy for None."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
@@ -59,7 +59,7 @@ def without_zeros(weights: np.ndarray | None, *arrays: np.ndarray) -> tuple[Any,
     return weights[positive], *(array[positive] for array in arrays)
 
 
-def unweighted(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
+def remove_weights(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
     """Return leave-one-out errors of data with sample weights (n,) as errors of samples and their weighted means.
 
     The errors of a dataset with weights are w_μ e_μ. Their mean over the mean weight is Σ w e/Σ w.
@@ -101,7 +101,7 @@ class InferenceMixin:
         """
         check_is_fitted(self)
         loo = leave_one_out(self.data_, self.result_, **options)
-        return self._convert_errors(unweighted(loo, self.data_.sample_weight))
+        return self._convert_errors(remove_weights(loo, self.data_.sample_weight))
 
     def debias(self) -> DebiasedWeights:
         """Compute weights without the bias of the penalty, with standard deviations and intervals.
@@ -140,7 +140,7 @@ class InferenceMixin:
         check_is_fitted(self)
         data, (init, n_starts) = self.data_, self._start
         path = regularization_path(
-            data, lams, init, **{"n_starts": n_starts, "seed": seed_of(self.random_state), **options}
+            data, lams, init, **{"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
         )
         if data.sample_weight is None:
             return path

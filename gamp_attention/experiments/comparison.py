@@ -220,7 +220,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     alpha, seed, risk = plan.alpha, plan.seed, plan.risk
     quasi_newton = model.penalty.quadratic
 
-    def timed(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+    def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
         progress.describe(f"{name} branch, {task}")
         began = time.perf_counter()
         result = solver(*args, **options)
@@ -229,21 +229,21 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 
     simulated: Any = {"n_iter": N_ITER}
     instance = data.instance_model(), data.alpha, name
-    predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **simulated)
+    predicted, _ = time_run("trajectory", trajectory, *instance, damping=damping, **simulated)
     tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
-    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
-    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
+    gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
+    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
     plain: Any = {"method": "gd", "lr": lr}
     simulated |= {"n_replicas": REPLICAS}
-    predicted_descent, _ = timed("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
+    predicted_descent, _ = time_run("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
     plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
-    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain)
+    descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
-    quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
+    quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    returned, returned_time = timed("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
+    returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
         deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
         for other in range(seed + 1, seed + 1 + plan.instances)

@@ -97,7 +97,7 @@ class IterationOptions(DisplayMixin):
         """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
         return isinstance(self.onsager, str) and self.onsager == "empirical" and self.memory is averaged_memory
 
-    def checked(self, data: Dataset) -> "IterationOptions":
+    def validate(self, data: Dataset) -> "IterationOptions":
         """Return a copy with checked numbers and arrays; `onsager` is checked by `response_rule`.
 
         Raises
@@ -227,7 +227,7 @@ def run_gamp(
         check.function("callback", callback)
     if not (iteration is None or isinstance(iteration, IterationOptions)):
         raise check.fail("iteration", iteration, "IterationOptions", TypeError)
-    options = (iteration or IterationOptions()).checked(data)
+    options = (iteration or IterationOptions()).validate(data)
     n_starts = check.integer("n_starts", n_starts, low=1)
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("rank", data.dim, data.rank)

@@ -131,13 +131,13 @@ def quasi_newton(
         latest[:] = [at]
         return at.train_loss * data.dim, slope.ravel()
 
-    def accepted(_: np.ndarray) -> None:  # a line search accepts its last point
+    def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
         if visit is not None:
             visit(latest[0])
 
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
+    minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=visit_last, options=options)
     end = minimum.x.reshape(shape)
     return data.penalty.retract(end) if constrained else end, int(minimum.nit)
 
@@ -194,17 +194,17 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> n
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     constrained = has_spheres(data.penalty)
 
-    def allowed(P: np.ndarray) -> np.ndarray:
+    def restrict(P: np.ndarray) -> np.ndarray:
         """Return the part of P along which the weights may move."""
         return data.penalty.tangential(Q, P) if constrained else free * P
 
     operator = LinearOperator(
         (at.gradient.size, at.gradient.size),
-        matvec=lambda x: allowed(hessian_product(data, at, allowed(x.reshape(shape)), curvature)).ravel(),
+        matvec=lambda x: restrict(hessian_product(data, at, restrict(x.reshape(shape)), curvature)).ravel(),
         dtype=float,
     )
-    step, _ = minres(operator, -allowed(at.gradient).ravel(), rtol=rtol, maxiter=2000)
-    return allowed(step.reshape(shape)) if constrained else step.reshape(shape)
+    step, _ = minres(operator, -restrict(at.gradient).ravel(), rtol=rtol, maxiter=2000)
+    return restrict(step.reshape(shape)) if constrained else step.reshape(shape)
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:

@@ -95,7 +95,7 @@ class StepReport(DisplayMixin):
         return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
 
 
-def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
+def monitor_risk(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
     """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
 
     If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
@@ -258,4 +258,4 @@ def gamp_step(
     # averages over iterations
     V = (1 - beta) * V + beta * W
     after = GampState(Q=(1 - beta) * Q + beta * eta, V=V, D=out.remember(memory, V, W, beta), z=out.z)
-    return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitored, data, risk, Q, out.sums))
+    return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitor_risk, data, risk, Q, out.sums))

@@ -48,7 +48,7 @@ from gamp_attention.denoisers.survey import (
     average_weights,
     first_variances,
     inner_nodes,
-    symmetrised,
+    symmetrise,
 )
 from gamp_attention.gamp.step import initial_state
 from gamp_attention.models.sources import summed, weighted
@@ -167,11 +167,11 @@ def survey_step(
         parts.append((omega, averages, z))
     omega, averages, z = map(join_parts, zip(*parts, strict=True))
 
-    V_hat = symmetrised(summed(data.groups, data.n_sources, averages.response)) / data.dim
-    spread = symmetrised(summed(data.groups, data.n_sources, averages.spread)) / data.dim
+    V_hat = symmetrise(summed(data.groups, data.n_sources, averages.response)) / data.dim
+    spread = symmetrise(summed(data.groups, data.n_sources, averages.spread)) / data.dim
     new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
     W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
-    W_inner = symmetrised(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
+    W_inner = symmetrise(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
     W_inner /= len(new.covariance)
 
     D = (1 - beta) * D + beta * weighted(data.groups, W + y * W_inner, averages.g)

@@ -66,7 +66,7 @@ def test_keys_do_not_depend_on_the_process(model):
 
 def test_keys_tell_everything_apart(model):
     cell = grid(model, alpha=1.0, method="GAMP", branch="semantic")[0]
-    base, used = base_digest(model), Settings().used_by("GAMP")
+    base, used = base_digest(model), Settings().select_for("GAMP")
     others = {
         "method": "GD", "branch": "positional", "alpha": math.nextafter(1.0, 2), "omega": 0.2,
         "lam": 0.02, "sigma": 0.6, "d": 999, "seed": 1,
@@ -76,7 +76,7 @@ def test_keys_tell_everything_apart(model):
     changed = {"risk": "asymptotic", "n_test": 10, "gamp_steps": 9, "tol": 1e-6, "descent": "lbfgs", "gd_steps": 3}
     for name, value in (changed | {"rtol": 1e-2}).items():
         for method in ("SE", "GAMP", "GD"):
-            kept = Settings(**{name: value}).used_by(method) == Settings().used_by(method)
+            kept = Settings(**{name: value}).select_for(method) == Settings().select_for(method)
             assert kept == (name not in jobs.USED[method])
     keys += [cell_key(cell, base, used | {name: value}, None) for name, value in changed.items()]
     models = [

@@ -337,7 +337,7 @@ class _Estimate:
     def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
         """Refit `count` samples, and correct the fields of all other samples."""
         n = self.data.n_samples
-        top, random = _selected(np.abs(self.errors - self.in_training), n, count)
+        top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
         bound = np.inf if is_convex(self.data) else max(ROUGH, 1 / np.sqrt(self.data.dim))
         drawn = random if len(random) else top  # random samples have typical remainders
         fields, remainder, reached = self._refit_parts(Q, drawn, tokens, H, bound)
@@ -430,7 +430,7 @@ def refits_by_default(data: Dataset) -> int:
     return n if every else min(n, TOP + RANDOM)
 
 
-def _selected(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _select_samples(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the samples with the largest changes, and random other samples: `count` samples in total."""
     top = min(n, -(-count * TOP // (TOP + RANDOM))) if count < n else n
     order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]

@@ -71,11 +71,11 @@ class PathPlan:
         before: GampResult | None = None
         for k in self.order:
             data = self.problems[k] if rows is None else self.problems[k].select_rows(rows)
-            before = ends[k] = self._trained(data, known.get(str(k)), before, self._extrapolated(k, ends))
+            before = ends[k] = self._train(data, known.get(str(k)), before, self._extrapolate_weights(k, ends))
             known[str(k)] = {"Q": before.Q, "V": before.overlaps.V}
             yield k, data, before
 
-    def _trained(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
+    def _train(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
         """Return the run at one value, started from known weights, from the previous run, or from `init`."""
         shape, options = (data.dim, data.rank), dict[str, Any](tol=self.tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
@@ -89,7 +89,7 @@ class PathPlan:
         Q = before.Q if ahead is None or ahead.shape != shape else ahead
         return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
 
-    def _extrapolated(self, k: int, ends: dict[int, GampResult]) -> np.ndarray | None:
+    def _extrapolate_weights(self, k: int, ends: dict[int, GampResult]) -> np.ndarray | None:
         """Return weights extrapolated from the last two values, linearly in the logarithm of positive values."""
         done = self.order[: len(ends)][-2:]
         points = self.values[[*done, k]]
@@ -468,7 +468,7 @@ def regularization_path(
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 
-    def finished() -> None:
+    def save_progress() -> None:
         if file is not None:
             file.save(lambda: known)
         bar.update()
@@ -476,14 +476,14 @@ def regularization_path(
     with Progress("path", total=len(values) + 1, shown=progress) as bar:
         for k, _, result in along.runs(known.setdefault("all", {})):
             ends[k] = result
-            finished()
+            save_progress()
         results = tuple(ends[k] for k in range(len(values)))
         if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
         bar.describe("leave-one-out errors")
 
         def verdicts(agreed: np.ndarray) -> np.ndarray:
-            return _trusted(agreed, order, data)
+            return _find_trusted(agreed, order, data)
 
         estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), verdicts, CAUTION)
         errors, trusted, form = estimates.errors, verdicts(estimates.agreed) & estimates.tested, estimates.form
@@ -493,7 +493,7 @@ def regularization_path(
     if folds and in_memory and not trusted[smallest]:
         form = "folds"
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
-            errors, trusted = fold_errors(along, folds, known, finished)
+            errors, trusted = fold_errors(along, folds, known, save_progress)
     return _select(parameter, along, results, estimates.in_training, errors, trusted, form, predict)
 
 
@@ -515,7 +515,7 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     return values, [data.replace(lam=lam) for lam in values.tolist()]
 
 
-def _trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
+def _find_trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
     """Return whether each estimate (k,) is trusted, from `PathErrors.agreed` (k,).
 
     The estimates vary from value to value in whether they find that the risk has many minima, so for losses that are

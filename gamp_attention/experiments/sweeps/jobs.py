@@ -65,7 +65,7 @@ class Settings:
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
-    def used_by(self, method: str) -> dict[str, Any]:
+    def select_for(self, method: str) -> dict[str, Any]:
         """Return the settings on which the result of a method depends, by name."""
         return {name: getattr(self, name) for name in USED[method]}
 
@@ -196,7 +196,7 @@ def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool =
     for group in groups.values():
         key, jobs = None, []
         for cell in sorted(group, key=lambda cell: cell.alpha, reverse=DESCENDING.get(group[0].branch, False)):
-            key = cell_key(cell, base, settings.used_by(cell.method), key)
+            key = cell_key(cell, base, settings.select_for(cell.method), key)
             jobs.append(CellJob(key, model, cell, settings))
         result.append(jobs)
     return result

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.damping import Damping
-from gamp_attention.denoisers.survey import average_fields, first_variances, symmetrised
+from gamp_attention.denoisers.survey import average_fields, first_variances, symmetrise
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses, sum_by_source
@@ -80,7 +80,7 @@ def follow_survey(
         spread, q_hats = np.zeros_like(now.q), sum_by_source(model, paths, alpha)
         for path in paths:
             spread[path.sources] += alpha * path.probability * path.spread
-        spread, hats = symmetrised(spread), conjugates(model, alpha, now, moments)
+        spread, hats = symmetrise(spread), conjugates(model, alpha, now, moments)
         theta_hat, F = _responses(model, alpha, now, hats, paths)
         losses.append(mean_losses(alpha, weights, paths))
         inner = replace(hats, theta=theta_hat, V=hats.V_derivative + parisi * spread)
