@@ -116,11 +116,11 @@ class AmpProblem:
             return self.channel.posterior(self.y, omega, V)
         return self._reused.posterior(omega, V)
 
-    def learned(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
+    def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
         """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
         problem = self
         if "prior" in parts:
-            priors = [prior.learned(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
+            priors = [prior.learn(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
             problem = replace(problem, priors=priors)
         if "noise" in parts and posterior.samples.misfit is not None:
             noise = float(np.sqrt(posterior.samples.misfit.mean() / self.channel.n_seen))

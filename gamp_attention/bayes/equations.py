@@ -75,7 +75,7 @@ class Equations:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
         if isinstance(self.channel, TeacherChannel):
-            self.channel = self.channel.reseeded(int(rng.integers(1 << 62)))
+            self.channel = self.channel.reseed(int(rng.integers(1 << 62)))
         self._reused: ReusedPoints | None = None
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None

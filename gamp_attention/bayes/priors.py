@@ -111,7 +111,7 @@ class MixturePrior:
             log_z += weight * float(density @ posterior.log_z)
         return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
 
-    def learned(self, posterior: InputPosterior) -> "MixturePrior":
+    def learn(self, posterior: InputPosterior) -> "MixturePrior":
         """Return the prior after one step of expectation maximisation of weights and covariances.
 
         Means and atoms do not change.

@@ -256,7 +256,7 @@ class AmpRun(Run[Status]):
         if self._tol > 0 and (settled or is_certain):
             return Status.CONVERGED
         if learning:
-            self.problem = self.problem.learned(self.posterior, self._learn)
+            self.problem = self.problem.learn(self.posterior, self._learn)
         return Status.MAX_ITER if self.t == self._max_iter else None
 
     def _adapt_damping(self, change: np.ndarray) -> None:

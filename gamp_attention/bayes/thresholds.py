@@ -69,7 +69,7 @@ def bayes_thresholds(
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     if isinstance(model.teacher, SequenceLabels):
         rng = generator(seed)
-        return _staged([Equations(model, n_points, rng) for _ in range(n_replicas)])
+        return _find_staged_thresholds([Equations(model, n_points, rng) for _ in range(n_replicas)])
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]
@@ -98,7 +98,7 @@ def bayes_thresholds(
     )  # fmt: skip
 
 
-def _staged(replicas: list[Equations]) -> StagedThresholds:
+def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
     """Return the thresholds of a teacher that is a function of the fields."""
     stages = find_stages(replicas)
     notes = dict.fromkeys(("full_recovery", "hard"), "not computed for teachers that are functions of the fields")

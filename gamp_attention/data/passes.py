@@ -42,7 +42,7 @@ from gamp_attention.denoisers.output import (
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
 from gamp_attention.losses.point import for_kernels
-from gamp_attention.models.sources import Group, summed, weighted
+from gamp_attention.models.sources import Group, apply_by_source, sum_over_tokens
 
 LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
 STRIP = 8  # cache lines of a row between two prefetches
@@ -304,7 +304,7 @@ def output_step(
     seen = grouped_pass(data, terms.params, Q, D, V, z, most=most)
     out = seen.denoised
     loss = float(np.sum(seen.losses + terms.constant))
-    sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))
+    sums = Sums(loss, seen.force, seen.smooth, sum_over_tokens(data.groups, data.n_sources, out.response))
     return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
 
 
@@ -312,7 +312,7 @@ def next_memory(
     groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
 ) -> np.ndarray:
     """Return the Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
-    after = check.detach_tensor(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
+    after = check.detach_tensor(rule(read_only(D), apply_by_source(groups, V, g), apply_by_source(groups, W, g), beta))
     if np.shape(after) != D.shape:
         raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
     after = np.asarray(after, dtype=float)

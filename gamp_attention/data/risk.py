@@ -19,7 +19,7 @@ from gamp_attention.data.stores import join_parts
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.point import sample_derivatives
-from gamp_attention.models.sources import weighted
+from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.matrix import penalty_total, smallest_subgradient
 from gamp_attention.results import Overlaps
@@ -131,7 +131,7 @@ def denoise_at(
     V (S, r, r) has one matrix for the tokens of each source. `samples` are the indices of the samples to denoise, in
     ascending order, by default all; `options` are keyword arguments of `denoise`.
     """
-    omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    omega = at.z + apply_by_source(data.groups, V, at.loss_gradients)
     chosen, start = np.arange(data.n_samples) if samples is None else samples, at.z if start is None else start
     parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
     return join_parts([

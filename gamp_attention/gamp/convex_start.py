@@ -31,7 +31,7 @@ from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at, susceptibi
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.gamp.step import GampState
 from gamp_attention.losses.glm import SquaredLoss
-from gamp_attention.models.sources import weighted
+from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.penalties.matrix import on_kinks, penalty_total
@@ -104,7 +104,7 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
     if not np.isfinite(V).all():
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
     direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
-    return GampState(Q, V, weighted(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
+    return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
 
 
 def _steps_per_hessian(data: Dataset) -> float:

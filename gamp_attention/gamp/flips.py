@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import denoise_at, is_convex, risk_at
 from gamp_attention.gamp.step import GampState, gamp_step, near_fixed_point
-from gamp_attention.models.sources import weighted
+from gamp_attention.models.sources import apply_by_source
 
 N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
 STEP = 0.3  # step β of the first iteration
@@ -40,7 +40,7 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
         return []
     at, state = risk_at(data, Q, risk), near_fixed_point(data, risk, Q, V)
     here = denoise_at(data, at, V, hold=True)
-    there = denoise_at(data, at, V, hold=True, start=at.z + 2 * weighted(data.groups, V, at.loss_gradients))
+    there = denoise_at(data, at, V, hold=True, start=at.z + 2 * apply_by_source(data.groups, V, at.loss_gradients))
     distance = np.sqrt(np.mean((there.z - here.z) ** 2, axis=(1, 2)) / np.mean(here.z**2))
     gap = np.where(distance > ANOTHER, there.moreau - here.moreau, np.inf)
     starts = []

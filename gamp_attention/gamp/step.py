@@ -35,7 +35,7 @@ from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.denoisers.prox import MAX_STARTS
-from gamp_attention.models.sources import weighted
+from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.matrix import on_kinks, smallest_subgradient
 
 
@@ -170,7 +170,7 @@ def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> Ga
 def near_fixed_point(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> GampState:
     """Return the state with D = V g and z = X̃Q, a fixed point for critical weights Q (d, r) and their V (S, r, r)."""
     at = risk_at(data, Q, risk)
-    return GampState(Q.copy(), V.copy(), weighted(data.groups, V, -at.loss_gradients), at.z.copy())
+    return GampState(Q.copy(), V.copy(), apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy())
 
 
 def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = None) -> None:

@@ -51,7 +51,7 @@ from gamp_attention.denoisers.survey import (
     symmetrise,
 )
 from gamp_attention.gamp.step import initial_state
-from gamp_attention.models.sources import summed, weighted
+from gamp_attention.models.sources import apply_by_source, sum_over_tokens
 from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
@@ -167,14 +167,14 @@ def survey_step(
         parts.append((omega, averages, z))
     omega, averages, z = map(join_parts, zip(*parts, strict=True))
 
-    V_hat = symmetrise(summed(data.groups, data.n_sources, averages.response)) / data.dim
-    spread = symmetrise(summed(data.groups, data.n_sources, averages.spread)) / data.dim
+    V_hat = symmetrise(sum_over_tokens(data.groups, data.n_sources, averages.response)) / data.dim
+    spread = symmetrise(sum_over_tokens(data.groups, data.n_sources, averages.spread)) / data.dim
     new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
     W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
     W_inner = symmetrise(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
     W_inner /= len(new.covariance)
 
-    D = (1 - beta) * D + beta * weighted(data.groups, W + y * W_inner, averages.g)
+    D = (1 - beta) * D + beta * apply_by_source(data.groups, W + y * W_inner, averages.g)
     after = SurveyState(
         (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, z
     )

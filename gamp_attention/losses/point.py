@@ -45,7 +45,7 @@ BLOCK = 1e8  # number of operations on a block of samples, between which a run c
 
 
 @inline_kernel
-def _moved(loss, p, z, work, i, a, j, b):
+def _probe(loss, p, z, work, i, a, j, b):
     """Return ℓ after z_i is increased by a and z_j by b; z is restored."""
     zi, zj = z[i], z[j]
     z[i] += a
@@ -59,8 +59,8 @@ def _moved(loss, p, z, work, i, a, j, b):
 def _difference_slope(loss, p, z, work, i):
     """Return ∂ℓ/∂z_i."""
     h = SLOPE_STEP * max(1.0, abs(z[i]))
-    near = _moved(loss, p, z, work, i, h, i, 0.0) - _moved(loss, p, z, work, i, -h, i, 0.0)
-    far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) - _moved(loss, p, z, work, i, -2 * h, i, 0.0)
+    near = _probe(loss, p, z, work, i, h, i, 0.0) - _probe(loss, p, z, work, i, -h, i, 0.0)
+    far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) - _probe(loss, p, z, work, i, -2 * h, i, 0.0)
     return (8 * near - far) / (12 * h)
 
 
@@ -80,16 +80,16 @@ def difference_derivatives(loss, p, z, grad, hess, work):
     for i in range(k):
         grad[i] = _difference_slope(loss, p, z, work, i)
         h = CURVATURE_STEP * max(1.0, abs(z[i]))
-        near = _moved(loss, p, z, work, i, h, i, 0.0) + _moved(loss, p, z, work, i, -h, i, 0.0)
-        far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) + _moved(loss, p, z, work, i, -2 * h, i, 0.0)
+        near = _probe(loss, p, z, work, i, h, i, 0.0) + _probe(loss, p, z, work, i, -h, i, 0.0)
+        far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) + _probe(loss, p, z, work, i, -2 * h, i, 0.0)
         hess[i, i] = (16 * near - far - 30 * here) / (12 * h * h)
         for j in range(i):
             e = CURVATURE_STEP * max(1.0, abs(z[j]))
             fine, coarse = 0.0, 0.0
             for s in (-1.0, 1.0):
-                fine += _moved(loss, p, z, work, i, s * h, j, s * e) - _moved(loss, p, z, work, i, s * h, j, -s * e)
-                coarse += _moved(loss, p, z, work, i, 2 * s * h, j, 2 * s * e)
-                coarse -= _moved(loss, p, z, work, i, 2 * s * h, j, -2 * s * e)
+                fine += _probe(loss, p, z, work, i, s * h, j, s * e) - _probe(loss, p, z, work, i, s * h, j, -s * e)
+                coarse += _probe(loss, p, z, work, i, 2 * s * h, j, 2 * s * e)
+                coarse -= _probe(loss, p, z, work, i, 2 * s * h, j, -2 * s * e)
             hess[i, j] = (16 * fine - coarse) / (48 * h * e)
             hess[j, i] = hess[i, j]
     return here

@@ -48,12 +48,12 @@ def by_group(groups: tuple[Group, ...], function: Callable[[slice, np.ndarray], 
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def weighted(groups: tuple[Group, ...], V: np.ndarray, g: np.ndarray) -> np.ndarray:
+def apply_by_source(groups: tuple[Group, ...], V: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Return V_s g_l (n, L, r) for g (n, L, r), with the matrix V_s of V (S, r, r) of each token's source."""
     return by_group(groups, lambda rows, sources: np.einsum("lab,nlb->nla", V[sources], g[rows]))
 
 
-def summed(groups: tuple[Group, ...], n_sources: int, values: np.ndarray) -> np.ndarray:
+def sum_over_tokens(groups: tuple[Group, ...], n_sources: int, values: np.ndarray) -> np.ndarray:
     """Return sums (S, …) of values (n, L, …) over the tokens of each source."""
     total = np.zeros((n_sources, *values.shape[2:]))
     for rows, sources in groups:

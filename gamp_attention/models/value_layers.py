@@ -122,8 +122,8 @@ def _teach(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noi
     """Return the outputs (L, p) of a teacher with fields u (L, t)."""
     size = len(A) ** 2
 
-    def mixed(weights: Any, head: int) -> Any:
+    def mix_attention(weights: Any, head: int) -> Any:
         mixture = (1 - omega) * weights + omega * A
         return mixture + s * noise[head * size : (head + 1) * size].reshape(A.shape) if s else mixture
 
-    return layer(u, mixed)
+    return layer(u, mix_attention)

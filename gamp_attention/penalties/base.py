@@ -167,8 +167,8 @@ def check_penalty(penalty: Any) -> None:
         raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
     strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
     convexity = check.real("penalty.convexity", penalty.convexity, low=0)
-    rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
-    left, right = _evaluated(penalty, slopes, "slopes", POINTS, 2)
+    rho = _evaluate_kernel(penalty, values, "value", POINTS, 1)[0]
+    left, right = _evaluate_kernel(penalty, slopes, "slopes", POINTS, 2)
     _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
     inside = np.isfinite(rho)
     _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
@@ -190,9 +190,9 @@ def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.nd
     _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
     increasing = right[:-1] <= left[1:] + DIFFERENCE_TOL * strength
     _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
-    rho = _evaluated(penalty, values, "value", x, 1)[0]
+    rho = _evaluate_kernel(penalty, values, "value", x, 1)[0]
     for side, slope in ((1, right), (-1, left)):
-        moved = _evaluated(penalty, values, "value", x + side * DIFFERENCE_STEP, 1)[0]
+        moved = _evaluate_kernel(penalty, values, "value", x + side * DIFFERENCE_STEP, 1)[0]
         difference = side * (moved - rho) / DIFFERENCE_STEP
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
         equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
@@ -202,11 +202,11 @@ def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.nd
 def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
     total = a + convexity
     b = np.concatenate([3 * strength * POINTS, total * POINTS])
-    x, dx = _evaluated(penalty, proxes, "prox", b, 2, a)
+    x, dx = _evaluate_kernel(penalty, proxes, "prox", b, 2, a)
     _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
-    left, right = _evaluated(penalty, slopes, "slopes", x, 2)
+    left, right = _evaluate_kernel(penalty, slopes, "slopes", x, 2)
     # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
-    around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
+    around = [_evaluate_kernel(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
     slack = DIFFERENCE_TOL * (strength + np.abs(b))
     low = np.fmin(left, around[0][0]) + a * x - b - slack
     high = np.fmax(right, around[1][1]) + a * x - b + slack
@@ -215,14 +215,14 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
     _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
     step = DIFFERENCE_STEP * (strength + np.abs(b))
-    ends = [_evaluated(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
+    ends = [_evaluate_kernel(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
     sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
     smooth = np.abs(sides[0] - sides[1]) < DIFFERENCE_TOL / total  # no kink within the step
     near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * DIFFERENCE_TOL / total
     _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 
-def _evaluated(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
+def _evaluate_kernel(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
     """Return the values of a compiled function at several points."""
     out = [np.full(x.shape, np.nan) for _ in range(n_out)]
     returns = "one number" if n_out == 1 else "two numbers"

@@ -30,7 +30,7 @@ from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptib
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
-from gamp_attention.models.sources import by_group, summed
+from gamp_attention.models.sources import by_group, sum_over_tokens
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Result
@@ -299,10 +299,10 @@ def _independent(
 ) -> _Estimate:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
     g, d = -at.loss_gradients, data.dim
-    forces = summed(data.groups, data.n_sources, g)
+    forces = sum_over_tokens(data.groups, data.n_sources, g)
     pull = -at.smooth - data.source_means.T @ forces / np.sqrt(d)
     squares = np.einsum("nl,nla,nlb->nlab", law.sizes, g, g)
-    N = np.einsum("si,sab->iab", law.variances, summed(data.groups, data.n_sources, squares)) / d
+    N = np.einsum("si,sab->iab", law.variances, sum_over_tokens(data.groups, data.n_sources, squares)) / d
     dof = np.inf
     if curvature is None:
         V = gamp.overlaps.V

@@ -148,7 +148,7 @@ class TeacherChannel:
         """Raise ValueError: the noise of any teacher cannot be learnt."""
         raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
-    def reseeded(self, seed: int) -> "TeacherChannel":
+    def reseed(self, seed: int) -> "TeacherChannel":
         """Return the channel with other points."""
         return replace(self, seed=seed)
 
@@ -302,7 +302,7 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
         raise check.fail("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     probes = _draw(rho, len(used), N_PROBES, rng)
-    h, logarithm, scale = _transformed(labels.program, used, probes)
+    h, logarithm, scale = _transform_targets(labels.program, used, probes)
     compiled = _differentiate(h, D)
     fibre = fibre_program(compiled, len(scale), D)
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
@@ -325,7 +325,9 @@ def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np
     return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
 
 
-def _transformed(program: Program, used: tuple[int, ...], probes: np.ndarray) -> tuple[Program, np.ndarray, np.ndarray]:
+def _transform_targets(
+    program: Program, used: tuple[int, ...], probes: np.ndarray
+) -> tuple[Program, np.ndarray, np.ndarray]:
     """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`."""
     D = probes.shape[1]
     n_fields = D - len(used)
