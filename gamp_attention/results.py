@@ -202,7 +202,7 @@ def spread(n: int, most: int = 12) -> list[int]:
     return sorted({round(k) for k in np.linspace(0, n - 1, most)})
 
 
-def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
+def stack_overlaps(path: list[Overlaps]) -> dict[str, np.ndarray]:
     """Return the four fields of a sequence of overlaps by name, with the sequence as first axis."""
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
 
@@ -246,7 +246,7 @@ class Recorder(Resumable):
     def history(self) -> History:
         """Return all recorded states as a History."""
         return History(
-            **stacked([row[0] for row in self._rows]),
+            **stack_overlaps([row[0] for row in self._rows]),
             gradient_norm=np.array([row[1] for row in self._rows]),
             train_loss=np.array([row[2] for row in self._rows]),
             damping=np.array(self._damping),

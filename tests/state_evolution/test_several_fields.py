@@ -9,7 +9,7 @@ import pytest
 import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations import Channel, Packing, is_feasible, unexplained
+from gamp_attention.state_evolution.equations import Channel, Packing, is_feasible, subtract_explained
 from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap
 from gamp_attention.state_evolution.rules import SobolRule, first_rule
 
@@ -82,7 +82,7 @@ def test_pairs_near_recovery_are_feasible_and_span_all_overlaps():
     assert not is_feasible(model, at_fixed_q)
     for ahead, behind in pairs:
         if not np.array_equal(ahead.theta, behind.theta):
-            assert np.allclose(unexplained(model, ahead), unexplained(model, at))
+            assert np.allclose(subtract_explained(model, ahead), subtract_explained(model, at))
     moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
     assert np.linalg.cond(moves) < 1e4
 

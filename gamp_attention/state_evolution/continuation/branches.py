@@ -16,7 +16,7 @@ from gamp_attention._core.choices import RESPONSES, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.models.model import PARAMETERS, Model, parameter_value, require_model
-from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
+from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.state_evolution.continuation import arclength
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
@@ -347,5 +347,5 @@ def _build_path(
         for i in range(len(series) - 1)
         if (series[i] - 1) * (series[i + 1] - 1) < 0
     ]
-    path, changes = Overlaps(**stacked(overlaps)), sorted(changes)
+    path, changes = Overlaps(**stack_overlaps(overlaps)), sorted(changes)
     return BranchPath(curve.parameter, values, path, np.array(losses), growth, end, value, error, changes)

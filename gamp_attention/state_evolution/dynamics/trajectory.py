@@ -26,7 +26,7 @@ from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.intercept import refuse_intercept
-from gamp_attention.results import Overlaps, stacked
+from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,
     DescentPaths,
@@ -372,7 +372,7 @@ def _mass(share: np.ndarray) -> str:
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
     """Return means over replicas of overlaps and losses, and their standard errors, as fields of `Trajectory`."""
-    stacks, scale = stacked([Overlaps(**stacked(run)) for run in states]), 1 / np.sqrt(len(states))
+    stacks, scale = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]), 1 / np.sqrt(len(states))
     errors = {name: values.std(axis=0, ddof=1) * scale for name, values in stacks.items()}
     means: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
     means["error"] = Overlaps(**errors)

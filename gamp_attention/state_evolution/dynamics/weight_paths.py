@@ -61,7 +61,7 @@ class InterceptPath:
             move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
             self.value = self.value - method.lr(t) * move
 
-    def added_to(self, overlaps: Overlaps) -> Overlaps:
+    def add_to(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps with the intercept added to the means of the fields."""
         return replace(overlaps, m=overlaps.m + self.value) if self._present else overlaps
 
@@ -102,7 +102,7 @@ class LinearWeights:
         x = self._x[-1]
         first = (x @ self._gram[:, :, : self._first])[:, :, self.model.rank :]
         sums = overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
-        return self._intercept.added_to(sums)
+        return self._intercept.add_to(sums)
 
     def covariances(self) -> np.ndarray:
         """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""
@@ -254,7 +254,7 @@ class SampledWeights:
             theta=np.einsum("nl,na,nt->lat", gamma, x, self._coordinates[:, S:], optimize=True),
             V=self._V,
         )
-        return self._symmetry.impose(self._intercept.added_to(sampled))
+        return self._symmetry.impose(self._intercept.add_to(sampled))
 
     def covariances(self) -> np.ndarray:
         """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""

@@ -4,7 +4,7 @@ from gamp_attention.state_evolution.equations.channel import Channel, Hats, aver
 from gamp_attention.state_evolution.equations.edges import lowest_edge
 from gamp_attention.state_evolution.equations.spectrum import Ensemble
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change, unexplained
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change, subtract_explained
 from gamp_attention.state_evolution.equations.weights import (
     elastic_net_averages,
     jump_shift,

@@ -125,13 +125,13 @@ class Scores:
                 odd = (self._families == "theta") != (name == "with_teacher")
                 values[odd] = 0.0
             if symmetry.reversal:
-                image = self._reversed(values)[:, ::-1]
+                image = self._reverse(values)[:, ::-1]
                 slopes[name] = 0.5 * (values - image if name == "g" else values + image)
         if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
             slopes["with_noise"] = slopes["with_noise"] - np.einsum("la,klb->klab", moments.g, self._dm)
         return ScoreExpansion(self._channel.overlaps, moments, slopes)
 
-    def _reversed(self, values: np.ndarray) -> np.ndarray:
+    def _reverse(self, values: np.ndarray) -> np.ndarray:
         """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""
         L = self._channel.shape[0]
         parts = []

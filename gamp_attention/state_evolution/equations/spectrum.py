@@ -112,7 +112,7 @@ class Ensemble:
         """Inverse ρ_l⁻¹ (S, t, t), a pseudo-inverse if ρ_l is singular."""
         return np.linalg.pinv(self.law.rho, hermitian=True)
 
-    def negated(self) -> "Ensemble":
+    def negate(self) -> "Ensemble":
         """Return the ensemble of the negative matrices, whose lowest eigenvalues are minus the highest."""
         return replace(self, h=-self.h, ridge=-np.asarray(self.ridge))
 

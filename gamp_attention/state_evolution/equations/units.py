@@ -38,12 +38,12 @@ def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
     """
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
-    remaining = unexplained(model, overlaps)
+    remaining = subtract_explained(model, overlaps)
     smallest = np.linalg.eigvalsh(remaining).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
     return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and smallest.min() > 0)
 
 
-def unexplained(model: Model, overlaps: Overlaps) -> np.ndarray:
+def subtract_explained(model: Model, overlaps: Overlaps) -> np.ndarray:
     """Return the part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ (L, r, r)."""
     inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
     return overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
@@ -134,7 +134,7 @@ class Packing:
         Then all pairs are feasible, even if the teacher explains nearly all of q, and differences are large compared
         with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V.
         """
-        x, size, remaining = self.pack(at), units(self.like), unexplained(model, at)
+        x, size, remaining = self.pack(at), units(self.like), subtract_explained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
         noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), MIN_UNEXPLAINED * diagonal["q"])
         pairs: list[tuple[Overlaps, Overlaps]] = []
@@ -147,7 +147,8 @@ class Packing:
                 ahead, behind = (self.unpack(x + sign * shift) for sign in (1, -1))
                 if name == "theta":
                     ahead, behind = (
-                        replace(other, q=other.q + remaining - unexplained(model, other)) for other in (ahead, behind)
+                        replace(other, q=other.q + remaining - subtract_explained(model, other))
+                        for other in (ahead, behind)
                     )
                 pairs.append((ahead, behind))
         return pairs

@@ -17,7 +17,7 @@ from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_one_strength
 from gamp_attention.penalties.intercept import refuse_intercept
-from gamp_attention.results import Overlaps, Status, stacked
+from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.rsb.one_field import OneField
@@ -132,7 +132,7 @@ def solve_broken(
 ) -> BrokenStateEvolutionResult:
     """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
     k = MAX_STEPS if steps == FULL else int(steps)
-    given = _symmetrised(problem, start)
+    given = _build_symmetric_levels(problem, start)
     smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
     m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
     symmetric = _symmetric(problem, given, m, theta)
@@ -156,7 +156,7 @@ def solve_broken(
     return extrapolate(solutions) if steps == FULL else solutions[-1]
 
 
-def _symmetrised(problem: Problem, start: Overlaps) -> Levels:
+def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
     """Return replica-symmetric levels with equal overlaps of all tokens, and m with the signs of the problem."""
     signs = problem.signs
     one = np.ones(len(signs))
@@ -220,7 +220,7 @@ def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: floa
         status=solution.status,
         n_iter=solution.n_iter,
         residual=solution.residual,
-        history=StateEvolutionHistory(**stacked([_overlaps(step) for step in solution.path])),
+        history=StateEvolutionHistory(**stack_overlaps([_overlaps(step) for step in solution.path])),
         overlaps=overlaps,
         overlaps_error=overlaps_error,
         relative_error=solution.relative_error,

@@ -300,7 +300,7 @@ def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> di
     n_teacher = t - ensemble.n_student
     parts = {"positions": slice(0, S), "teacher": slice(S, S + n_teacher), "weights": slice(S + n_teacher, S + t)}
     edges, rows = [], []
-    for sign, side, its_limit in ((1.0, ensemble, limit), (-1.0, ensemble.negated(), None)):
+    for sign, side, its_limit in ((1.0, ensemble, limit), (-1.0, ensemble.negate(), None)):
         path = lowest_edge(side, its_limit)
         edges.append(sign * path[-1].x.real)
         if ensemble.student is not None:

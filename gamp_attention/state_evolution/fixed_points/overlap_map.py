@@ -180,10 +180,10 @@ class OverlapMap:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
         They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
-        If the rule has derivatives of averages, they are used instead, see `_linearized`. The slopes (2, L, r, r, k)
+        If the rule has derivatives of averages, they are used instead, see `_linearize`. The slopes (2, L, r, r, k)
         are the derivatives of V̂ in Stein's form and in the derivative form.
         """
-        F, expansion = self._expanded(at)
+        F, expansion = self._expand(at)
         x = packing.pack(at)
         if F.is_noisy:
             pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
@@ -192,7 +192,7 @@ class OverlapMap:
             inverse = np.linalg.inv(moves)
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
         if expansion is not None and not expansion.jumps:
-            return F._linearized(packing, at, expansion, step, central=False)
+            return F._linearize(packing, at, expansion, step, central=False)
         images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
@@ -219,13 +219,13 @@ class OverlapMap:
         them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
         Derivatives of averages replace differences as there.
         """
-        F, expansion = self._expanded(at)
+        F, expansion = self._expand(at)
         x = packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
         step = max(step, NOISY_FRACTION) if F.is_noisy else step
         if expansion is not None and not (expansion.jumps and F._uses_response):
-            return F._linearized(packing, at, expansion, step, central=True, columns=columns)[0]
+            return F._linearize(packing, at, expansion, step, central=True, columns=columns)[0]
 
         def value(shift: np.ndarray) -> np.ndarray:
             return packing.pack(F(packing.unpack(x + shift)))
@@ -235,7 +235,7 @@ class OverlapMap:
             return np.stack([value(shift) / step for shift in shifts], axis=1)
         return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
 
-    def _linearized(
+    def _linearize(
         self,
         packing: Packing,
         at: Overlaps,
@@ -264,7 +264,7 @@ class OverlapMap:
         jacobian, V_slopes = zip(*differences, strict=True)
         return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
 
-    def _expanded(self, at: Overlaps) -> tuple["OverlapMap", Expansion | None]:
+    def _expand(self, at: Overlaps) -> tuple["OverlapMap", Expansion | None]:
         """Return the map with choices, and the expansion of its averages; None if the rule has none."""
         # first the expansion, because it includes the averages from which choices follow
         key = self._key(self.rule, "expansion", at)

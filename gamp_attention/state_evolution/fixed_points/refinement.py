@@ -21,7 +21,7 @@ import numpy as np
 
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width
-from gamp_attention.results import Ended, Overlaps, Status, stacked
+from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
@@ -486,7 +486,7 @@ def _build_result(
         status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,
         residual=point.residual,
-        history=StateEvolutionHistory(**stacked([*path, point.overlaps])),
+        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])),
         overlaps=point.overlaps,
         overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
         relative_error=error,

@@ -21,7 +21,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
-from gamp_attention.results import Overlaps, Status, finish, stacked
+from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
@@ -404,7 +404,7 @@ def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
         "status": root.status,
         "n_iter": len(root.path) - 1,
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
-        "history": StateEvolutionHistory(**stacked(root.path)),
+        "history": StateEvolutionHistory(**stack_overlaps(root.path)),
         "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
         "overlaps_error": undefined,
         "stability": None,

@@ -574,7 +574,7 @@ def solve_steps(
             continue
         if solution.status is not Status.MAX_ITER:
             return solution
-    return _failed(packing, levels, parisi, status, failure) if solution is None else solution
+    return _build_failure(packing, levels, parisi, status, failure) if solution is None else solution
 
 
 def follow_parisi(
@@ -629,7 +629,9 @@ def follow_parisi(
     return None
 
 
-def _failed(packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str) -> BrokenSolution:
+def _build_failure(
+    packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str
+) -> BrokenSolution:
     """Return a solution without numbers except the overlaps of the last start."""
     k, L = packing.k, len(packing.signs)
     unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))

@@ -39,7 +39,7 @@ def points_within(n: int, max_work: float) -> int:
     return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
 
 
-def _memoized(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+def _memoize(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """Return a function that stores small point sets: scrambling takes as long as the average of a simple loss."""
     stored = lru_cache(maxsize=64)(draw)
 
@@ -50,12 +50,12 @@ def _memoized(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return points
 
 
-@_memoized
+@_memoize
 def _cube_points(n: int, dim: int, seed: tuple[int, ...]) -> np.ndarray:
     return sobol_points(n, dim, np.random.default_rng(seed))
 
 
-@_memoized
+@_memoize
 def _mirrored_points(n: int, dim: int, seed: tuple[int, ...], paired: bool) -> np.ndarray:
     points = gaussian_points(n, dim, np.random.default_rng(seed))
     return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points

@@ -112,9 +112,9 @@ class Panels:
     def _halves(self) -> tuple["Panels", "Panels"]:
         """Return the lower and the upper half of the range of v."""
         middle = 0.5 * (self.first + self.last)
-        return replace(self, last=middle)._simplified(), replace(self, first=middle)._simplified()
+        return replace(self, last=middle)._simplify(), replace(self, first=middle)._simplify()
 
-    def _simplified(self) -> "Panels":
+    def _simplify(self) -> "Panels":
         """Return the same panels with v = f for all that do not reach their origin: there averages are smooth in f."""
         low, high = self.ends()
         smooth = (self.side != 0) & (self.first > 0)
@@ -226,7 +226,7 @@ class _SplitAverage:
                 scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in TESTED])
             accepted = np.full(len(f), depth == MAX_HALVINGS)
             if depth < MAX_HALVINGS:
-                accepted = self._unresolved(values, scale, panels) <= self.tol[panels.outer]
+                accepted = self._measure_tails(values, scale, panels) <= self.tol[panels.outer]
             lines = np.repeat(accepted, f.shape[1])
             all_weights.append(weights[accepted].ravel())
             all_values.append(tuple(v[lines] for v in values))
@@ -293,7 +293,7 @@ class _SplitAverage:
         onsets[searched] = onset
         return onsets
 
-    def _unresolved(self, values: LineValues, scale: np.ndarray, panels: Panels) -> np.ndarray:
+    def _measure_tails(self, values: LineValues, scale: np.ndarray, panels: Panels) -> np.ndarray:
         """Return the largest of the last two Legendre coefficients on each panel (n,), relative to `scale`.
 
         The coefficients are weighted by the largest density on the panel, and by its width if that is below 1. Squared
