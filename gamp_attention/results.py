@@ -120,7 +120,7 @@ class Ended(Result):
         return self.status.converged
 
 
-def shown(cls: type[T]) -> type[T]:
+def add_display(cls: type[T]) -> type[T]:
     """Add the display and `to_dict` of `Result` to a NamedTuple, which cannot inherit them."""
     for name in ("__repr__", "__str__", "_repr_html_", "_items", "_columns", "_heading", "_rows", "to_dict"):
         setattr(cls, name, getattr(Result, name))

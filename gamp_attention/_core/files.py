@@ -59,7 +59,7 @@ def mark(kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
+def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
     """Yield the path of an empty temporary file, which takes the place of `path` if the block ends without an error.
 
     The temporary file is in the folder of `path` and is removed after an error. Symbolic links are followed; the
@@ -103,8 +103,8 @@ def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -
 def write_atomically(
     path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
 ) -> None:
-    """Write a file under another name and rename it, so that it is complete or absent; see `replacing`."""
-    with replacing(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
+    """Write a file under another name and rename it, so that it is complete or absent; see `replace_file`."""
+    with replace_file(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
         write(file)
 
 

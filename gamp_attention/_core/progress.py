@@ -130,18 +130,18 @@ class Progress:
         bar.refresh()
 
 
-def showing(label: str) -> Callable[[Function], Function]:
+def show_progress(label: str) -> Callable[[Function], Function]:
     """Run a function as a task, shown if its argument `progress` is True, or if it is None on a terminal."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def shown(*args: Any, progress: Any = None, **options: Any) -> Any:
+        def run_task(*args: Any, progress: Any = None, **options: Any) -> Any:
             if progress is not None:
                 check.flag("progress", progress)
             with Progress(label, shown=progress):
                 return function(*args, **options)
 
-        return cast(Function, shown)
+        return cast(Function, run_task)
 
     return decorate
 

@@ -14,7 +14,7 @@ from gamp_attention._core.numerics import check_squarable, ignore_float_errors, 
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_same_shape
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
-from gamp_attention.results import Result, shown
+from gamp_attention.results import Result, add_display
 
 LABELS = {"linear": "the linear layer y = Wx", "mean": "the mean output", "zero": "the output y = 0"}
 CLEAR = 2.0  # standard errors by which two mean errors must differ to be called different
@@ -23,7 +23,7 @@ FLOOR = 1e-12  # smallest λ relative to the mean square of the tokens: below it
 BLOCK = 512  # samples whose equations are solved at a time
 
 
-@shown
+@add_display
 class ReferenceVerdict(NamedTuple):
     """Comparison of a layer with the predictions of `reference_errors`, on the same samples.
 

@@ -154,7 +154,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
         ]
         kind = np.argmin(distances, axis=0)
         gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
-    y = channel.seen(_labels_or_targets(data))
+    y = channel.convert_targets(_labels_or_targets(data))
     return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
 
 

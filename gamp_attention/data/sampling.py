@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
-from gamp_attention._core.files import TRAILER, replacing, require_replaceable
+from gamp_attention._core.files import TRAILER, replace_file, require_replaceable
 from gamp_attention._core.numerics import ignore_float_errors, psd_root
 from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset
@@ -115,7 +115,7 @@ def draw_tokens(
         tokens = np.empty(shape, dtype)
         _draw_all(law, rng, drawn, tokens)
         return tokens, sources
-    with replacing("storage", storage, "tokens", overwrite) as temporary:
+    with replace_file("storage", storage, "tokens", overwrite) as temporary:
         offset = _write_header(temporary, np.dtype(dtype), shape)
         mapped = np.memmap(temporary, dtype, "r+", offset, shape)
         _draw_all(law, rng, drawn, mapped)

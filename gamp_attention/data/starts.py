@@ -157,7 +157,7 @@ def _posterior_problem(data: Dataset, argument: str) -> tuple[Channel, np.ndarra
     else:
         channel, rho = moment_channel(model), model.coordinates.rho
         if columns == 1 or (isinstance(channel, TeacherChannel) and columns == rho.shape[1]):
-            return channel, channel.seen(observed), rho
+            return channel, channel.convert_targets(observed), rho
         needs = (
             "except for students with tied weights, or with a column for each column of a teacher that is a function"
         )

@@ -43,7 +43,7 @@ from gamp_attention.denoisers.prox import (
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
-from gamp_attention.results import shown
+from gamp_attention.results import add_display
 
 BLOCK = 128  # number of samples in a block
 SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
@@ -53,7 +53,7 @@ STEPS = 6  # typical number of Newton steps of one minimisation
 LONG = 0.1  # time in seconds above which work runs in other threads, so that it can be interrupted
 
 
-@shown
+@add_display
 class Denoised(NamedTuple):
     """Result of the denoiser for n samples.
 

@@ -21,7 +21,7 @@ from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.progress import showing
+from gamp_attention._core.progress import show_progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tree
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -118,7 +118,7 @@ class IterationOptions(DisplayMixin):
 
 
 @ignore_float_errors
-@showing("message passing ")
+@show_progress("message passing ")
 def run_gamp(
     data: Dataset,
     init: Start | None = None,

@@ -18,7 +18,7 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
-from gamp_attention.results import Result, shown
+from gamp_attention.results import Result, add_display
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
 HANDOVER = 1e-5  # gradient norm at which Newton steps take over
@@ -48,7 +48,7 @@ class SettlingHistory(Result):
     gradient_norm: np.ndarray
 
 
-@shown
+@add_display
 class Settled(NamedTuple):
     """End of a descent."""
 

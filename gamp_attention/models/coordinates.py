@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import MAX_ROOT, check_squarable, ignore_float_errors
-from gamp_attention.results import shown
+from gamp_attention.results import add_display
 
 
-@shown
+@add_display
 class CoordinateClasses(NamedTuple):
     """Values of K classes of coordinates, along the first axis, and the fraction of coordinates in each class.
 

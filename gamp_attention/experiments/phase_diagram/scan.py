@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import LinearBaseline
 from gamp_attention.models.model import Model
-from gamp_attention.results import ConvergenceError, Overlaps, Status, shown
+from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
 from gamp_attention.state_evolution.continuation.branches import continue_branch, curve_of
 from gamp_attention.state_evolution.continuation.crossings import BranchTrack, Growth, TrackPoint, crossing, root_along
 from gamp_attention.state_evolution.fixed_points.newton import Root, weights_are_tiny
@@ -111,7 +111,7 @@ class Scan:
                 return
 
 
-@shown
+@add_display
 class Boundary(NamedTuple):
     """Value of α at a phase boundary with its error, or NaN and the reason why there is none.
 

@@ -58,7 +58,7 @@ class Channel(Protocol):
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return observations y of fields (N, L, t), given white noise (N, n_noise)."""
 
-    def seen(self, observed: np.ndarray) -> np.ndarray:
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return observations y for targets (N, L, L) or labels (N, P)."""
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:

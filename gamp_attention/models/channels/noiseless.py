@@ -97,7 +97,7 @@ class KnownFields:
     noise = 0.0
     n_noise = n_seen = 0
 
-    def seen(self, observed: np.ndarray) -> np.ndarray:
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the fields of the targets."""
         return fields_of_targets(self.teacher, observed, self.rank)
 

@@ -209,7 +209,7 @@ class ScoreChannel:
         targets = self.teacher(u)
         return targets + self.noise * white.reshape(targets.shape)
 
-    def seen(self, observed: np.ndarray) -> np.ndarray:
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the targets."""
         return observed
 
@@ -310,7 +310,7 @@ class LabelChannel:
         """Return labels of the fields."""
         return np.asarray(self.labels(u, white))
 
-    def seen(self, observed: np.ndarray) -> np.ndarray:
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the labels."""
         return observed
 

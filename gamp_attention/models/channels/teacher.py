@@ -140,7 +140,7 @@ class TeacherChannel:
         """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
         return self.labels(u, white)
 
-    def seen(self, observed: np.ndarray) -> np.ndarray:
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the targets (N, P)."""
         return observed.reshape(len(observed), -1)
 

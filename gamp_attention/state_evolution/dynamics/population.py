@@ -18,7 +18,7 @@ from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.results import Overlaps, Result, shown
+from gamp_attention.results import Overlaps, Result, add_display
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.online_paths import OnlineFields
 
@@ -31,7 +31,7 @@ SEARCH_TOL = 1e-6  # norm of the gradient at which the local search for a minimu
 Replica = list[OnlineFields]  # points of the fields of every component
 
 
-@shown
+@add_display
 class PopulationLoss(NamedTuple):
     """Population loss at given overlaps.
 
@@ -44,7 +44,7 @@ class PopulationLoss(NamedTuple):
     error: np.ndarray
 
 
-@shown
+@add_display
 class PopulationMinimum(NamedTuple):
     """A minimum of the population loss on the sphere.
 

@@ -236,7 +236,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
     try:
         return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
     except BREAKDOWNS as error:
-        return _build_failed(_broken(last, error), max_work)
+        return _build_failed(_record_breakdown(last, error), max_work)
 
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
@@ -271,7 +271,7 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     return [*path[:-1], end]
 
 
-def _broken(root: Root, error: Exception) -> Root:
+def _record_breakdown(root: Root, error: Exception) -> Root:
     """Return the root after one of BREAKDOWNS."""
     return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
 
@@ -312,7 +312,7 @@ def refine_on_branch(
             return _build_failed(replace(root, status=Status.LOST), max_work), None
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _build_failed(_broken(root, error), max_work), None
+        return _build_failed(_record_breakdown(root, error), max_work), None
     words = "" if branch not in FAMILY_OF else _describe_zero(result, FAMILY_OF[branch])
     if is_off(branch, result.overlaps) or words:
         lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
