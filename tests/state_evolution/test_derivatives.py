@@ -10,7 +10,13 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
 from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points import Derivatives, OverlapMap, root_near, sector_jacobian, solve_near
+from gamp_attention.state_evolution.fixed_points import (
+    Derivatives,
+    OverlapMap,
+    root_near,
+    sector_jacobian,
+    solve_near,
+)
 from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 
@@ -107,3 +113,11 @@ def test_derivatives_of_averages_equal_their_differences(name, model):
             difference = (getattr(after, average) - getattr(before, average)) / (2 * step)
             tol = 0.03 if average == "response" else 0.003  # the derivative diverges where jumps begin
             assert np.allclose(slopes[k], difference, atol=tol * np.abs(slopes).max(), rtol=0), (family, average)
+
+
+@pytest.mark.parametrize("sector", ["theta", "m"])
+def test_growth_without_overlaps_agrees_between_levels(model, sector):
+    at = ga.Overlaps(np.full((2, 1, 1), 0.04), np.zeros((2, 1)), np.zeros((2, 1, 1)), np.full((2, 1, 1), 20.0))
+    jacobians = [sector_jacobian(OverlapMap(model, 0.73, SplitRule(level)), at, sector) for level in (1, 3)]
+    growth = [np.linalg.eigvals(J).real.max() for J in jacobians]
+    assert growth[0] == pytest.approx(growth[1], rel=1e-3)

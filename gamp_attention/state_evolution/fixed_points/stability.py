@@ -65,11 +65,11 @@ class Stability(Result):
 
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:
-    """Return the stability of a fixed point of the map, from the Jacobian of the map. Eq. :eq:`growth`."""
+    """Return the stability of a fixed point of the map, by differences or exact derivatives. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
-    # choose at a point that differences in V, the last overlap, need in any case, which saves an evaluation
-    F = F.with_choices_at(packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[-1]))
+    # choose at the first point that the differences need, which saves an evaluation
+    F = F.with_choices_at(packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 

@@ -17,7 +17,7 @@ f₀ the integration variable is v = |f − f₀|^(1/2), in which they are smoot
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +41,6 @@ PANEL_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legend
 
 MAX_HALVINGS = 12  # maximum number of successive divisions of a panel
 PANEL_TOL = (1.0, 2.0)  # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
-STABLE_PANEL_TOL = 0.1  # the same for differences of averages in units of the level's
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
 MAX_TOL = 1e-2  # upper bound of all tolerances
 MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerances are divided
@@ -139,24 +138,13 @@ class Panels:
 
 @dataclass(frozen=True)
 class SplitRule(LeveledRule):
-    """Averages over the channel, at each level three to ten times more accurate than at the level before.
+    """Averages over the channel, at each level three to ten times more accurate than at the level before."""
 
-    Parameters
-    ----------
-    level, max_work : see `LeveledRule`.
-    panel_tol : tolerance of panels in units of the level's, smaller if differences of averages are computed.
-    """
-
-    panel_tol: float = 1.0
     name: ClassVar[str] = "split"
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
         return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
-
-    def for_stability(self) -> Self:
-        """Return level 1 with finer panels and without a limit of work."""
-        return replace(super().for_stability(), panel_tol=STABLE_PANEL_TOL)
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
@@ -195,7 +183,7 @@ class _SplitAverage:
         self.half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = self.weights * len(self.weights)
-        tol = PANEL_TOL[rule.level > 1] * rule.tol * rule.panel_tol
+        tol = PANEL_TOL[rule.level > 1] * rule.tol
         self.tol = np.minimum(tol / np.clip(relative_weight, MIN_DENSITY, 1), MAX_TOL)
 
     def moments(self) -> Moments:
