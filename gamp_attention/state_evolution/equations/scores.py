@@ -30,11 +30,14 @@ class ScoreExpansion:
     Attributes
     ----------
     overlaps, base : the point, and the averages there.
-    slopes : (K, …) derivatives of the averages DIFFERENTIATED, by name.
+    values : the averages DIFFERENTIATED, by name, with zeros for averages that vanish by symmetry. In `base`, these are
+        averages over a part of the fields, and not zero.
+    slopes : (K, …) derivatives of these averages.
     """
 
     overlaps: Overlaps
     base: Moments
+    values: dict[str, np.ndarray]
     slopes: dict[str, np.ndarray]
     includes_V: ClassVar[bool] = False
     jumps: ClassVar[bool] = False  # the response is expanded as well
@@ -44,7 +47,7 @@ class ScoreExpansion:
         moves = [(getattr(overlaps, name) - getattr(self.overlaps, name)).ravel() for name in ("q", "m", "theta")]
         direction = np.concatenate(moves)
         changed: dict[str, Any] = {
-            name: getattr(self.base, name) + np.tensordot(direction, slope, 1) for name, slope in self.slopes.items()
+            name: value + np.tensordot(direction, self.slopes[name], 1) for name, value in self.values.items()
         }
         return replace(self.base, **changed)
 
@@ -116,7 +119,10 @@ class Scores:
     def complete(self, moments: Moments, products: tuple[np.ndarray, ...]) -> ScoreExpansion:
         """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""
         slopes = dict(zip(DIFFERENTIATED, products, strict=True))
-        symmetry = self._channel.symmetry
+        symmetry, averages = self._channel.symmetry, {name: getattr(moments, name) for name in DIFFERENTIATED}
+        for name, vanishes in (("g", symmetry.m_zero), ("with_teacher", symmetry.theta_zero)):
+            if vanishes:
+                averages[name] = np.zeros_like(averages[name])
         for name, values in slopes.items():
             if symmetry.m_zero:  # all fields may change sign: products that are odd vanish
                 odd = (self._families == "m") != (name == "g")
@@ -129,7 +135,7 @@ class Scores:
                 slopes[name] = 0.5 * (values - image if name == "g" else values + image)
         if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
             slopes["with_noise"] = slopes["with_noise"] - np.einsum("la,klb->klab", moments.g, self._dm)
-        return ScoreExpansion(self._channel.overlaps, moments, slopes)
+        return ScoreExpansion(self._channel.overlaps, moments, averages, slopes)
 
     def _reverse(self, values: np.ndarray) -> np.ndarray:
         """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""

@@ -217,10 +217,9 @@ class OverlapMap:
 
         The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
         them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
-        Derivatives of averages replace differences if the rule expands V as well.
+        Derivatives of averages replace differences as there.
         """
-        # derivatives from scores are too inaccurate for growths: 2 % below differences at θ = m = 0, V = 20
-        F, expansion = self._expand(at) if self.rule.expands_V else (self.with_choices_at(at), None)
+        F, expansion = self._expand(at)
         x = packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]

@@ -70,7 +70,6 @@ class NestedRule(LeveledRule):
     """Averages over a channel with one field of the student."""
 
     name: ClassVar[str] = "nested"
-    expands_V: ClassVar[bool] = True
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""

@@ -61,11 +61,6 @@ class Rule(Protocol):
         return 0
 
     @property
-    def expands_V(self) -> bool:
-        """Whether the expansions of the rule include V, see `Expansion.includes_V`."""
-        return False
-
-    @property
     def initial_tolerance(self) -> float:
         """Residual at which a first solution on this rule is accurate enough to be refined."""
 
