@@ -114,7 +114,7 @@ def _scale_columns(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return columns of mean square 1, and the offset (d,) and scale (d,) of the columns of X (n, d).
 
-    With an intercept, columns are centred, and a column of ones is appended. Columns that are constant become zero.
+    With an intercept, columns are centred, and a column with entries 1 is appended. Constant columns become zero.
     """
     n, d = X.shape
     offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)

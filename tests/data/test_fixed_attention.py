@@ -69,7 +69,7 @@ def test_minimum_of_the_free_column(name, risk, fixed):
     start = free + 0.1 * np.random.default_rng(0).standard_normal(D)
     gamp = ga.run_gamp(known, start[:, None], tol=1e-10)
     assert gamp.converged
-    # with a column at a minimum of the full risk, the minimum of the other column is that of the full risk
+    # if a column is fixed at a minimum of the full risk, the other column has its minimum there as well
     np.testing.assert_allclose(gamp.Q[:, 0], free, atol=1e-6)
     function = risk_of_free_column(data, name, risk, fixed, values)
     value, slope = function(gamp.Q[:, 0])
@@ -130,7 +130,7 @@ def test_state_evolution_equals_means_at_finite_d():
     for name, values in found.items():
         mean, error = np.mean(values, axis=0), np.std(values, axis=0, ddof=1) / np.sqrt(len(runs))
         assert (np.abs(mean - predicted[name]) < 4 * error).all(), (name, mean, error, predicted[name])
-    # the test error is the mean loss, L/2 times that of the layer
+    # the test error is the mean loss, L/2 times the test error of the layer
     Q, star = runs[0].Q[:, 0], ga.sample(model, d=1000, alpha=3.0, seed=0).Q_star
     weights = np.column_stack([star, Q])
     u = np.random.default_rng(9).standard_normal((20_000, 2, 3)) @ np.linalg.cholesky(weights.T @ weights / 1000).T

@@ -35,6 +35,7 @@ NAMES = {
     "lbfgs": "L-BFGS",
     "survey": "survey propagation",
 }
+QUICK_PARISI = 957.0  # Parisi parameter of the surveys with --quick, which does not solve the equations of one step
 EQUAL = 1e-3  # relative excess of the loss below which a minimum is as low as the minimum from the positions
 
 
@@ -68,12 +69,12 @@ def main():
     theory = [stored[f"k = {k}"] for k in steps]
     for k, r in zip(steps, theory, strict=True):
         verdict.check(r["status"] == "converged", f"k = {k}: {r['status']}, {r['validity']}")
-    parisi = float(theory[min(1, len(theory) - 1)].get("parisi", [[957.0]])[0][0])
+    parisi = QUICK_PARISI if args.quick else float(theory[1]["parisi"][0][0])
     plan = {(d, seed): partial(run_cell, d, seed, parisi) for d, count in counts.items() for seed in range(count)}
     rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
     rows = [row for row in rows if (row["d"], row["seed"]) in plan]
-    share = float(np.mean([row["norm"] <= REACHED for row in rows]))
-    verdict.check(share >= 0.95, f"{100 * share:.0f} % of {len(rows)} runs reach a gradient norm of 1e-6")
+    reached = float(np.mean([row["norm"] <= REACHED for row in rows]))
+    verdict.check(reached >= 0.95, f"{100 * reached:.0f} % of {len(rows)} runs reach a gradient norm of 1e-6")
     kept = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH]
     if args.quick:
         verdict.end({})
@@ -118,15 +119,17 @@ def comparison(theory, limits, away):
 def excess(rows):
     """Return the losses relative to the minimum from the positions on the same instance as a table."""
     reached = [row for row in rows if row["norm"] <= REACHED]
-    floor = {(row["d"], row["seed"]): row["train_loss"] for row in reached if row["algorithm"] == "positions"}
+    reference = {(row["d"], row["seed"]): row["train_loss"] for row in reached if row["algorithm"] == "positions"}
     table = []
     for name, label in list(NAMES.items())[1:]:
         for d in COUNTS:
-            here = [row for row in reached if (row["algorithm"], row["d"]) == (name, d) and (d, row["seed"]) in floor]
-            ratio = np.array([row["train_loss"] / floor[d, row["seed"]] - 1 for row in here])
+            here = [
+                row for row in reached if (row["algorithm"], row["d"]) == (name, d) and (d, row["seed"]) in reference
+            ]
+            ratio = np.array([row["train_loss"] / reference[d, row["seed"]] - 1 for row in here])
             small = np.mean([row["m"] <= ON_BRANCH for row in here])
-            shares = small, np.mean(ratio < -EQUAL), np.mean(np.abs(ratio) <= EQUAL)
-            table.append([label, d, len(here), *(f"{100 * share:.0f} %" for share in shares),
+            fractions = small, np.mean(ratio < -EQUAL), np.mean(np.abs(ratio) <= EQUAL)
+            table.append([label, d, len(here), *(f"{100 * fraction:.0f} %" for fraction in fractions),
                           plus_minus(*mean_and_error(100 * ratio)), f"{100 * np.median(ratio):.2f}"])  # fmt: skip
     columns = ["from random starts", "d", "minima", "|m| < .1", "lower", "equal", "mean excess, %", "median, %"]
     return markdown_table(columns, table)

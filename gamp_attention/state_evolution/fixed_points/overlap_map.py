@@ -100,7 +100,8 @@ class OverlapMap:
     choices: Choices | None = field(default=None, compare=False, repr=False)
     expects_rare_minima: bool = False
     expects_lower_minima: bool = False
-    # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
+    # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
+    # change no result
     _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def with_choices_at(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":

@@ -89,9 +89,9 @@ class Transition(NamedTuple):
 def transition(psi: np.ndarray, spacing: float, stride: int, variance: float) -> Transition:
     """Return the transition of ψ (n, n) on a lattice, from each `stride`-th node.
 
-    The Gaussian is normalised on the nodes in the lattice, and its own mean and variance there are subtracted. At the
-    ends of rows they would otherwise be large: for small y, ψ changes them by a small part only. FloatingPointError if
-    ψ varies by more than a floating-point exponential.
+    The Gaussian is normalised on the nodes in the lattice. The mean and variance of this truncated Gaussian are
+    subtracted, because they are large at the ends of rows, and ψ changes them only little for small y.
+    FloatingPointError if ψ varies by more than a floating-point exponential.
     """
     top, bottom = psi.max(), psi.min()
     if not top - bottom < RANGE:

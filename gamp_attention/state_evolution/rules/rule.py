@@ -196,7 +196,10 @@ class ComponentExpansion:
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at nearby overlaps."""
         components = zip(self.parts, self.model.components, strict=True)
-        values = [part.at(_overlaps_of(self.model, overlaps, *component[1:])) for part, component in components]
+        values = [
+            part.at(_overlaps_of(self.model, overlaps, sources, component))
+            for part, (_, sources, component) in components
+        ]
         return sum_over_components(self.model.components, values)
 
 
