@@ -33,19 +33,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = FUNCTIONS | {
 
 
 class Program(NamedTuple):
-    """Operations on n_inputs numbers.
+    """Operations on n_inputs numbers."""
 
-    Attributes
-    ----------
-    n_inputs : number of inputs.
-    code : operations, each (name, *arguments). Arguments are indices of earlier operations; the argument of "input" is
-        the index of an input, and the argument of "constant" is a number.
-    outputs : indices of the operations that are the results.
-    """
-
-    n_inputs: int
+    n_inputs: int  # number of inputs
+    # operations, each (name, *arguments). Arguments are indices of earlier operations; the argument of "input" is the
+    # index of an input, and the argument of "constant" is a number.
     code: tuple[tuple[Any, ...], ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[int, ...]  # indices of the operations that are the results
 
     def evaluate(self, inputs: Sequence[Any], torch: Any = None) -> list[Any]:
         """Return the results for arrays (N,) of numpy, or for tensors if the module `torch` is given.

@@ -49,18 +49,12 @@ ENDINGS = {
 
 @dataclass(frozen=True, eq=False)
 class BayesHistory(Result):
-    """History of a run; entry 0 is the start.
+    """History of a run; entry 0 is the start."""
 
-    Attributes
-    ----------
-    overlap : (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known.
-    norm : (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
-    V : (T + 1, L, t, t) posterior variances of the fields.
-    """
-
-    overlap: np.ndarray
+    overlap: np.ndarray  # (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known
+    # (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
     norm: np.ndarray
-    V: np.ndarray
+    V: np.ndarray  # (T + 1, L, t, t) posterior variances of the fields
 
 
 @dataclass(frozen=True, eq=False)

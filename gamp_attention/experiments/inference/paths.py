@@ -133,24 +133,15 @@ SMALL = 0.03  # maximum correction, relative to the estimate, that is interpolat
 
 @dataclass(frozen=True, eq=False)
 class PathErrors:
-    """Leave-one-out errors along a path of k values.
+    """Leave-one-out errors along a path of k values."""
 
-    Attributes
-    ----------
-    errors : (k, n) errors of the samples.
-    in_training : (k,) mean training errors.
-    complete : (k,) True if `leave_one_out` was computed at the value.
-    agreed : (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted.
-    tested : (k,) True if the estimate is complete, or the test of its interpolation succeeded.
-    form : form of the complete estimates.
-    """
-
-    errors: np.ndarray
-    in_training: np.ndarray
-    complete: np.ndarray
+    errors: np.ndarray  # (k, n) errors of the samples
+    in_training: np.ndarray  # (k,) mean training errors
+    complete: np.ndarray  # (k,) True if `leave_one_out` was computed at the value
+    # (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted
     agreed: np.ndarray
-    tested: np.ndarray
-    form: str
+    tested: np.ndarray  # (k,) True if the estimate is complete, or the test of its interpolation succeeded
+    form: str  # form of the complete estimates
 
 
 def path_errors(

@@ -46,18 +46,11 @@ KINK_TOL = 1e-4  # largest gradient entry, relative to the first, at which the a
 
 @dataclass(frozen=True, eq=False)
 class Refits:
-    """Outcome of `refit_samples` for samples (m,).
+    """Outcome of `refit_samples` for samples (m,)."""
 
-    Attributes
-    ----------
-    fields : (m, L, r) fields of each sample under weights trained without it.
-    remainder : (m,) length of the second Newton step relative to the first: the change of curvature.
-    reached : (m,) True if a minimum was reached.
-    """
-
-    fields: np.ndarray
-    remainder: np.ndarray
-    reached: np.ndarray
+    fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
+    remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
+    reached: np.ndarray  # (m,) True if a minimum was reached
 
 
 def refit_samples(
