@@ -456,10 +456,5 @@ def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
     smooth = at.smooth - x.T @ slope[0]
     gradient = smallest_subgradient(data.penalty, Q, smooth)
     lower = float(loss[0] + terms.constant[sample]) / data.dim
-    return replace(
-        at,
-        train_loss=at.train_loss - lower,
-        gradient=gradient,
-        smooth=smooth,
-        gradient_norm=gradient_norm(data, gradient),
-    )
+    train_loss, norm = at.train_loss - lower, gradient_norm(data, gradient)
+    return replace(at, train_loss=train_loss, gradient=gradient, smooth=smooth, gradient_norm=norm)

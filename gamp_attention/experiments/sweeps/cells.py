@@ -48,7 +48,9 @@ def _describe_value(value: Any) -> Any:
     is_named = isinstance(value, tuple) and hasattr(value, "_asdict")
     if is_named or (is_dataclass(value) and not isinstance(value, type)):
         items = value._asdict() if is_named else {f.name: getattr(value, f.name) for f in fields(value)}
-        later = {} if is_named else {f.name: f.default for f in fields(value) if f.metadata.get("later")}
+        later: dict[str, Any] = (
+            {} if is_named else {f.name: f.default for f in fields(value) if f.metadata.get("later")}
+        )
         # fields that were added after cells had been stored, with the value with which these cells were computed
         unused = {name for name, default in later.items() if np.array_equal(items[name], default)}
         described = {name: _describe_value(item) for name, item in items.items() if name not in unused}
