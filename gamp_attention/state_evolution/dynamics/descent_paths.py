@@ -33,7 +33,7 @@ MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times 
 
 @dataclass(frozen=True, eq=False)
 class DescentForces:
-    """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over the components."""
+    """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over components."""
 
     m: np.ndarray  # (S, r) m̂^t = α E[f^t]
     theta: np.ndarray  # (S, r, t) θ̂^t
