@@ -105,12 +105,18 @@ class LeaveOneOut(Result):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Fields of each sample after a Newton step on the risk without it."""
+    """Fields of each sample after a Newton step on the risk without it.
 
-    fields: np.ndarray  # (n, L, r) fields
-    # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
+    Attributes
+    ----------
+    fields : (n, L, r) fields.
+    stiffness : (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights.
+    hessian : the factored Hessian.
+    """
+
+    fields: np.ndarray
     stiffness: np.ndarray
-    hessian: FactoredHessian  # the factored Hessian
+    hessian: FactoredHessian
 
     @property
     def minimum(self) -> bool:

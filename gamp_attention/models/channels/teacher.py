@@ -67,23 +67,38 @@ TARGET_ERROR, ROUNDING = 1e-7, 1e-13  # allowed difference from a target: absolu
 
 @dataclass(frozen=True, eq=False)
 class TeacherChannel:
-    """Observation model of `SequenceLabels`, for teachers that can be traced."""
+    """Observation model of `SequenceLabels`, for teachers that can be traced.
 
-    labels: SequenceLabels  # label model of the samples
-    shape: tuple[int, int]  # shape (L, t) of the fields
-    used: tuple[int, ...]  # indices of the random numbers on which targets depend
-    fibre: FibreProgram = field(repr=False)  # targets as functions of the variables, compiled with their Jacobian
-    h: Program = field(repr=False)  # the same functions as a program
-    logarithm: np.ndarray  # (P,) whether a target is replaced by its logarithm
-    scale: np.ndarray  # (P,) number by which it is then divided
-    subsets: np.ndarray  # (s, p) variables that are solved for
-    affine: np.ndarray  # (s,) whether targets are affine in them
-    single: np.ndarray  # (s,) whether all solutions with the same free variables are images under `flips` of each other
-    flips: np.ndarray  # (F, D) changes of sign of the variables that leave targets unchanged, with the identity
-    spread: np.ndarray  # (D,) standard deviations of the variables
-    found: float  # fraction of random samples whose true variables were found when they were solved for
-    n_nodes: int = N_NODES  # number of points for each subset
-    seed: int = 0  # seed of their shifts
+    Attributes
+    ----------
+    labels : label model of the samples.
+    shape : shape (L, t) of the fields.
+    used : indices of the random numbers on which targets depend.
+    fibre, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
+    logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
+    subsets, affine : (s, p) variables that are solved for, and (s,) whether targets are affine in them.
+    single : (s,) whether all solutions with the same free variables are images under `flips` of each other.
+    flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
+    spread : (D,) standard deviations of the variables.
+    found : fraction of random samples whose true variables were found when they were solved for.
+    n_nodes, seed : number of points for each subset, and the seed of their shifts.
+    """
+
+    labels: SequenceLabels
+    shape: tuple[int, int]
+    used: tuple[int, ...]
+    fibre: FibreProgram = field(repr=False)
+    h: Program = field(repr=False)
+    logarithm: np.ndarray
+    scale: np.ndarray
+    subsets: np.ndarray
+    affine: np.ndarray
+    single: np.ndarray
+    flips: np.ndarray
+    spread: np.ndarray
+    found: float
+    n_nodes: int = N_NODES
+    seed: int = 0
 
     jumps = False
 

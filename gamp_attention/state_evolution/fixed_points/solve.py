@@ -443,13 +443,22 @@ def require_rtol(rtol: Any) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Derivatives:
-    """Derivatives at a fixed point, in packed overlaps without units."""
+    """Derivatives at a fixed point, in packed overlaps without units.
 
-    alpha: float  # sample complexity of the fixed point
-    names: tuple[str, ...]  # names of the free families, as in `Packing`
-    jacobian: np.ndarray  # (k, k) Jacobian of the map
-    slopes: np.ndarray  # (2, L, r, r, k) derivatives of V̂ in both forms
-    tangent: np.ndarray  # (k,) derivative of the fixed point in α
+    Attributes
+    ----------
+    alpha : sample complexity of the fixed point.
+    names : names of the free families, as in `Packing`.
+    jacobian : (k, k) Jacobian of the map.
+    slopes : (2, L, r, r, k) derivatives of V̂ in both forms.
+    tangent : (k,) derivative of the fixed point in α.
+    """
+
+    alpha: float
+    names: tuple[str, ...]
+    jacobian: np.ndarray
+    slopes: np.ndarray
+    tangent: np.ndarray
 
     @classmethod
     def of(cls, root: Root, slopes: np.ndarray) -> Self:
