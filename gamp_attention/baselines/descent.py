@@ -364,18 +364,11 @@ def _minimize(
     norm = gradient_norm(data, at.gradient)
     curvature = lowest_curvature(data, at, end) if status.converged else None
     return DescentResult(
-        status=status,
-        n_iter=n_iter,
-        residual=norm,
-        history=record.history(),
-        iterations=np.array(iterations),
-        Q=end,
-        overlaps=overlaps(data, end, susceptibility(data, at, end)),
-        train_loss=at.train_loss,
-        gradient_norm=norm,
+        status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
+        overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
-    )
+    )  # fmt: skip
 
 
 STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L
