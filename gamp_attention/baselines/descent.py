@@ -146,14 +146,9 @@ def quasi_newton(
     visit(0, loss, norm, False)
     while norm > tol and n_iter < max_iter and math.isfinite(loss):
         optimizer = torch.optim.LBFGS(
-            [Q],
-            lr=lr,
-            max_iter=min(100, max_iter - n_iter),
-            history_size=50,
-            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()),
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
+            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=50,
+            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()), tolerance_change=0.0, line_search_fn="strong_wolfe",
+        )  # fmt: skip
         before = norm
         optimizer.step(lambda: _value_and_norm(function, Q)[0])
         n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
