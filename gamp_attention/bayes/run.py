@@ -274,20 +274,11 @@ class AmpRun(Run[Status]):
             entropy = free_entropy(problem, self.before, self.posterior)
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
-            status=status,
-            n_iter=self.t,
-            residual=self.residual,
-            history=BayesHistory(overlaps, norms, variances),
-            Q=Q,
-            variance=variance,
-            overlap=overlap_with(Q, self._Q_star),
-            V=self.state.V,
-            free_entropy=entropy,
-            priors=tuple(problem.priors),
-            noise=problem.channel.noise,
-            starts=(),
+            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V, free_entropy=entropy,
+            priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
             message=f"{ENDINGS[status]} after {self.t} iterations",
-        )
+        )  # fmt: skip
 
 
 def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:

@@ -159,23 +159,13 @@ def run_fit(options: argparse.Namespace) -> int:
         train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
     estimated = test_errors(problem.data, result, layer, train, test)
     arrays: dict[str, Any] = {
-        "Q": result.Q,
-        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
-        "train_loss": result.train_loss,
-        "gradient_norm": result.gradient_norm,
-        "status": result.status.value,
-        "n_iter": result.n_iter,
-        "is_minimum": result.is_minimum,
-        "lowest_eigenvalue": result.lowest_eigenvalue,
-        "attention": attention,
-        "errors": errors,
-        "errors_left_out": estimated.left_out,
-        "lam": problem.data.lam,
-        "held_out": problem.test,
-        "positions": layer.positions,
-        "centre": problem.units.centre,
+        "Q": result.Q, **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
+        "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
+        "attention": attention, "errors": errors, "errors_left_out": estimated.left_out, "lam": problem.data.lam,
+        "held_out": problem.test, "positions": layer.positions, "centre": problem.units.centre,
         "scale": problem.units.scale,
-    }
+    }  # fmt: skip
     write_archive("--out", out, "fit", arrays, options.force)
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"

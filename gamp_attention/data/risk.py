@@ -176,9 +176,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Parameters
     ----------
-    data : the samples.
-    Q : (d, r) weights.
-    risk : "exact" or "asymptotic".
+    data, Q, risk : as for `gradient`.
 
     Returns
     -------
@@ -186,8 +184,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Raises
     ------
-    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
-    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the loss overflows.
+    TypeError, ValueError : as for `gradient`.
 
     Examples
     --------

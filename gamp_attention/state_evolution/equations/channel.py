@@ -90,17 +90,11 @@ def average(
         gg = np.einsum("nla,nlb,nab->lab", g, g, means.two) / n
         response = np.einsum("nlab,nab->lab", out.response, means.two) / n
     return Moments(
-        g=g_mean.mean(axis=0),
-        with_noise=with_noise,
-        with_teacher=np.einsum("nla,nlb->lab", g_mean, y) / n,
-        gg=gg,
-        response=response,
-        square=square,
-        moreau=float(np.mean(out.moreau + terms.constant)),
-        loss=float(np.mean(out.loss + terms.constant)),
-        max_jacobian_trace=_max_jacobian_trace(out, V),
+        g=g_mean.mean(axis=0), with_noise=with_noise, with_teacher=np.einsum("nla,nlb->lab", g_mean, y) / n, gg=gg,
+        response=response, square=square, moreau=float(np.mean(out.moreau + terms.constant)),
+        loss=float(np.mean(out.loss + terms.constant)), max_jacobian_trace=_max_jacobian_trace(out, V),
         multimodal_fraction=float(np.isfinite(out.gap).mean()),
-    )
+    )  # fmt: skip
 
 
 def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
@@ -376,15 +370,10 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
         V_hat = np.where(separable[:, None, None], -coefficients[:, :, :r], V_hat)
         theta_hat = np.where(separable[:, None, None], coefficients[:, :, r:], theta_hat)
     return Hats(
-        m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
-        q=alpha * moments.gg,
-        theta=theta_hat,
-        V=0.5 * (V_hat + V_hat.transpose(0, 2, 1)),
-        V_derivative=0.5 * (derivative + derivative.transpose(0, 2, 1)),
-        square=alpha * moments.square,
-        moreau=alpha * moments.moreau,
-        loss=alpha * moments.loss,
-    )
+        m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g, q=alpha * moments.gg, theta=theta_hat,
+        V=0.5 * (V_hat + V_hat.transpose(0, 2, 1)), V_derivative=0.5 * (derivative + derivative.transpose(0, 2, 1)),
+        square=alpha * moments.square, moreau=alpha * moments.moreau, loss=alpha * moments.loss,
+    )  # fmt: skip
 
 
 def select_sources(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
@@ -416,4 +405,4 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
         max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
         multimodal_fraction=max(part.multimodal_fraction for part in moments),
         lowered_fraction=max(part.lowered_fraction for part in moments),
-    )
+    )  # fmt: skip

@@ -473,24 +473,11 @@ def _build_result(
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
     return StateEvolutionResult(
-        status=Status.CONVERGED if solved else Status.INACCURATE,
-        n_iter=n_iter,
-        residual=point.residual,
-        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])),
-        overlaps=point.overlaps,
+        status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=n_iter, residual=point.residual,
+        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])), overlaps=point.overlaps,
         overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
-        relative_error=error,
-        train_loss=float(point.numbers[k]),
-        train_loss_error=float(errors[k]),
-        test_error=float(point.numbers[k + 1]),
-        test_error_error=float(errors[k + 1]),
-        V_hat=V_hat,
-        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        **vars(indicators),
-        stability=None,
-        consistent=consistent,
-        validity=explanation,
-        response=F.response,
-        rule=F.rule.name,
-        message=message,
-    )
+        relative_error=error, train_loss=float(point.numbers[k]), train_loss_error=float(errors[k]),
+        test_error=float(point.numbers[k + 1]), test_error_error=float(errors[k + 1]), V_hat=V_hat,
+        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape), **vars(indicators), stability=None,
+        consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
+    )  # fmt: skip
