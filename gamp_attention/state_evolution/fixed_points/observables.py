@@ -96,7 +96,7 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
 
     overlaps, step = packing.unpack(at), DIFFERENCE
     fraction = subtract_explained(model, overlaps) / overlaps.q.max()
-    if not model.attention and 0 < fraction.min() and fraction.max() < NEARLY_ALL:
+    if not model.attention and fraction.min() > 0 and fraction.max() < NEARLY_ALL:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
     here, shifts = value(overlaps), step * np.eye(len(at))
