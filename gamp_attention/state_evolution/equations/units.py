@@ -118,16 +118,19 @@ class Packing:
             first += count
         return Overlaps(**arrays)
 
-    def pairs_around(self, model: Model, at: Overlaps, fraction: float) -> list[tuple[Overlaps, Overlaps]]:
+    def pairs_around(
+        self, model: Model, at: Overlaps, fraction: float, smallest: float = MIN_UNEXPLAINED
+    ) -> list[tuple[Overlaps, Overlaps]]:
         """Return a pair of overlaps on both sides of given overlaps for each free entry, for central differences.
 
         An entry of θ changes together with q, so that the part of q that the teacher does not explain stays the same.
         Then all pairs are feasible, even if the teacher explains nearly all of q, and differences are large compared
-        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V.
+        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V. The
+        unexplained part counts as at least `smallest` times q.
         """
         x, size, remaining = self.pack(at), units(self.like), subtract_explained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
-        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), MIN_UNEXPLAINED * diagonal["q"])
+        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), smallest * diagonal["q"])
         pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
             for l, a, *b in zip(*self._free(name), strict=True):
