@@ -37,6 +37,7 @@ MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 SUFFICIENT_DECREASE = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
+ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 SHORT = 1e-6  # fraction of a Newton step; two successive steps below it mean that the search is stuck, as at a kink
 SHORTEST = 1e-12  # fraction of a Newton step below which the line search fails
 MERGE = 0.3  # ratio of distances to a known minimum, after and before a step, below which the search heads for it
@@ -69,6 +70,7 @@ class Metric(NamedTuple):
     root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
     smallest: float  # smallest eigenvalue of V⁻¹
     largest: float  # largest eigenvalue of V⁻¹
+    last_step: float  # relative size of a Newton step after which none follows
 
 
 class Workspace(NamedTuple):
@@ -88,10 +90,10 @@ class Workspace(NamedTuple):
 
 
 _B = np.empty((1, 1, 1))
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # numba type, for indirect calls
+METRIC = typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP))  # numba type, for indirect calls
 
 
-def make_metric(V: np.ndarray) -> Metric:
+def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
@@ -101,7 +103,7 @@ def make_metric(V: np.ndarray) -> Metric:
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))
-    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()))
+    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 
 
 @inner_kernel
@@ -325,7 +327,7 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
                 if landing <= MERGE * MERGE * (distance_x * distance_x + distance_y * distance_y):
                     return value, OUTCOME.merged
         slope = grad_x * step_x + grad_y * step_y
-        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= LAST_STEP * scale:
+        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
             z[0], z[1] = x - step_x, y - step_y
             ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
             return value - 0.5 * slope, OUTCOME.solved
@@ -367,7 +369,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Minimise the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
-    of relative size LAST_STEP. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
     """
     value, outcome = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
@@ -403,7 +405,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
         assign(ws.start, z)
-        if definite and max_abs(ws.step) <= LAST_STEP * scale:
+        if definite and max_abs(ws.step) <= metric.last_step * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
             return value - 0.5 * slope, OUTCOME.solved

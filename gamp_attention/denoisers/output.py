@@ -20,7 +20,6 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.denoisers.newton import (
-    LAST_STEP,
     OUTCOME,
     ROUNDING,
     SCALAR_EVALUATIONS,
@@ -280,7 +279,7 @@ def _minimise_number(mu, loss, p, w, metric, most, ws, out):
             break
         step = grad / total
         slope = grad * step
-        if abs(step) <= LAST_STEP * scale:
+        if abs(step) <= metric.last_step * scale:
             x, value, solved = x - step, value - 0.5 * slope, True
             break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0

@@ -31,6 +31,7 @@ from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
 from gamp_attention.losses.indirect import VECTOR, TableSlots, load_from, loss_kernel
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
+FEW_STARTS = 2
 N_ATTEMPTS = 20  # minimum number of starts of a bounded search while no minimum has been found
 N_POINTS = 2048  # number of points of the ball from which starts are chosen
 N_COMPARED = 4  # number of these points that are compared for one start
@@ -156,7 +157,9 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
-    unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+    unique, radius = False, np.inf
+    if max_starts > FEW_STARTS:  # for long samples the bound takes longer than few starts
+        unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     n_known = 0
@@ -167,7 +170,7 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
         value = np.inf
     runner_up = np.inf
     extent = radius / np.sqrt(metric.smallest)
-    n_starts = int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
+    n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
     n_capacity = ws.minima.shape[0]
     bounded, first = max_starts <= N_ATTEMPTS, 0
     if bounded:
