@@ -20,6 +20,7 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.denoisers.newton import (
+    LAST_STEP,
     OUTCOME,
     ROUNDING,
     SCALAR_EVALUATIONS,
@@ -91,6 +92,7 @@ def denoise(
     hold: bool = False,
     jacobian: bool = False,
     max_starts: int | None = None,
+    last_step: float = LAST_STEP,
 ) -> Denoised:
     """Apply the proximal denoiser to n samples: the output function of GAMP and of state evolution.
 
@@ -110,6 +112,8 @@ def denoise(
     max_starts : maximum number of further starts in each search for a lower minimum. A smaller number takes less time,
         but the search may miss the global minimum. By default a statistical rule ends the search, after at most 400
         starts.
+    last_step : size of a Newton step of the minimisations, relative to the fields, after which none follows. The next
+        step would be of the order of its square.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def denoise(
     TypeError : if `loss` is not the loss of a model or dataset, if `hold` or `jacobian` is not a boolean, or if
         `max_starts` is not an integer.
     ValueError : if an array has another shape, if a block of V is not symmetric positive definite, or if `max_starts`
-        is negative.
+        is negative, or if `last_step` is not positive.
 
     Examples
     --------
@@ -134,7 +138,7 @@ def denoise(
     """
     n, L, r = _require_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
-    metric = make_metric(V)
+    metric = make_metric(V, check.real("last_step", last_step, low=0, strict=True))
     # kernels are compiled again for read-only arrays, such as the arrays of reports
     params, omega = (np.require(array, float, ("C", "W")) for array in (params, omega))
     flat = omega.reshape(n, L * r)
