@@ -78,6 +78,7 @@ class Workspace(NamedTuple):
 
     grad: np.ndarray  # (k,) gradient of the objective
     hess: np.ndarray  # (k, k) Hessian of the objective
+    kept: np.ndarray  # (k, k) Hessian at the minimum that a global search reached first
     chol: np.ndarray  # (k, k) Cholesky factor of the Hessian, shifted if necessary
     step: np.ndarray  # (k,) Newton step
     start: np.ndarray  # (k,) point from which the current step is taken
@@ -111,8 +112,8 @@ def make_workspace(loss, n_fields, stop):
     """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
     k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
     return Workspace(
-        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
+        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
+        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -121,6 +122,13 @@ def assign(target, source):
     """Copy source (k,) to target (k,); a slice assignment would check for overlaps, which takes longer."""
     for i in range(target.shape[0]):
         target[i] = source[i]
+
+
+@inline_kernel
+def copy_matrix(target, source):
+    """Copy source (k, k) to target (k, k)."""
+    for i in range(target.shape[0]):
+        assign(target[i], source[i])
 
 
 @inline_kernel
