@@ -35,6 +35,8 @@ ENDINGS = {
     Status.NONFINITE: "reached numbers that are not finite after {} iterations",
 }
 
+NEAR_END = "came near a critical point after {} iterations"
+
 
 @dataclass(frozen=True, eq=False)
 class StartRecord(Result):
@@ -191,7 +193,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     Q, V, status, descent = best.Q, best.V, ending, None
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"Message passing {ENDINGS[ending].format(n_iter)}"
+    message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(n_iter)}"
     if descents:
         lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
         converged = lowest.gradient_norm <= tol
