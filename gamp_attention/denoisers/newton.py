@@ -300,7 +300,8 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     x, y = z[0], z[1]
     new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
-    value, slope, rounding = np.nan, np.inf, 0.0
+    value, slope, rounding, last_size, solved = np.nan, np.inf, 0.0, np.inf, False
+    xx, xy, yy = np.nan, np.nan, np.nan
     for number in range(SCALAR_EVALUATIONS):
         trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
         offset_x, offset_y = new_x - omega[0], new_y - omega[1]
@@ -315,9 +316,14 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
         grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
         xx, yy = xx + stiff_x, yy + stiff_y
         size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
-        # the general form decides about stationary points, NaN, and differences of F below its rounding error
-        if slope <= rounding or not STATIONARY * metric.largest * scale < size < np.inf:
+        # the general form decides about saddles, NaN, and steps whose decrease of F is below its rounding error, unless
+        # they reduce the gradient by half
+        if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
             break
+        if size <= STATIONARY * metric.largest * scale:
+            solved = xx > MIN_PIVOT * abs(xx) and yy - xy / xx * xy > MIN_PIVOT * abs(yy)
+            break
+        last_size = size
         # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
         shift, next_shift = 0.0, FIRST_SHIFT * metric.smallest
         ratio = xy / xx
@@ -336,13 +342,15 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
                     return value, OUTCOME.merged
         slope = grad_x * step_x + grad_y * step_y
         if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
-            z[0], z[1] = x - step_x, y - step_y
-            ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
-            return value - 0.5 * slope, OUTCOME.solved
+            x, y, value, solved = x - step_x, y - step_y, value - 0.5 * slope, True
+            break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
         new_x, new_y = x - step_x, y - step_y
     z[0], z[1] = x, y
-    return value, OUTCOME.unfinished
+    if not solved:
+        return value, OUTCOME.unfinished
+    ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
+    return value, OUTCOME.solved
 
 
 @inline_kernel

@@ -21,6 +21,7 @@ from gamp_attention._core.compiled import (
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.denoisers.newton import (
     LAST_STEP,
+    MIN_PIVOT,
     OUTCOME,
     ROUNDING,
     SCALAR_EVALUATIONS,
@@ -30,6 +31,7 @@ from gamp_attention.denoisers.newton import (
     cholesky_solve,
     make_metric,
     make_workspace,
+    minimise_in_numbers,
 )
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
@@ -40,9 +42,10 @@ from gamp_attention.denoisers.prox import (
     minimise_single_field,
     search_points,
 )
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate, is_dot_product_loss
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.two_tokens import is_two_tokens
 from gamp_attention.results import add_display
 
 BLOCK = 128  # number of samples in a block
@@ -229,21 +232,26 @@ def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratc
 
 @inline_kernel
 def denoise_row(mu, loss, p, w, metric, most, points, scratch, out):
-    """Fill row mu of the result: by numbers for a single field if that succeeds, otherwise by `denoise_sample`."""
-    if not denoise_number(mu, loss, p, w, metric, most, scratch.newton, out):
+    """Fill row mu of the result: for one or two fields by numbers if that succeeds, otherwise by `denoise_sample`."""
+    if not denoise_in_numbers(mu, loss, p, w, metric, most, scratch.newton, out):
         denoise_sample(mu, loss, p, w, metric, most, points, scratch, out)
 
 
 @dispatch_on_type
-def denoise_number(mu, loss, p, w, metric, most, ws, out):
-    """Fill row mu for a sample with one field and return True, or False if the general form has to continue.
+def denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
+    """Fill row mu for a sample with one field or two tokens and return True, or False if the general form continues.
 
-    Dispatched by numba on the type of the loss: compiled for registered losses only.
+    Dispatched by numba on the type of the loss: compiled for registered losses and for attention by dot products.
     """
 
 
-@overload(denoise_number)
-def _denoise_number(mu, loss, p, w, metric, most, ws, out):
+@overload(denoise_in_numbers)
+def _denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
+    def minimise_pair(mu, loss, p, w, metric, most, ws, out):
+        return is_two_tokens(loss) and _minimise_pair(mu, loss, p, w, metric, most, ws, out)
+
+    if is_dot_product_loss(loss):
+        return minimise_pair
     if not is_instance(loss, IndirectLoss):
         return lambda mu, loss, p, w, metric, most, ws, out: False
 
@@ -301,6 +309,37 @@ def _minimise_number(mu, loss, p, w, metric, most, ws, out):
     out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, n
     if out.jacobian.shape[0] > 0:
         out.jacobian[mu, 0, 0] = stiff / (stiff + curvature)
+    return True
+
+
+@inline_kernel
+def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
+    # The steps of `denoise_sample` for two tokens and one column, in numbers: half of the time. If the minimum is not
+    # known to be unique, or in rare cases, the general form starts again from the initial fields.
+    z, hess = out.z[mu], ws.hess
+    x, y = z[0], z[1]
+    value, outcome = minimise_in_numbers(loss, p, w, metric, z, ws, 0)
+    solved = outcome == OUTCOME.solved
+    if solved and most > 0:
+        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
+    ratio = hess[0, 1] / hess[0, 0]
+    pivot = hess[1, 1] - ratio * hess[0, 1]
+    if not (solved and hess[0, 0] > 0.0 and pivot > MIN_PIVOT * hess[1, 1]):
+        z[0], z[1] = x, y
+        return False
+    second = 1.0 / pivot  # entries of the inverse: first and second on the diagonal, and cross
+    cross, first = -ratio * second, 1.0 / hess[0, 0] + ratio * ratio * second
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    offset_x, offset_y = z[0] - w[0], z[1] - w[1]
+    out.g[mu, 0], out.g[mu, 1] = stiff_x * offset_x, stiff_y * offset_y
+    out.response[mu, 0, 0, 0] = stiff_x * (1.0 - first * stiff_x)
+    out.response[mu, 1, 0, 0] = stiff_y * (1.0 - second * stiff_y)
+    out.moreau[mu] = value
+    out.loss[mu] = value - 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
+    if out.jacobian.shape[0] > 0:
+        out.jacobian[mu, 0, 0], out.jacobian[mu, 0, 1] = first * stiff_x, cross * stiff_y
+        out.jacobian[mu, 1, 0], out.jacobian[mu, 1, 1] = cross * stiff_x, second * stiff_y
     return True
 
 
