@@ -29,7 +29,7 @@ class Symmetry:
     isotropic: bool = False
     # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
-    # columns of the student that may change sign alone at fixed targets, and that have no overlap with the teacher, with
+    # columns of the student that may change sign alone at fixed targets and have no overlap with the teacher, with
     # positions or with other columns; they stay without, also if neither loss nor teacher is even
     absent: tuple[int, ...] = ()
 
