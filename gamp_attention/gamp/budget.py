@@ -25,6 +25,8 @@ from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 FULL_SEARCH_FIELDS = 2  # maximum L r for which default runs search for global minima
 SEARCH_INTERVAL = 2  # number of iterations between searches; the first iteration makes no search
 FURTHER_STARTS = 2  # number of further starts: mirror image of the last minimum, and centre ω
+HAND_OVER_BELOW = 0.3  # gradient norm below which descent takes over
+SHORT_DESCENT = 40  # maximum number of steps of a descent after which message passing is not resumed in this case
 PATIENCE = 12  # iterations without progress after the last search, after which descent takes over
 FIRST_LIMIT = 250.0  # budget of message passing, in evaluations of the gradient
 GRADIENTS_PER_DESCENT_STEP = 10.0  # budget after a descent, in gradients per step of it

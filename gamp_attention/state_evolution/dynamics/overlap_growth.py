@@ -34,23 +34,16 @@ from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
 
 
 class OverlapGrowth(NamedTuple):
-    """Small overlaps at every iteration: their growth from the start, and fluctuations of order d^(−1/2).
+    """Small overlaps at every iteration: their growth from the start, and fluctuations of order d^(−1/2)."""
 
-    Attributes
-    ----------
-    semantic : (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first.
-    positional : (T + 1,) same ratio for the cosine with the first principal direction of the positions; NaN if all
-        positions are zero.
-    semantic_noise, positional_noise : (T + 1, T + 1) covariances of both cosines between iterations if they are zero at
-        the start, times d.
-    spread : (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields.
-    """
-
+    # (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first
     semantic: np.ndarray
+    # (T + 1,) same ratio for the cosine with the first principal direction of the positions; NaN if all are zero
     positional: np.ndarray
+    # (T + 1, T + 1) covariances of each cosine between iterations if it is zero at the start, times d
     semantic_noise: np.ndarray
     positional_noise: np.ndarray
-    spread: np.ndarray
+    spread: np.ndarray  # (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields
 
 
 def follow_growth(
