@@ -38,7 +38,7 @@ def test_errors_of_the_perceptron():
     assert abs(solve_perceptron(7.647695, 0).energy - 1) < 1e-5
 
 
-@pytest.mark.parametrize("parisi", [1, 5, 20, 100])
+@pytest.mark.parametrize("parisi", [1, 5, 20])
 def test_published_overlaps_with_the_signal_are_a_fixed_point(parisi):
     """Overlaps of phase retrieval at a fixed Parisi parameter, at the largest published α without recovery."""
     published = survey_recovery.PUBLISHED[parisi]

@@ -18,6 +18,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import DARK, figure
+from gamp_attention.gamp.survey import LADDER
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -122,6 +123,13 @@ def check_recoveries(verdict, rows):
     }  # fmt: skip
 
 
+def compute_parisi(alpha, d, seeds):
+    """Return the lowest and the highest Parisi parameter of the surveys of `run_gamp` in some instances."""
+    data = [draw_amplitudes(d, alpha, seed)[0] for seed in range(seeds)]
+    units = [ga.initial_survey(each, "exact", np.zeros((d, 1)))[1] for each in data]
+    return min(LADDER) * min(units), max(LADDER) * max(units)
+
+
 def main():
     args = options(
         __doc__, draw=True, stored={"action": "store_true", "help": "evaluate the stored instances without new runs"}
@@ -138,6 +146,7 @@ def main():
     if args.draw:
         return
     numbers = {"bayes_optimal": threshold, "recovery": check_recoveries(verdict, rows)}
+    numbers["parisi"] = {f"{alpha:g}": compute_parisi(alpha, 200 if args.quick else 1000, 2) for alpha in ALPHAS}
     numbers["present_schedule"] = sum("schedule" in row for row in rows)
     verdict.write_table(format_recoveries(rows, threshold))
     verdict.end(numbers)
