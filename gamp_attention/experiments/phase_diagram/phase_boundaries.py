@@ -244,6 +244,7 @@ class PhaseBoundaries(Result):
             "positional_to": "positional to",
             **({"weak_recovery": "weak recovery", "full_recovery": "full"} if "weak_recovery" in self.lines else {}),
             **({"alpha_c_change": "change of α_c by breaking"} if "alpha_c_change" in self.lines else {}),
+            **({"semantic_from_change": "change of the end of semantic"} if "alpha_c_change" in self.lines else {}),
         }
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):

@@ -17,9 +17,9 @@ The recursion over the levels is in `lattice_averages`. The proximal problems ar
 (`lattice_tables`).
 
 Averages over labels are a product rule for the teacher's fields: Gauss-Hermite in their sum, and a trapezoidal sum in
-their difference, on which the labels depend strongly. It is restricted to a fundamental domain of the symmetries: reversal of
-the tokens together with a change of sign of all fields, and, if m = 0 or θ = 0, the change of sign of the teacher's
-fields.
+their difference, on which the labels depend strongly. It is restricted to a fundamental domain of the symmetries:
+reversal of the tokens together with a change of sign of all fields, and, if m = 0 or θ = 0, the change of sign of the
+teacher's fields.
 """
 
 from dataclasses import dataclass, replace
