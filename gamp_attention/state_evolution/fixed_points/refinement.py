@@ -286,6 +286,11 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
     if random:  # a deterministic rule needs a second point for an error
+        remaining = _without_zero_columns(points[0], errors_of(points), slopes, F.rule.initial_tolerance)
+        if remaining is not None:  # on finer rules, Newton steps would follow the noise of these overlaps
+            last, slopes = remaining
+            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
+            points = [point_of(last, slopes, rtol)]
         error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):

@@ -17,9 +17,9 @@ alternates between them. After each block of damped steps, each longer than the 
    if it repels, the fixed point that has branched off from it is.
 
 If a column of the student may change sign alone, as a layer of attention that enters the loss as z zᵀ, its overlaps
-with the teacher can be zero by symmetry at a solution. Random points leave a small value there, whose noise is amplified
-if such overlaps decay slowly. A solution with a small value is therefore replaced by the fixed point next to it with
-zero, if zero attracts (`remove_columns`).
+with the teacher can be zero by symmetry at a solution. Random points leave a small value there, whose noise is
+amplified if such overlaps decay slowly. A solution with a small value is therefore replaced by the fixed point next to
+it with zero, if zero attracts (`remove_columns`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -260,7 +260,7 @@ class _Search:
 
 
 def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np.ndarray] | None:
-    """Return the fixed point next to a root at which columns have no overlaps, and the remaining entries; see `_Search`.
+    """Return the fixed point next to a root at which columns have no overlaps, and the remaining entries.
 
     The columns may change sign alone, so that their overlaps with the teacher, positions and other columns are zero by
     symmetry there. The second array (k, number of remaining entries) selects the entries of the new packing from the
