@@ -185,7 +185,7 @@ def data_pass(
     params: np.ndarray,
     start: np.ndarray | None = None,
     *,
-    effort: Effort = Effort(),
+    effort: Effort | None = None,
     proximal: bool = True,
 ) -> Pass:
     """Pass over tokens in memory; see `gamp_attention.denoisers.output.denoise` for the proximal step.
@@ -196,11 +196,11 @@ def data_pass(
     Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
     loss, params : the per-sample loss, with rows of parameters (n, P).
     start : (n, L, r) initial points of the minimisations; ω if not given.
-    effort : effort of the proximal steps.
+    effort : effort of the proximal steps; if None, an unbounded search and accurate minimisations.
     proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
         the same bits.
     """
-    tokens = np.asarray(matrix.tokens)
+    tokens, effort = np.asarray(matrix.tokens), effort or Effort()
     n, L, d = tokens.shape
     r = Q.shape[1]
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)

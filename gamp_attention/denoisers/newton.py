@@ -388,7 +388,8 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Minimise the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
-    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
+    ws.minima.
     """
     value, outcome = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
