@@ -21,7 +21,6 @@ from gamp_attention.state_evolution.rsb import (
     newton,
     tabulate,
 )
-from validation._tools.catalogue import ROOT, load_result
 from validation._tools.glasses import amplitude_model
 
 ALPHA, ROUGH = 1.5, -1
@@ -220,16 +219,6 @@ def test_the_positional_branch_is_near_its_stored_solution():
     assert abs(residual[-1]) < 5e-2
     hats = problem.hats(POSITIONAL, PARISI, 0)
     assert abs(problem.weights.replicons(hats, PARISI)[0] - 1.15) < 0.02
-
-
-@pytest.mark.slow
-def test_three_steps_are_near_their_stored_solution():
-    """On the coarsest grids, whose errors are a few per cent: all equations at the values of validation/results."""
-    stored = load_result(ROOT / "results" / "further_steps.json")["results"]["k = 3"]
-    levels = Levels(np.outer(stored["levels"][0], BOTH), stored["m"][0] * SIGNS, 0 * BOTH, stored["V"][0] * BOTH)
-    packing, parisi = Packing(SIGNS, 3, True, False), np.array(stored["parisi"][0])
-    residual, _ = evaluate(TwoFields(ga.paper_model(), ALPHA), packing, packing.pack(levels, parisi), 0)
-    assert np.abs(residual).max() < 5e-2
 
 
 @pytest.mark.slow

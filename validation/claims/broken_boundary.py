@@ -21,7 +21,7 @@ from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table
 
-OMEGAS, END = (0.1, 0.22, 0.3), 0.3  # values of ω; the value at which the end of the semantic branch is computed
+OMEGAS, END = (0.1, 0.3), 0.3  # values of ω; the value at which the end of the semantic branch is computed
 UNKNOWN = Boundary.none("none: not computed at this ω")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
@@ -91,7 +91,7 @@ def draw(stored, path):
             if end[0] is not None and np.isfinite(end[0]):
                 left.errorbar(omega[k], start[k] + end[0], end[1], fmt="D", color=ORANGE,
                               label="semantic branch appears, one step")  # fmt: skip
-        left.set(xlabel="ω", ylabel="α", title="Boundaries with replica symmetry")
+        left.set(xlabel="ω", ylabel="α", title="Boundaries")
         left.legend()
         right.errorbar(omega, 1e4 * change, 1e4 * error, fmt="o-", color=BLUE, label="$α_c$")
         right.set(xlabel="ω", ylabel="change of α, $10^{-4}$", title="Change of $α_c$ by one step of breaking")
