@@ -9,8 +9,8 @@ import pytest
 import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations import Channel, Packing, is_feasible, subtract_explained
-from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap
+from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, is_feasible, subtract_explained
+from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap, newton, remove_columns
 from gamp_attention.state_evolution.rules import SobolRule, first_rule
 
 
@@ -85,6 +85,55 @@ def test_pairs_near_recovery_are_feasible_and_span_all_overlaps():
             assert np.allclose(subtract_explained(model, ahead), subtract_explained(model, at))
     moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
     assert np.linalg.cond(moves) < 1e4
+
+
+NOT_LEARNED = replace(POINT, theta=POINT.theta * np.diag([0, 1]), V=np.tile(np.diag([13.4, 0.75]), (2, 1, 1)))
+
+
+def test_columns_without_overlaps_stay_without():
+    """A layer that may change sign alone keeps θ = 0 exactly on random points, and its overlaps are not free."""
+    model = build_two_layers()
+    assert Symmetry.of(model, NOT_LEARNED).absent == (0,)
+    assert Symmetry.of(model, POINT).absent == ()
+    image = OverlapMap(model, 3.0, SobolRule(256, 2))(NOT_LEARNED)
+    assert not image.theta[:, 0].any()
+    assert image.theta[:, 1, 1].min() > 0.5
+    packing = Packing.of(model, NOT_LEARNED)
+    assert len(packing.pack(POINT)) == len(Packing.of(model, POINT).pack(POINT)) - 1 == 5
+    unpacked = packing.unpack(packing.pack(NOT_LEARNED))
+    assert all(np.allclose(unpacked.arrays()[name], values) for name, values in NOT_LEARNED.arrays().items())
+
+
+def test_columns_mixed_with_others_have_no_symmetry():
+    model = build_two_layers()
+    mixed = replace(NOT_LEARNED, q=NOT_LEARNED.q + np.array([[0, 0.01], [0.01, 0]]))
+    assert Symmetry.of(model, mixed).absent == ()
+    columns = replace(Packing.of(model, mixed), absent=(0,))
+    assert len(Packing.of(model, mixed).pack(mixed)) - len(columns.pack(mixed)) == 4  # two of θ, one of q and of V
+
+
+@pytest.mark.parametrize(("alpha", "lam", "attracts"), [(3.0, 0.1, True), (6.0, 0.05, False)])
+def test_noise_of_a_column_is_removed_only_if_zero_attracts(alpha, lam, attracts):
+    """At α = 3 and λ = 0.1 the first layer decays by 8 % in a step; at α = 6 and λ = 0.05 it is learned, θ = 0.71."""
+    model, V = build_two_layers(lam), np.tile(np.diag([13.4, 0.75] if attracts else [8.0, 0.3]), (2, 1, 1))
+    small = replace(NOT_LEARNED, V=V, theta=NOT_LEARNED.theta + 0.03 * np.diag([1, 0]))
+    root = newton(OverlapMap(model, alpha, SobolRule(2048, 4)), small, 1e-2, n_steps=1)
+    found = remove_columns(replace(root, path=[small]), [0], 1e-2)
+    assert (found is not None) == attracts
+    if found is not None:
+        assert not found[0].overlaps.theta[:, 0].any()
+        assert found[1].shape == (6, 5)
+
+
+@pytest.mark.slow
+def test_a_layer_that_is_not_learned_has_no_overlap_at_all():
+    """Random points would leave 0.03 ± 0.05 after 5e6 proximal problems."""
+    se = ga.solve_state_evolution(build_two_layers(), 3.0, rtol=1e-2)
+    assert se.converged
+    assert not se.overlaps.theta[:, 0].any()
+    assert not se.overlaps_error.theta[:, 0].any()
+    assert se.overlaps.theta[0, 1, 1] == pytest.approx(0.9001, abs=3 * se.overlaps_error.theta[0, 1, 1])
+    assert 0.85 < se.stability.growth["symmetric"] < 1
 
 
 class SmallSteps(OverlapMap):

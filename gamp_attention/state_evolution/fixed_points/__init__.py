@@ -5,6 +5,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     describe_breakdown,
     find_vanished_weights,
     iterate_at_zero,
+    newton,
     newton_step,
 )
 from gamp_attention.state_evolution.fixed_points.observables import (
@@ -23,6 +24,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
     units_of,
 )
+from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near
 from gamp_attention.state_evolution.fixed_points.stability import (
     GAP_PER_SHIFT,
