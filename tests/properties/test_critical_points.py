@@ -41,9 +41,7 @@ def test_converged_means_zero_gradient_and_nearly_all_converge():
     check_one_run()
     total = sum(TALLY.values())
     passing, settled = TALLY[ga.Status.CONVERGED] + TALLY["handed over"], TALLY[ga.Status.SETTLED]
-    print(
-        f"{total} runs: {passing} converged by message passing, up to a descent near the end, {settled} by settling, others {dict(TALLY)}"
-    )
+    print(f"{total} runs: {passing} converged by message passing, {settled} by settling, others {dict(TALLY)}")
     assert total >= 50
     assert passing >= 0.3 * total, dict(TALLY)
     assert passing + settled >= 0.95 * total, dict(TALLY)
