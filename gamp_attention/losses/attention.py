@@ -233,10 +233,15 @@ def row_loss(p, S, i):
     return value
 
 
+def is_by_differences(attention: type) -> bool:
+    """Return whether derivatives of a class of attention maps are computed by differences."""
+    return attention is not DotProductAttention and not getattr(attention, "exact_derivatives", False)
+
+
 @overload(make_work, counted=True)
 def _make_work(loss):
-    if not is_instance(loss, AttentionLoss) or getattr(loss.types[0].instance_class, "exact_derivatives", False):
-        return None  # registered maps with exact derivatives have other scratch arrays
+    if not is_dot_product_loss(loss):
+        return None
 
     def attention_work(loss):
         L = loss.n_tokens

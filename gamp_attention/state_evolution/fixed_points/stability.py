@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import response_pairs
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import NOISY_FRACTION, OverlapMap
 
 SECTORS = ("symmetric", "m", "theta")
 
@@ -68,8 +68,7 @@ def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Return the stability of a fixed point of the map, by differences or exact derivatives. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
-    # choose at the first point that the differences need, which saves an evaluation
-    F = F.with_choices_at(packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
+    F = F.with_choices_near(at, packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
@@ -88,6 +87,19 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
     """
     packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
     return float(np.linalg.eigvals(F.jacobian(packing, at, DIFFERENCE, odd=True)).real.max())
+
+
+def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -> float:
+    """Return the largest real part of the eigenvalues of the Jacobian in the packed overlaps with indices `odd`.
+
+    They are zero at the given overlaps and the map is an odd function of them, so that one evaluation for each is
+    enough, with steps that are large compared with the noise of random rules.
+    """
+    pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
+    ahead = [pairs[index][0] for index in odd]
+    moves = np.stack([packing.pack(overlaps)[odd] for overlaps in ahead], axis=1)
+    images = np.stack([packing.pack(F(overlaps))[odd] for overlaps in ahead], axis=1)
+    return float(np.linalg.eigvals(images @ np.linalg.inv(moves)).real.max())
 
 
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
@@ -112,7 +124,7 @@ def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
 
     With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
     """
-    packing = replace(Packing.of(F.model, at), diagonal=False)
+    packing = replace(Packing.of(F.model, at), diagonal=False, absent=())
     if len(F.model.coordinates.weight) == 1:
         return packing
     return replace(packing, reversal=False, exchange=False, isotropic=False)
