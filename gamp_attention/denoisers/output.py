@@ -35,6 +35,7 @@ from gamp_attention.denoisers.newton import (
 )
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
+    MIN_SHIFT,
     N_ATTEMPTS,
     factor_hessian,
     is_unique,
@@ -322,13 +323,15 @@ def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
         solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
-    ratio = hess[0, 1] / hess[0, 0]
-    pivot = hess[1, 1] - ratio * hess[0, 1]
-    if not (solved and hess[0, 0] > 0.0 and pivot > MIN_PIVOT * hess[1, 1]):
+    shift = MIN_SHIFT * metric.smallest  # as in `factor_hessian`
+    leading = hess[0, 0] + shift
+    ratio = hess[0, 1] / leading
+    pivot = hess[1, 1] + shift - ratio * hess[0, 1]
+    if not (solved and leading > 0.0 and pivot > MIN_PIVOT * hess[1, 1]):
         z[0], z[1] = x, y
         return False
     second = 1.0 / pivot  # entries of the inverse: first and second on the diagonal, and cross
-    cross, first = -ratio * second, 1.0 / hess[0, 0] + ratio * ratio * second
+    cross, first = -ratio * second, 1.0 / leading + ratio * ratio * second
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     offset_x, offset_y = z[0] - w[0], z[1] - w[1]
     out.g[mu, 0], out.g[mu, 1] = stiff_x * offset_x, stiff_y * offset_y

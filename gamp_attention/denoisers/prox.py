@@ -39,6 +39,7 @@ N_COMPARED = 4  # number of these points that are compared for one start
 FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
 SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
 SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
+MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
 SAME_MINIMUM = 1e-6  # relative distance below which two minimisers count as the same minimum
 
 
@@ -57,7 +58,7 @@ def search_points(n_fields: int) -> np.ndarray:
 @inline_kernel
 def factor_hessian(metric, ws):
     """Factor the Hessian at a minimum into ws.chol, shifted if the minimum is about to vanish and it is singular."""
-    shift = 1e-12 * metric.smallest
+    shift = MIN_SHIFT * metric.smallest
     while not cholesky(ws.hess, shift, ws.chol) and shift < MAX_SHIFT:
         shift = max(10.0 * shift, 1e-12)
 
