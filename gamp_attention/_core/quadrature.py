@@ -29,18 +29,19 @@ class LegendreRule(NamedTuple):
 
     x: np.ndarray  # (n,) nodes
     weight: np.ndarray  # (n,) weights, with sum 2
-    tail: np.ndarray  # (2, n), maps values at the nodes to the Legendre coefficients of degree n − 2 and n − 1
+    before: np.ndarray  # (2, n), maps values at the nodes to the Legendre coefficients of degree n − 4 and n − 3
+    tail: np.ndarray  # (2, n), the same for degree n − 2 and n − 1
     ends: np.ndarray  # (2, n), maps values at the nodes to the values of their polynomial at −1 and 1
 
 
 @lru_cache
 def legendre_rule(n: int) -> LegendreRule:
-    """Return the Gauss-Legendre rule with n ≥ 2 nodes."""
+    """Return the Gauss-Legendre rule with n ≥ 4 nodes."""
     x, weight = np.polynomial.legendre.leggauss(n)
     polynomials = np.polynomial.legendre.legvander(x, n - 1)
     coefficients = (np.arange(n) + 0.5)[:, None] * weight * polynomials.T
     signs = np.array([-1.0, 1.0])[:, None] ** np.arange(n)  # Legendre polynomials at −1 and 1
-    return LegendreRule(x, weight, coefficients[-2:].copy(), signs @ coefficients)
+    return LegendreRule(x, weight, coefficients[-4:-2].copy(), coefficients[-2:].copy(), signs @ coefficients)
 
 
 def gauss_hermite(n: int) -> NodesAndWeights:

@@ -159,14 +159,9 @@ def quasi_newton(
     visit(0, loss, norm, False)
     while norm > tol and n_iter < max_iter and math.isfinite(loss):
         optimizer = Optimizer(
-            [Q],
-            lr=lr,
-            max_iter=min(100, max_iter - n_iter),
-            history_size=MEMORY,
-            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()),
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
+            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=MEMORY,
+            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()), tolerance_change=0.0, line_search_fn="strong_wolfe",
+        )  # fmt: skip
         before = norm
         optimizer.step(lambda: _value_and_norm(function, Q)[0])
         n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
@@ -399,18 +394,11 @@ def _minimize(
     norm = gradient_norm(data, at.gradient)
     curvature = lowest_curvature(data, at, end) if status.converged else None
     return DescentResult(
-        status=status,
-        n_iter=n_iter,
-        residual=norm,
-        history=record.history(),
-        iterations=np.array(iterations),
-        Q=end,
-        overlaps=overlaps(data, end, susceptibility(data, at, end)),
-        train_loss=at.train_loss,
-        gradient_norm=norm,
+        status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
+        overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
-    )
+    )  # fmt: skip
 
 
 STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L

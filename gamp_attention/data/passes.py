@@ -54,16 +54,10 @@ PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because sin
 
 
 class TokenMatrix(NamedTuple):
-    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store.
+    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store."""
 
-    Attributes
-    ----------
-    tokens : (n, L, d) in float64 or float32; all sums are computed in float64.
-    positions : (L, d) added to the tokens.
-    """
-
-    tokens: Tokens
-    positions: np.ndarray
+    tokens: Tokens  # (n, L, d) in float64 or float32; all sums are computed in float64
+    positions: np.ndarray  # (L, d) added to the tokens
 
     def small_rows(self) -> np.ndarray | None:
         """Return the tokens as rows (n, d) for products by BLAS, or None if other products are faster or necessary.
@@ -160,22 +154,13 @@ class Part(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Outcome of one pass over n samples at weights Q.
+    """Outcome of one pass over n samples at weights Q."""
 
-    Attributes
-    ----------
-    omega : (n, L, r) centres of the proximal step: fields minus their memory.
-    denoised : the answer of the output denoiser.
-    losses : (n,) ℓ at the fields.
-    force : (d, r) X̃ᵀg.
-    smooth : (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty.
-    """
-
-    omega: np.ndarray
-    denoised: Denoised
-    losses: np.ndarray
-    force: np.ndarray
-    smooth: np.ndarray
+    omega: np.ndarray  # (n, L, r) centres of the proximal step: fields minus their memory
+    denoised: Denoised  # the answer of the output denoiser
+    losses: np.ndarray  # (n,) ℓ at the fields
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty
 
 
 def data_pass(
@@ -251,37 +236,23 @@ Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # re
 
 
 class Sums(NamedTuple):
-    """Sums over samples of an iteration.
+    """Sums over samples of an iteration."""
 
-    Attributes
-    ----------
-    loss : Σ_μ ℓ_μ at the fields X̃Q, constants included.
-    force, smooth : (d, r) X̃ᵀg, and X̃ᵀ∇ℓ.
-    response : (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source.
-    """
-
-    loss: float
-    force: np.ndarray
-    smooth: np.ndarray
-    response: np.ndarray
+    loss: float  # Σ_μ ℓ_μ at the fields X̃Q, constants included
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ
+    response: np.ndarray  # (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source
 
 
 class OutputStep(NamedTuple):
-    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes.
+    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes."""
 
-    Attributes
-    ----------
-    sums : sums over all samples.
-    z : minimisers of the proximal step.
-    remember : function that returns the memory D of the next iteration from a rule, the new V, W and the step β.
-    omega, denoised : centres and answer of the proximal step; None if they are in other processes.
-    """
-
-    sums: Sums
-    z: Any
+    sums: Sums  # sums over all samples
+    z: Any  # minimisers of the proximal step
+    # returns the memory D of the next iteration from a rule, the new V, W and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None
-    denoised: Denoised | None = None
+    omega: np.ndarray | None = None  # centres of the proximal step; None if they are in other processes
+    denoised: Denoised | None = None  # answer of the proximal step; None if it is in other processes
 
 
 class RiskSums(NamedTuple):

@@ -40,27 +40,16 @@ TEST_CHUNK = 500  # number of test samples in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class RiskAtPoint:
-    """Risk and its derivatives at weights Q.
+    """Risk and its derivatives at weights Q."""
 
-    Attributes
-    ----------
-    train_loss : ε_t = R/d.
-    gradient : (d, r) ∇R, or the subgradient of smallest norm.
-    gradient_norm : ‖∇R‖_F/(λ√d).
-    smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
-    loss, params : the per-sample loss and its rows of parameters.
-    fields : a function that returns z.
-    known : losses, gradients and Hessians of the samples, if they are known.
-    """
-
-    train_loss: float
-    gradient: np.ndarray
-    gradient_norm: float
-    smooth: np.ndarray
-    loss: Any
-    params: np.ndarray
-    fields: Callable[[], np.ndarray]
-    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    train_loss: float  # ε_t = R/d
+    gradient: np.ndarray  # (d, r) ∇R, or the subgradient of smallest norm
+    gradient_norm: float  # ‖∇R‖_F/(λ√d)
+    smooth: np.ndarray  # (d, r) the gradient without the penalty, X̃ᵀ∇ℓ
+    loss: Any  # the per-sample loss
+    params: np.ndarray  # its rows of parameters
+    fields: Callable[[], np.ndarray]  # returns z
+    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
 
     @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
@@ -187,9 +176,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Parameters
     ----------
-    data : the samples.
-    Q : (d, r) weights.
-    risk : "exact" or "asymptotic".
+    data, Q, risk : as for `gradient`.
 
     Returns
     -------
@@ -197,8 +184,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Raises
     ------
-    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
-    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the loss overflows.
+    TypeError, ValueError : as for `gradient`.
 
     Examples
     --------

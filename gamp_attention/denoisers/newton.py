@@ -9,7 +9,9 @@ The step is halved until F falls by at least a fraction of the decrease that its
 
 - A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
 - A minimisation that approaches a minimum which the caller has already found ends early.
-- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop.
+- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop. The
+  rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
+  the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
 `minimise_from` is the general form. It first calls `minimise_in_numbers`: for two tokens and one column, the same steps
 in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
@@ -36,6 +38,7 @@ SHIFT_GROWTH = 3.0  # factor between successive shifts
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 SUFFICIENT_DECREASE = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
+HIDDEN_STEP = 1e-6  # Newton step, in units of the smallest V^{1/2}, below which rounding may hide the decrease of F
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 SHORT = 1e-6  # fraction of a Newton step; two successive steps below it mean that the search is stuck, as at a kink
 SHORTEST = 1e-12  # fraction of a Newton step below which the line search fails
@@ -409,20 +412,21 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             return value - 0.5 * slope, OUTCOME.solved
 
         rounding = ROUNDING * (abs(value) + size * scale)
+        short = definite and max_abs(ws.step) ** 2 * metric.largest <= HIDDEN_STEP**2
         t = 1.0
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            if trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
+            if short or trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
                 break
             t *= 0.5
             if t < SHORTEST or (was_short and t < SHORT):
                 return value, OUTCOME.failed
         was_short = t < SHORT
 
-        if slope <= rounding:  # rounding hides the decrease of F: stop as soon as the gradient does not fall by half
+        if short or slope <= rounding:  # rounding may hide the decrease: stop if the gradient does not fall by half
             new_size = max_abs(ws.grad)
             if new_size >= 0.5 * size:
                 if new_size > size:  # the step made it worse: return to its start

@@ -571,17 +571,12 @@ class SuccessiveHalving(Resumable):
             # the selected run may have ended before the run from start k was stopped
             loss = losses[min(end.n_iter, len(losses)) - 1] if k in self.stopped else selected.train_loss
             record = StartRecord(
-                name=name,
-                kept=is_selected,
-                status=None if k in self.stopped else end.status,
-                n_iter=end.n_iter,
-                train_loss=end.train_loss,
-                gradient_norm=end.gradient_norm,
+                name=name, kept=is_selected, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
+                train_loss=end.train_loss, gradient_norm=end.gradient_norm,
                 excess=float(end.train_loss / loss - 1) if loss else 0.0,
                 agreement=1.0 if is_selected else agreement_of(self._plan.data, end.Q, selected.Q),
-                overlaps=end.overlaps,
-                Q=end.Q,
-            )
+                overlaps=end.overlaps, Q=end.Q,
+            )  # fmt: skip
             records.append(record)
         return tuple(records)
 

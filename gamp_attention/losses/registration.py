@@ -280,15 +280,10 @@ class DecorrelatedAttention(NamedTuple):
     """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
 
     The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
-
-    Attributes
-    ----------
-    attention : attention map S of the correlated tokens.
-    mixing : the L² entries of H, row by row.
     """
 
-    attention: DotProductAttention
-    mixing: tuple[float, ...]
+    attention: DotProductAttention  # attention map S of the correlated tokens
+    mixing: tuple[float, ...]  # the L² entries of H, row by row
 
     @property
     def even(self) -> bool:

@@ -31,6 +31,7 @@ def test_legendre_panels_integrate_polynomials():
 def test_legendre_tails_are_the_last_coefficients():
     rule = legendre_rule(5)
     values = np.polynomial.legendre.legval(rule.x, [1, 2, 3, 0.4, 0.5])
+    assert rule.before @ values == pytest.approx([2, 3])
     assert rule.tail @ values == pytest.approx([0.4, 0.5])
 
 

@@ -137,6 +137,41 @@ def test_published_energies_of_amplitude_phase_retrieval():
     assert abs(2 * uninformed.train_loss - 0.206805) < 1e-6
 
 
+def distance_of_moduli(overlaps):
+    """Return E[½(|a| − |y|)²] of the fields of student and teacher in closed form."""
+    q, theta = overlaps.q.item(), overlaps.theta.item()
+    cosine = theta / np.sqrt(q)
+    mean = 2 / np.pi * np.sqrt(q) * (np.sqrt(1 - cosine**2) + cosine * np.arcsin(cosine))
+    return 0.5 * (q + 1) - mean
+
+
+@pytest.mark.parametrize("lam", [1e-3, 5e-4])
+def test_near_perfect_recovery_all_accuracies_are_reached(lam):
+    """The test error is 1e-8 to 1e-7, and the teacher explains all but 1e-7 to 1e-6 of q: steps must stay feasible."""
+    coarse, fine = (ga.solve_state_evolution(amplitude(lam), 3.0, rtol=rtol) for rtol in (1e-4, 1e-6))
+    (value, error), (exact, small) = numbers(coarse), numbers(fine)
+    assert coarse.converged
+    assert fine.converged
+    assert np.all(error[3:] <= 1e-4 * value[3:])
+    assert np.all(small[3:] <= 1e-6 * exact[3:])
+    assert np.all(np.abs(value - exact) <= error + small)
+    assert distance_of_moduli(fine.overlaps) == pytest.approx(fine.test_error, rel=1e-5)
+
+
+def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
+    """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps."""
+    model = amplitude(1e-3)
+    at = ga.solve_state_evolution(model, 3.0, rtol=1e-6, stability=False).overlaps
+    packing = Packing.of(model, at)
+    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(3))
+    large, small = (F.linearize(packing, at, step)[0] for step in (5e-3, 1e-3))
+    allowed = np.maximum(0.01 * np.abs(small).max(axis=1, keepdims=True), 5e-3)
+    assert np.all(np.abs(large - small) < allowed)
+    shift = np.array([1e-9, 0.0, 0.0])  # a change of q that is small compared with this part
+    change = packing.pack(F(packing.unpack(packing.pack(at) + shift))) - packing.pack(F(at))
+    assert np.all(np.abs(change / 1e-9 - small[:, 0]) < allowed[:, 0])
+
+
 def test_nested_and_random_averages_agree():
     model, alpha = MODELS["relu"]
     nested, sobol = (

@@ -35,9 +35,8 @@ SAFETY = 1.5  # error in units of the change by the last refinement
 
 def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict[str, Boundary]:
     """Return the changes of α_c and of the α at which the semantic branch appears by one step, from both boundaries."""
-    return dict(
-        zip(BROKEN_LINES, (_change_of_crossing(model, crossing), _change_of_end(model, appearance)), strict=True)
-    )
+    changes = _change_of_crossing(model, crossing), _change_of_end(model, appearance)
+    return dict(zip(BROKEN_LINES, changes, strict=True))
 
 
 def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
@@ -50,9 +49,8 @@ def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
     alpha = crossing.value
     if not np.isfinite(alpha):
         return Boundary.none(f"none: {crossing.note.removeprefix('none: ')}")
-    slope = (_gap(model, alpha * (1 + SLOPE_STEP))[0] - _gap(model, alpha * (1 - SLOPE_STEP))[0]) / (
-        2 * SLOPE_STEP * alpha
-    )
+    rise = _gap(model, alpha * (1 + SLOPE_STEP))[0] - _gap(model, alpha * (1 - SLOPE_STEP))[0]
+    slope = rise / (2 * SLOPE_STEP * alpha)
     start, symmetric = _gap(model, alpha)
     try:
         gain, _ = _gain(model, alpha, symmetric)

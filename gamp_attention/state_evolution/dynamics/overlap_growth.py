@@ -25,18 +25,13 @@ from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
 
 
 class OverlapGrowth(NamedTuple):
-    """Small overlaps at every iteration, relative to their initial values.
+    """Small overlaps at every iteration, relative to their initial values."""
 
-    Attributes
-    ----------
-    semantic : (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first.
-    positional : (T + 1,) same ratio for the cosine with the span of the positions; NaN if all positions are zero.
-    spread : (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields.
-    """
-
+    # (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first
     semantic: np.ndarray
+    # (T + 1,) same ratio for the cosine with the span of the positions; NaN if all positions are zero
     positional: np.ndarray
-    spread: np.ndarray
+    spread: np.ndarray  # (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields
 
 
 def follow_growth(

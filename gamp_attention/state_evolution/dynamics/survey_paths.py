@@ -120,13 +120,9 @@ def _responses(
 
 
 class SurveyPaths(MessagePaths):
-    """Sampled paths of the fields in one component of a mixture, and averages over inner fields around them.
+    """Sampled paths of the fields in one component of a mixture, and averages over inner fields around them."""
 
-    Attributes
-    ----------
-    spread : (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`.
-    """
-
+    # (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`
     spread: np.ndarray
 
     @property

@@ -54,23 +54,14 @@ class Packing:
     """Conversion between overlaps and a vector of their free entries, in the units of `like`.
 
     An entry is free if no symmetry determines it from the others.
-
-    Attributes
-    ----------
-    like : overlaps that define the units and the values of the families that are not free.
-    names : names of the free families.
-    reversal : True if the tokens may be reversed; then only the first half of the tokens is free.
-    exchange : True if the tokens may be permuted; then only the first token is free.
-    isotropic : True if all matrices are multiples of the identity; then only their first entry is free.
-    diagonal : True if all matrices are diagonal; then only their diagonals are free.
     """
 
-    like: Overlaps
-    names: tuple[str, ...]
-    reversal: bool = False
-    exchange: bool = False
-    isotropic: bool = False
-    diagonal: bool = False
+    like: Overlaps  # overlaps that define the units and the values of the families that are not free
+    names: tuple[str, ...]  # names of the free families
+    reversal: bool = False  # True if the tokens may be reversed; then only the first half of the tokens is free
+    exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
+    isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
+    diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
@@ -127,16 +118,19 @@ class Packing:
             first += count
         return Overlaps(**arrays)
 
-    def pairs_around(self, model: Model, at: Overlaps, fraction: float) -> list[tuple[Overlaps, Overlaps]]:
+    def pairs_around(
+        self, model: Model, at: Overlaps, fraction: float, smallest: float = MIN_UNEXPLAINED
+    ) -> list[tuple[Overlaps, Overlaps]]:
         """Return a pair of overlaps on both sides of given overlaps for each free entry, for central differences.
 
         An entry of θ changes together with q, so that the part of q that the teacher does not explain stays the same.
         Then all pairs are feasible, even if the teacher explains nearly all of q, and differences are large compared
-        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V.
+        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V. The
+        unexplained part counts as at least `smallest` times q.
         """
         x, size, remaining = self.pack(at), units(self.like), subtract_explained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
-        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), MIN_UNEXPLAINED * diagonal["q"])
+        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), smallest * diagonal["q"])
         pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
             for l, a, *b in zip(*self._free(name), strict=True):

@@ -27,7 +27,7 @@ from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, select_sources
-from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.equations.units import Packing, subtract_explained
 from gamp_attention.state_evolution.equations.weights import weights_envelope
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.rules.nested import average_error, error_within
@@ -41,6 +41,7 @@ MAX_RANGE = 7.0  # half-width of a grid in standard deviations
 GOOD = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
 DEGREES = 0.5  # number of polynomials in units of the number of nodes
 DIFFERENCE = 5e-3  # step of finite differences in the packed overlaps
+NEARLY_ALL = 1e-3  # part of q that the teacher does not explain, relative to q, below which it has a unit of its own
 SLOPE_TOL = 1e-3  # tolerance of the test errors in these differences, for labels
 
 
@@ -84,14 +85,22 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     """Return approximate absolute derivatives of the test error in the packed overlaps, on coarse grids.
 
     The larger of the forward and backward differences, because on one side overlaps may be infeasible.
+
+    If the teacher explains nearly all of q, errors of q and θ cancel in the unexplained part q − θ ρ⁻¹ θᵀ, which has
+    about the same relative error as q: it is the average of gᵀg, divided by (Λ + A)². Then the derivative in q stands
+    for a relative change of this part, and the derivative in θ is at a fixed value of it.
     """
 
-    def value(x: np.ndarray) -> float:
-        overlaps = packing.unpack(x)
+    def value(overlaps: Overlaps) -> float:
         return _on_grids(model, overlaps) if model.attention else error_within(model, overlaps, SLOPE_TOL)
 
-    here, step = value(at), DIFFERENCE
-    sides = [[value(at + shift) - here for shift in side * step * np.eye(len(at))] for side in (1, -1)]
+    overlaps, step = packing.unpack(at), DIFFERENCE
+    fraction = subtract_explained(model, overlaps) / overlaps.q.max()
+    if not model.attention and fraction.min() > 0 and fraction.max() < NEARLY_ALL:
+        pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
+        return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+    here, shifts = value(overlaps), step * np.eye(len(at))
+    sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step
 
 

@@ -22,7 +22,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
 from gamp_attention.state_evolution.rules.rule import Expansion, Rule, average_channels, expand_channels
 
@@ -31,6 +31,7 @@ RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which late
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
 EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
+MIN_SEPARATED = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -186,14 +187,14 @@ class OverlapMap:
         """
         F, expansion = self._expand(at)
         x = packing.pack(at)
-        if F.is_noisy:
-            pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
+        if not F.is_noisy and expansion is not None and not expansion.jumps:
+            return F._linearize(packing, at, expansion, step, central=False)
+        pairs = F._feasible_pairs(packing, at, step)
+        if pairs:
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
             changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
             inverse = np.linalg.inv(moves)
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
-        if expansion is not None and not expansion.jumps:
-            return F._linearize(packing, at, expansion, step, central=False)
         images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
         base, *shifted = [packing.pack(image.overlaps) for image in images]
         V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
@@ -204,6 +205,20 @@ class OverlapMap:
     def is_noisy(self) -> bool:
         """True if averages jump whenever the proximal map begins to jump at a point, so that small steps are noise."""
         return not (self.rule.deterministic or self.model.attention) and self.model.task.jumps
+
+    def _feasible_pairs(self, packing: Packing, at: Overlaps, step: float) -> list[tuple[Overlaps, Overlaps]]:
+        """Return pairs of overlaps for central differences that stay feasible; none if plain steps are better.
+
+        Plain steps of q or θ leave the feasible overlaps if the teacher explains nearly all of q.
+        """
+        if self.is_noisy:
+            return packing.pairs_around(self.model, at, NOISY_FRACTION)
+        x = packing.pack(at)
+        sides = [packing.unpack(x + sign * shift) for shift in step * np.eye(len(x)) for sign in (1, -1)]
+        needed = is_feasible(self.model, at, slack=-MIN_SEPARATED) and not all(
+            is_feasible(self.model, side, slack=0.0) for side in sides
+        )
+        return packing.pairs_around(self.model, at, step, smallest=0.0) if needed else []
 
     def _difference(self, packing: Packing, ahead: Overlaps, behind: Overlaps) -> tuple[np.ndarray, np.ndarray]:
         """Return the differences of the packed images and of V̂ in both forms between two points."""
@@ -227,6 +242,9 @@ class OverlapMap:
         step = max(step, NOISY_FRACTION) if F.is_noisy else step
         if expansion is not None and not (expansion.jumps and F._uses_response):
             return F._linearize(packing, at, expansion, step, central=True, columns=columns)[0]
+
+        if not odd and F._feasible_pairs(packing, at, step):
+            return F.linearize(packing, at, step)[0][:, :columns]
 
         def value(shift: np.ndarray) -> np.ndarray:
             return packing.pack(F(packing.unpack(x + shift)))
@@ -265,17 +283,28 @@ class OverlapMap:
         jacobian, V_slopes = zip(*differences, strict=True)
         return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
 
+    def with_choices_near(self, at: Overlaps, other: Overlaps) -> "OverlapMap":
+        """Return the map with choices from the first averages that differences around `at` need.
+
+        These are the averages of the expansion at `at`, or the averages at the `other` overlaps, on one side of it, if
+        the rule has no derivatives.
+        """
+        return self.with_choices_at(other if self._expansion(at) is None else at)
+
     def _expand(self, at: Overlaps) -> tuple["OverlapMap", Expansion | None]:
         """Return the map with choices, and the expansion of its averages; None if the rule has none."""
-        # first the expansion, because it includes the averages from which choices follow
+        expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
+        return self.with_choices_at(at), expansion
+
+    def _expansion(self, at: Overlaps) -> Expansion | None:
+        """Return the expansion of the averages at given overlaps, from memory if it was computed before."""
         key = self._key(self.rule, "expansion", at)
         if key not in self._memory:
             expansion = self._memory[key] = expand_channels(self.rule, self.model, at)
             if expansion is not None:
                 self._memory[self._key(self.rule, False, at)] = [expansion.base]
             self._forget()
-        expansion = self._memory[key]
-        return self.with_choices_at(at), expansion
+        return self._memory[key]
 
     @property
     def _uses_response(self) -> bool:
@@ -307,6 +336,8 @@ class OverlapMap:
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""
         key = self._key(rule, squares, overlaps)
+        if rule.expands and not squares and key not in self._memory:
+            self._expansion(overlaps)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
             moments = average_channels(rule, self.model, overlaps, squares)
             self._memory[key] = moments

@@ -77,26 +77,16 @@ UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, rel
 
 @dataclass(frozen=True)
 class Point:
-    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated.
+    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated."""
 
-    Attributes
-    ----------
-    root : the solution before that step.
-    image : full step from the overlaps of the root.
-    best : packed overlaps after the Newton step.
-    numbers : `best`, ε_t, ε_g and V̂, as one vector.
-    uncertain : errors of the numbers that are due to the last Newton step and to the grids for ε_g.
-    test_slopes : derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it.
-    replicas : the numbers of each replica (R, n); empty if the rule is deterministic.
-    """
-
-    root: Root
-    image: Image
-    best: np.ndarray
-    numbers: np.ndarray
-    uncertain: np.ndarray
+    root: Root  # the solution before that step
+    image: Image  # full step from the overlaps of the root
+    best: np.ndarray  # packed overlaps after the Newton step
+    numbers: np.ndarray  # `best`, ε_t, ε_g and V̂, as one vector
+    uncertain: np.ndarray  # errors of the numbers that are due to the last Newton step and to the grids for ε_g
+    # derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it
     test_slopes: np.ndarray
-    replicas: np.ndarray
+    replicas: np.ndarray  # the numbers of each replica (R, n); empty if the rule is deterministic
 
     @property
     def overlaps(self) -> Overlaps:
@@ -483,24 +473,11 @@ def _build_result(
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
     return StateEvolutionResult(
-        status=Status.CONVERGED if solved else Status.INACCURATE,
-        n_iter=n_iter,
-        residual=point.residual,
-        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])),
-        overlaps=point.overlaps,
+        status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=n_iter, residual=point.residual,
+        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])), overlaps=point.overlaps,
         overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
-        relative_error=error,
-        train_loss=float(point.numbers[k]),
-        train_loss_error=float(errors[k]),
-        test_error=float(point.numbers[k + 1]),
-        test_error_error=float(errors[k + 1]),
-        V_hat=V_hat,
-        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        **vars(indicators),
-        stability=None,
-        consistent=consistent,
-        validity=explanation,
-        response=F.response,
-        rule=F.rule.name,
-        message=message,
-    )
+        relative_error=error, train_loss=float(point.numbers[k]), train_loss_error=float(errors[k]),
+        test_error=float(point.numbers[k + 1]), test_error_error=float(errors[k + 1]), V_hat=V_hat,
+        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape), **vars(indicators), stability=None,
+        consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
+    )  # fmt: skip

@@ -89,24 +89,17 @@ def find_fixed_point(
 
 @dataclass
 class _Search:
-    """State of a search.
-
-    Attributes
-    ----------
-    path : all overlaps of damped steps.
-    n_damped : number of damped steps in the next block.
-    neighbours : nearby fixed points at which a family is zero, by family; None after it has been tried as the solution.
-    removed : families that were set to zero and grew back.
-    """
+    """State of a search."""
 
     F: OverlapMap
     tol: float
     max_iter: int
     anywhere: bool
-    path: list[Overlaps]
-    n_damped: int
+    path: list[Overlaps]  # all overlaps of damped steps
+    n_damped: int  # number of damped steps in the next block
+    # nearby fixed points at which a family is zero, by family; None after it has been tried as the solution
     neighbours: dict[str, Neighbour | None] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)  # families that were set to zero and grew back
 
     def run(self) -> Root:
         """Take blocks of damped steps until one of the checks gives the solution."""

@@ -68,8 +68,7 @@ def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Return the stability of a fixed point of the map, by differences or exact derivatives. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
-    # choose at the first point that the differences need, which saves an evaluation
-    F = F.with_choices_at(packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
+    F = F.with_choices_near(at, packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 

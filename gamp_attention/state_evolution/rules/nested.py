@@ -6,8 +6,8 @@ the proximal map jumps (`lines`); then over the teacher's second coordinate; the
 
 Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
 and kinks of the labels (`breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
-together. A panel is accepted if the last two Legendre coefficients of all averages are below the tolerance, otherwise
-it is halved, which also resolves the points where jumps of the proximal map begin.
+together. A panel is accepted if the first omitted Legendre coefficients of all averages are expected to be below the
+tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin.
 
 On a line, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel [a, b],
 
@@ -70,6 +70,7 @@ class NestedRule(LeveledRule):
     """Averages over a channel with one field of the student."""
 
     name: ClassVar[str] = "nested"
+    expands: ClassVar[bool] = True
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
@@ -92,23 +93,14 @@ class FieldExpansion:
     E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. Those in V follow from ∂g/∂V = ½ ∂(g²)/∂ω, which
     holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²] changes with V by
     (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
-
-    Attributes
-    ----------
-    channel : the channel at the overlaps of the expansion.
-    base : averages there, without products of derivatives.
-    values : (3 + t,) averages of g, g e, g² and g y.
-    slopes : (3 + t, 3 + t) their derivatives in m, u, V and s.
-    boundary : average of the changes of g over panels, see `LineMoments`.
-    jumps : whether the proximal map jumps on any line; then `response` has no correct derivative.
     """
 
-    channel: Channel
-    base: Moments
-    values: np.ndarray
-    slopes: np.ndarray
-    boundary: float
-    jumps: bool
+    channel: Channel  # the channel at the overlaps of the expansion
+    base: Moments  # averages there, without products of derivatives
+    values: np.ndarray  # (3 + t,) averages of g, g e, g² and g y
+    slopes: np.ndarray  # (3 + t, 3 + t) their derivatives in m, u, V and s
+    boundary: float  # average of the changes of g over panels, see `LineMoments`
+    jumps: bool  # whether the proximal map jumps on any line; then `response` has no correct derivative
     includes_V: ClassVar[bool] = True
 
     def at(self, overlaps: Overlaps) -> Moments:
@@ -154,7 +146,7 @@ def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits",
             is_last = coordinate + 1 == n_coordinates
             values = leaf(points, tol_inside / INNER_TOL) if is_last else average(points, tol_inside)
             values = values.reshape(*x.shape, -1)
-            tail = np.abs(np.einsum("sm,pmk->psk", limits.nodes.tail, values)).max(axis=1) / scale
+            tail = _omitted_coefficients(values, limits.nodes) / scale
             nearest = np.maximum(np.maximum(a, -b), 0)
             tail = tail.max(axis=1) * np.exp(-0.5 * nearest**2) * np.minimum(b - a, 1)
             accepted = (tail <= tol[owner]) | (depth == MAX_HALVINGS)
@@ -171,18 +163,11 @@ def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits",
 
 @dataclass(frozen=True)
 class Limits:
-    """Accuracy of a nested average.
+    """Accuracy of a nested average."""
 
-    Attributes
-    ----------
-    tol : tolerance of a panel, relative to the size of the values.
-    half : True if the values are even, so that positive values of the first coordinate are enough.
-    n_nodes : number of Gauss-Legendre nodes of a panel.
-    """
-
-    tol: float
-    half: bool
-    n_nodes: int
+    tol: float  # tolerance of a panel, relative to the size of the values
+    half: bool  # True if the values are even, so that positive values of the first coordinate are enough
+    n_nodes: int  # number of Gauss-Legendre nodes of a panel
 
     @property
     def end(self) -> float:
@@ -218,6 +203,18 @@ def _merge(grid: np.ndarray, cuts: np.ndarray) -> np.ndarray:
     far = np.abs(grid[:, None] - cuts).min(axis=1) > close
     far[[0, -1]] = True
     return np.unique(np.concatenate([grid[far], cuts]))
+
+
+def _omitted_coefficients(values: np.ndarray, rule: LegendreRule) -> np.ndarray:
+    """Return the expected size (P, K) of the first omitted Legendre coefficients of values (P, n, K) at the nodes.
+
+    They are the last two coefficients times their ratio to the two before. If coefficients decrease slowly, as next to
+    the point where jumps begin, the ratio is near 1.
+    """
+    last, before = (
+        np.abs(np.einsum("sm,pmk->psk", projections, values)).max(axis=1) for projections in (rule.tail, rule.before)
+    )
+    return last * np.minimum(last / np.maximum(before, 1e-300), 1.0)
 
 
 def _nodes_and_weights(a: np.ndarray, b: np.ndarray, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray]:

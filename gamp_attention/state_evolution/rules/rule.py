@@ -56,6 +56,11 @@ class Rule(Protocol):
         """True if errors are estimated from successive levels, False if from the spread of independent replicas."""
 
     @property
+    def expands(self) -> bool:
+        """True if derivatives of the averages hardly take more time than the averages; see `expansion`."""
+        return False
+
+    @property
     def level(self) -> int:
         """Level of accuracy; 0 for rules without levels."""
         return 0
