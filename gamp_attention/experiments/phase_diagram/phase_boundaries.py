@@ -49,6 +49,7 @@ HEADS = {  # heads of the columns of the table
     "alpha_c": "α_c", "alpha_l": "α_l", "semantic_from": "semantic from", "semantic_stable_from": "stable from",
     "positional_from": "positional from", "positional_to": "positional to", "weak_recovery": "weak recovery",
     "full_recovery": "full", "alpha_c_change": "change of α_c by breaking",
+    "semantic_from_change": "change of the end of semantic",
 }  # fmt: skip
 STAGES = 8  # number of times that `find_boundaries` reports progress
 BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")

@@ -17,7 +17,7 @@ from gamp_attention.results import Overlaps
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Transformations that leave the channel at given overlaps unchanged; all need an even loss and an even teacher."""
+    """Transformations that leave the channel at given overlaps unchanged; all but one need an even loss and teacher."""
 
     m_zero: bool  # m = 0, so all fields may change sign together; then E[g] = 0
     theta_zero: bool  # θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0
@@ -29,6 +29,9 @@ class Symmetry:
     isotropic: bool = False
     # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
+    # columns of the student that may change sign alone at fixed targets and have no overlap with the teacher, with
+    # positions or with other columns; they stay without, also if neither loss nor teacher is even
+    absent: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -43,6 +46,7 @@ class Symmetry:
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
             m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
             m_zero and model.has_column_signs and all(np.array_equal(v, sign_mean(v)) for v in others),
+            tuple(a for a in free_columns(model) if not column_overlaps(overlaps, a)),
         )
 
     @property
@@ -67,7 +71,32 @@ class Symmetry:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
             overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
+        for column in self.absent:
+            overlaps = without_column(overlaps, column)
         return overlaps
+
+
+def free_columns(model: Model) -> list[int]:
+    """Return the columns of the student that may change sign alone without a change of the loss at fixed targets."""
+    signs = model.column_signs
+    return [int(row.argmin()) for row in signs if (row < 0).sum() == 1]
+
+
+def column_overlaps(overlaps: Overlaps, column: int) -> bool:
+    """Return whether a column of the student has any overlap with the teacher, with positions or with other columns."""
+    mixed = (np.delete(values[:, column], column, axis=1) for values in (overlaps.q, overlaps.V))
+    return any(values.any() for values in (overlaps.theta[:, column], overlaps.m[:, column], *mixed))
+
+
+def without_column(overlaps: Overlaps, column: int) -> Overlaps:
+    """Return overlaps in which a column has no overlap with the teacher, with positions or with other columns."""
+    values = {name: array.copy() for name, array in overlaps.arrays().items()}
+    values["theta"][:, column] = values["m"][:, column] = 0.0
+    for name in ("q", "V"):
+        diagonal = values[name][:, column, column].copy()
+        values[name][:, column] = values[name][:, :, column] = 0.0
+        values[name][:, column, column] = diagonal
+    return Overlaps(**values)
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:

@@ -62,6 +62,8 @@ class Packing:
     exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
     isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
     diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
+    # columns of the student whose overlaps with teacher, positions and other columns are not free but zero
+    absent: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
@@ -69,7 +71,8 @@ class Packing:
         symmetry = Symmetry.of(model, like)
         zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
-        return cls(like, names, symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal)
+        present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal, symmetry.absent
+        return cls(like, names, *present)
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
         """Return the indices of the free entries of a family."""
@@ -85,6 +88,12 @@ class Packing:
             free &= np.eye(values.shape[1], dtype=bool)
         if self.isotropic:
             free[:, 1:] = free[..., 1:] = False
+        for column in self.absent:
+            diagonal = free[:, column, column].copy() if name in ("q", "V") else None
+            free[:, column] = False
+            if diagonal is not None:
+                free[..., column] = False
+                free[:, column, column] = diagonal
         return np.nonzero(free)
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:

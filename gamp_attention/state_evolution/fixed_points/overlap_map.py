@@ -181,10 +181,13 @@ class OverlapMap:
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
-        They are forward differences with the given step, or central differences with larger steps if `is_noisy`.
+        They are forward differences with the given step, or central differences with larger steps if `is_noisy`, then
+        on the number of points that the stability needs.
         If the rule has derivatives of averages, they are used instead, see `_linearize`. The slopes (2, L, r, r, k)
         are the derivatives of V̂ in Stein's form and in the derivative form.
         """
+        if self.is_noisy and self.rule.for_stability() != self.rule:  # as accurate as Newton steps need, in less time
+            return self.on(self.rule.for_stability()).linearize(packing, at, step)
         F, expansion = self._expand(at)
         x = packing.pack(at)
         if not F.is_noisy and expansion is not None and not expansion.jumps:

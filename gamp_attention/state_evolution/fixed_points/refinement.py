@@ -23,6 +23,7 @@ from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.symmetry import free_columns
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
@@ -32,6 +33,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     test_error_slopes,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.fixed_points.stability import (
     NEGLIGIBLE_JUMPS,
     Stability,
@@ -52,6 +54,7 @@ STEP_ERROR = 0.1  # the same in units of the error on the last rule
 FIRST_ERROR = 1e-2  # relative error expected of the first rule
 MIN_EXCESS = 1.01  # smallest factor by which a refinement reduces the error
 SHIFT_ERROR = 0.5  # error of a root in a parameter, in units of its shift from the coarser rule
+ZERO_ERRORS = 2.0  # overlap of a column in units of its error, below which the fixed point without it is tried
 SQUARES_LEVEL = 1  # level of the split rule at which averages for the overlaps already include squared derivatives
 
 # Errors of the numbers
@@ -279,19 +282,25 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     limit ends the refinement early, the result has status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
+    packing = root.packing
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
     if random:  # a deterministic rule needs a second point for an error
+        remaining = _without_zero_columns(points[0], errors_of(points), slopes, F.rule.initial_tolerance)
+        if remaining is not None:  # on finer rules, Newton steps would follow the noise of these overlaps
+            last, slopes = remaining
+            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
+            points = [point_of(last, slopes, rtol)]
         error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
         try:
-            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=root.packing)
+            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
             counting = last.F.count_jumps(last.overlaps)
             if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
-                last = newton(counting, last.overlaps, tol, jacobian=J, packing=root.packing)
+                last = newton(counting, last.overlaps, tol, jacobian=J, packing=packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
             if len(points) == 1:
@@ -300,9 +309,16 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         J, n_iter = last.jacobian, n_iter + len(last.path) - 1
         errors = errors_of(points)
         error = _largest_error(points, errors)
+        remaining = _without_zero_columns(points[-1], errors, slopes, tol)
+        if remaining is not None:
+            last, slopes = remaining
+            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
+            points[-1] = point_of(last, slopes, rtol)
+            errors = errors_of(points)
+            error = _largest_error(points, errors)
         if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
-                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=root.packing)
+                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=packing)
                 points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
@@ -312,6 +328,23 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
+
+
+def _without_zero_columns(
+    point: Point, errors: np.ndarray, slopes: np.ndarray, tol: float
+) -> tuple[Root, np.ndarray] | None:
+    """Return the fixed point without overlaps of columns that are zero within their errors, and the slopes of V̂ there.
+
+    Only for random rules and columns that may change sign alone, and if zero attracts. None otherwise.
+    """
+    root, theta = point.root, point.overlaps.theta
+    if root.F.rule.deterministic:
+        return None
+    error = np.abs(root.packing.unpack(errors[: len(point.best)]).theta)
+    candidates = set(free_columns(root.F.model)) - set(root.packing.absent)
+    columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= ZERO_ERRORS * error[:, a])]
+    found = remove_columns(replace(root, path=[point.overlaps]), columns, tol) if columns else None
+    return None if found is None else (found[0], slopes @ found[1])
 
 
 def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:

@@ -15,6 +15,11 @@ alternates between them. After each block of damped steps, each longer than the 
    solution if it attracts and has about the same m and θ as the last overlaps.
 7. If it does not, m or θ may fade slowly (`_solve_fading`): the fixed point without it is the solution if it attracts;
    if it repels, the fixed point that has branched off from it is.
+
+If a column of the student may change sign alone, as a layer of attention that enters the loss as z zᵀ, its overlaps
+with the teacher can be zero by symmetry at a solution. Random points leave a small value there, whose noise is
+amplified if such overlaps decay slowly. A solution with a small value is therefore replaced by the fixed point next to
+it with zero, if zero attracts (`remove_columns`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,6 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gamp_attention.results import Overlaps, Status
+from gamp_attention.state_evolution.equations.symmetry import Symmetry, free_columns, without_column
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
@@ -41,7 +47,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     weights_are_tiny,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.fixed_points.stability import family_growth
+from gamp_attention.state_evolution.fixed_points.stability import family_growth, odd_growth
 
 REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighbourhood
 # largest relative change from the start of Newton steps to their solution: NEAR + CHANGES times the last damped change
@@ -50,6 +56,7 @@ DRIFT = (30.0, 1e-6)  # largest change by two damped steps from that solution: i
 SAME_FAMILY = 0.8  # smallest m and θ at that solution, relative to the start, at which neither counts as faded
 AS_FAST = 0.5  # smallest rate of decay, relative to the rate next to zero, at which a family is on its way to zero
 RESOLVED_GROWTH = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
+SMALL_COLUMN = 0.15  # overlap of a column in units of √q, below which the fixed point without it is tried
 MAX_LEVEL = 2  # highest level of the split rule that resolves a growth close to 1
 MIN_NEWTON = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
 MIN_PREDICTED = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
@@ -109,7 +116,7 @@ class _Search:
             self.path += block[1:]
             root = self._check(block, change)
             if root is not None:
-                return root
+                return self._remove_columns(root)
 
     def _check(self, block: list[Overlaps], change: float) -> Root | None:
         """Return the solution after a block of damped steps; None if more are needed, of which it sets the number."""
@@ -138,6 +145,17 @@ class _Search:
             return replace(nearby, status=Status.CONVERGED, path=self.path + nearby.path[1:])
         self.n_damped = 2 * self.n_damped + 4
         return None
+
+    def _remove_columns(self, root: Root) -> Root:
+        """Return the fixed point without the small overlaps of columns that may change sign alone, if zero attracts."""
+        here = root.overlaps
+        columns = [
+            a
+            for a in (free_columns(self.F.model) if root.status.converged else [])
+            if 0 < np.abs(here.theta[:, a]).max() < SMALL_COLUMN * np.sqrt(here.q[:, a, a].max())
+        ]
+        found = remove_columns(root, columns, self.tol) if columns else None
+        return root if found is None else replace(found[0], path=root.path + found[0].path)
 
     def _end(self, change: float) -> Root:
         """Return the end of damped steps that converged, are not finite, or reached their maximum number."""
@@ -239,6 +257,31 @@ class _Search:
             family_size(root.overlaps, name) >= SAME_FAMILY * family_size(here, name) for name in ("m", "theta")
         )
         return families_remain and root.attracts(RESOLVED_GROWTH)
+
+
+def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np.ndarray] | None:
+    """Return the fixed point next to a root at which columns have no overlaps, and the remaining entries.
+
+    The columns may change sign alone, so that their overlaps with the teacher, positions and other columns are zero by
+    symmetry there. The second array (k, number of remaining entries) selects the entries of the new packing from the
+    k entries of the packing of the root. None if small overlaps of these columns grow.
+    """
+    F, packing, start = root.F, root.packing, root.overlaps
+    for column in columns:
+        start = without_column(start, column)
+    smaller = replace(packing, absent=Symmetry.of(F.model, start).absent)
+    x = smaller.pack(start)
+    units = [packing.pack(smaller.unpack(x + unit)) - packing.pack(smaller.unpack(x)) for unit in np.eye(len(x))]
+    remaining = np.round(np.array(units)).T  # entries have the same units in both
+    odd = np.flatnonzero(~remaining.any(axis=1))
+    assert root.jacobian is not None
+    found = newton(F, start, tol, jacobian=remaining.T @ root.jacobian @ remaining, packing=smaller)
+    if not found.status.converged or len(odd) == 0:
+        return None
+    growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
+    if abs(growth - 1) < RESOLVED_GROWTH:
+        growth = odd_growth(F, packing, found.overlaps, odd)
+    return (found, remaining) if growth < 1 else None
 
 
 def find_neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:

@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import response_pairs
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import NOISY_FRACTION, OverlapMap
 
 SECTORS = ("symmetric", "m", "theta")
 
@@ -89,6 +89,19 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
     return float(np.linalg.eigvals(F.jacobian(packing, at, DIFFERENCE, odd=True)).real.max())
 
 
+def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -> float:
+    """Return the largest real part of the eigenvalues of the Jacobian in the packed overlaps with indices `odd`.
+
+    They are zero at the given overlaps and the map is an odd function of them, so that one evaluation for each is
+    enough, with steps that are large compared with the noise of random rules.
+    """
+    pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
+    ahead = [pairs[index][0] for index in odd]
+    moves = np.stack([packing.pack(overlaps)[odd] for overlaps in ahead], axis=1)
+    images = np.stack([packing.pack(F(overlaps))[odd] for overlaps in ahead], axis=1)
+    return float(np.linalg.eigvals(images @ np.linalg.inv(moves)).real.max())
+
+
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     """Return the derivative of the map within a sector, (k, k); k = 0 if the sector does not exist."""
     if sector == "symmetric":
@@ -111,7 +124,7 @@ def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
 
     With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
     """
-    packing = replace(Packing.of(F.model, at), diagonal=False)
+    packing = replace(Packing.of(F.model, at), diagonal=False, absent=())
     if len(F.model.coordinates.weight) == 1:
         return packing
     return replace(packing, reversal=False, exchange=False, isotropic=False)
