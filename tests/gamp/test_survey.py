@@ -359,7 +359,7 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
     assert sum(record.n_iter for record in whole.surveys) + len(stops) == len(calls)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["survey", "message passing", "comparison of flips", "last flip"])
 def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
     few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
