@@ -104,23 +104,15 @@ def _step_function(
         return minibatch_step
     if not is_ridge(penalty):
         return lambda t: _proximal_step(Q, penalty, steps.lr(t))
-    if method == "adam":
-        optimizer = torch.optim.Adam([Q])
+    optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
+    if method != "adam":
+        optimizer = torch.optim.SGD([Q], steps.lr(0), momentum=steps.momentum, nesterov=steps.nesterov)
 
-        def adam_step(t: int) -> None:
-            optimizer.param_groups[0]["lr"] = steps.lr(t)
-            optimizer.step()
+    def optimizer_step(t: int) -> None:
+        optimizer.param_groups[0]["lr"] = steps.lr(t)
+        optimizer.step()
 
-        return adam_step
-    velocity = torch.zeros_like(Q.data)
-
-    def descent_step(t: int) -> None:  # as torch.optim.SGD, without importing torch's compiler
-        assert Q.grad is not None
-        velocity.mul_(steps.momentum).add_(Q.grad)
-        move = Q.grad.add(velocity, alpha=steps.momentum) if steps.nesterov else velocity
-        Q.data.add_(move, alpha=-steps.lr(t))
-
-    return descent_step
+    return optimizer_step
 
 
 def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> tuple[float, float]:
@@ -150,15 +142,11 @@ def quasi_newton(
     """
     import torch
 
-    class Optimizer(torch.optim.LBFGS):
-        def add_param_group(self, param_group: dict[str, Any]) -> None:  # importing torch's compiler takes a second
-            self.param_groups.append(self.defaults | param_group)
-
     n_iter = 0
     loss, norm = _value_and_norm(function, Q)
     visit(0, loss, norm, False)
     while norm > tol and n_iter < max_iter and math.isfinite(loss):
-        optimizer = Optimizer(
+        optimizer = torch.optim.LBFGS(
             [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=MEMORY,
             tolerance_grad=0.5 * tol / math.sqrt(Q.numel()), tolerance_change=0.0, line_search_fn="strong_wolfe",
         )  # fmt: skip
