@@ -166,7 +166,11 @@ def quasi_newton(
 def _steps_without_search(
     function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int
 ) -> int:
-    """Run L-BFGS with steps of length 1, which use gradients only; go back after an overshoot."""
+    """Run L-BFGS with steps of length 1, which use gradients only; go back after an overshoot.
+
+    `torch.optim.LBFGS` has such steps too, but ignores changes of the gradient whose product with the step is below
+    1e-10, and here it is smaller.
+    """
     # first step; growth of the gradient norm at which to return to the best point; maximum steps without progress
     first, blow_up, patience = 0.1, 30.0, 1000
 
