@@ -230,8 +230,8 @@ def test_breaking_extends_the_semantic_branch_to_smaller_alpha():
     """Below the end with replica symmetry, minima from the teacher have an overlap with it, as with one step."""
     model, end, alpha = ga.paper_model(), 0.71925, 0.6
     change = find_changes(model, Boundary.none("none: "), Boundary(end, 1e-4, ""))["semantic_from_change"]
-    assert change.error < 0.02
-    assert end + change.value < alpha - 0.1
+    assert change.error < 0.05
+    assert end + change.value + change.error < alpha
     assert not ga.solve_state_evolution(model, alpha, "semantic", rtol=1e-2).converged
     theta = []
     for seed in range(6):
