@@ -1,11 +1,13 @@
 """Hypothesis profiles, shared fixtures, and reference implementations that do not use the package's kernels."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -71,6 +73,17 @@ SIGMA = [[0.4, 0.6], [0.5, 0.3]]
 TINY = {"alpha": [1.0, 1.5], "method": ["SE", "GAMP"], "seed": [0, 1, 2, 3], "d": 60, "rtol": 1e-2, "n_test": 50}
 CELLS = 4 + 16
 QUICK = {"alpha": 1.0, "method": "GAMP", "d": 40, "n_test": 20}
+
+
+@ga.register_loss
+class MarginLoss(NamedTuple):
+    """Bounded loss ½ (1 − p tanh z) for labels p = ±1, which is not convex; derivatives by differences."""
+
+    def value(self, p, z):
+        return 0.5 * (1 - p[0] * math.tanh(z[0, 0]))
+
+    def floor(self, p):
+        return 0.0
 
 
 def examples(count):

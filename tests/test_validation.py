@@ -14,6 +14,7 @@ from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
 from validation._tools.resumable import hash_origin
+from validation.speed import waiting_times
 
 SCRIPTS = catalogue.scripts()
 STORED = sorted((catalogue.ROOT / "results").glob("*.json"))
@@ -220,3 +221,19 @@ def test_folders_with_other_files_raise_an_error(tmp_path, scripts, capsys):
     assert ended.value.code == 2
     assert "--out: needs a new or empty folder, or one of earlier results" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.json"]
+
+
+def test_waiting_times_keep_the_rows_of_parts_that_are_not_measured(tmp_path, monkeypatch):
+    rows = {f"a default run over one of L-BFGS-B, L = {L}": (0.1, 0.1 * L) for L in (3, 5)}
+    stored = {"long samples": dict.fromkeys(rows, (1.0, 1.0)), "diagram": {"boundaries at one ω": [2.0, 1.0]}}
+    about = {"versions": {}, "when": "", "held": [], "failed": []}
+    (tmp_path / "waiting_times.json").write_text(json.dumps(about | stored))
+    monkeypatch.setattr(waiting_times, "measure_long_samples", lambda quick: rows)
+    monkeypatch.setattr("sys.argv", ["waiting_times", "--out", str(tmp_path), "--parts", "long samples"])
+    with pytest.raises(SystemExit):
+        waiting_times.main()
+    numbers = catalogue.load_result(tmp_path / "waiting_times.json")
+    assert numbers["diagram"] == stored["diagram"]
+    assert numbers["long samples"] == {name: list(pair) for name, pair in rows.items()}
+    assert len(numbers["failed"]) == 3  # the two ratios of the new rows, and the stored row
+    assert "boundaries at one ω" in (tmp_path / "waiting_times.md").read_text()

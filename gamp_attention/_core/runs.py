@@ -53,13 +53,9 @@ class Run(Resumable, Generic[Outcome]):
     Parameters
     ----------
     save : called between two iterations, to write a checkpoint; None for no checkpoints.
-
-    Attributes
-    ----------
-    t : number of iterations so far.
     """
 
-    t: int
+    t: int  # number of iterations so far
 
     def __init__(self, save: Callable[[], None] | None = None) -> None:
         self.t, self._save = 0, save

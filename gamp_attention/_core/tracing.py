@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gamp_attention._core.expressions import CONDITIONS, Graph, Program
+from gamp_attention._core.expressions import CONDITIONS, OPERATIONS, Graph, Program
 
 MAX_BRANCHES = 64  # maximum number of combinations of outcomes of conditions in one function
 MAX_OPERATIONS = 200_000  # maximum number of recorded operations
@@ -165,15 +165,9 @@ def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _elementary(name: str, ufunc: Any) -> tuple[Any, Callable[..., Any]]:
-    return ufunc, _operation(name, ufunc)
-
-
 _where = _operation("where", lambda condition, a, b: a if condition else b)
-_less, _less_equal, _equal = (
-    _operation(name, ufunc) for name, ufunc in (("lt", np.less), ("le", np.less_equal), ("eq", np.equal))
-)
-_not = _operation("not", np.logical_not)
+_less, _less_equal = _operation("lt", np.less), _operation("le", np.less_equal)
+_equal, _not = _operation("eq", np.equal), _operation("not", np.logical_not)
 _exp, _log, _sqrt = _operation("exp", np.exp), _operation("log", np.log), _operation("sqrt", np.sqrt)
 
 
@@ -185,63 +179,17 @@ def _minimum(a: Any, b: Any) -> Any:
     return _where(_less(b, a), b, a)
 
 
-def _logaddexp(a: Any, b: Any) -> Any:
-    return a + _operation("softplus", lambda x: np.logaddexp(0.0, x))(b - a)
+def _softplus(x: Any) -> Any:
+    return _operation("softplus", lambda x: np.logaddexp(0.0, x))(x)
 
 
-_UFUNCS: dict[Any, Callable[..., Any]] = dict(
-    [
-        *(
-            _elementary(name, getattr(np, name))
-            for name in (
-                "exp",
-                "expm1",
-                "log",
-                "log1p",
-                "sqrt",
-                "sin",
-                "cos",
-                "tan",
-                "arcsin",
-                "arccos",
-                "arctan",
-                "sinh",
-                "cosh",
-                "tanh",
-                "arcsinh",
-                "sign",
-                "floor",
-                "arctan2",
-            )
-        ),
-        *(_elementary(name, getattr(special, name)) for name in ("erf", "erfc", "expit")),
-        *(
-            _elementary(name, ufunc)
-            for name, ufunc in (
-                ("neg", np.negative),
-                ("inv", np.reciprocal),
-                ("abs", np.absolute),
-                ("abs", np.fabs),
-                ("add", np.add),
-                ("sub", np.subtract),
-                ("mul", np.multiply),
-                ("div", np.true_divide),
-                ("pow", np.power),
-                ("pow", np.float_power),
-                ("lt", np.less),
-                ("le", np.less_equal),
-                ("eq", np.equal),
-                ("and", np.logical_and),
-                ("or", np.logical_or),
-                ("not", np.logical_not),
-                ("and", np.bitwise_and),
-                ("or", np.bitwise_or),
-                ("not", np.invert),
-            )
-        ),
-    ]
-)
+_UFUNCS: dict[Any, Callable[..., Any]] = {
+    ufunc: _operation(name, ufunc) for name, ufunc in OPERATIONS.items() if isinstance(ufunc, np.ufunc)
+}
 _UFUNCS |= {
+    np.fabs: _operation("abs", np.fabs), np.float_power: _operation("pow", np.float_power),
+    np.bitwise_and: _operation("and", np.bitwise_and), np.bitwise_or: _operation("or", np.bitwise_or),
+    np.invert: _operation("not", np.invert),
     np.greater: lambda a, b: _less(b, a),
     np.greater_equal: lambda a, b: _less_equal(b, a),
     np.not_equal: lambda a, b: _not(_equal(a, b)),
@@ -255,9 +203,9 @@ _UFUNCS |= {
     np.log2: lambda x: _log(x) / math.log(2),
     np.log10: lambda x: _log(x) / math.log(10),
     np.hypot: lambda a, b: _sqrt(a * a + b * b),
-    np.logaddexp: _logaddexp,
+    np.logaddexp: lambda a, b: a + _softplus(b - a),
     special.ndtr: lambda x: 0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5)),
-    special.log_expit: lambda x: -_operation("softplus", lambda y: np.logaddexp(0.0, y))(-x),
+    special.log_expit: lambda x: -_softplus(-x),
 }  # fmt: skip
 _IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
 _ELEMENTWISE = {

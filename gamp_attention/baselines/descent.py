@@ -6,6 +6,7 @@ the curvature of the risk.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import torch
 
 
+MEMORY = 50  # number of steps of which L-BFGS knows the change of the gradient
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
 
@@ -134,10 +136,9 @@ def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
 def quasi_newton(
     function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
-    """Run rounds of L-BFGS (Liu and Nocedal 1989), then Barzilai-Borwein steps if the line search stalls.
+    """Run rounds of L-BFGS (Liu and Nocedal 1989), then steps without a line search if it stalls.
 
-    The line search compares values of the risk, which rounding makes equal near the minimum; Barzilai-Borwein steps use
-    gradients only.
+    The line search compares values of the risk, which rounding makes equal near the minimum.
     """
     import torch
 
@@ -146,14 +147,9 @@ def quasi_newton(
     visit(0, loss, norm, False)
     while norm > tol and n_iter < max_iter and math.isfinite(loss):
         optimizer = torch.optim.LBFGS(
-            [Q],
-            lr=lr,
-            max_iter=min(100, max_iter - n_iter),
-            history_size=50,
-            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()),
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
+            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=MEMORY,
+            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()), tolerance_change=0.0, line_search_fn="strong_wolfe",
+        )  # fmt: skip
         before = norm
         optimizer.step(lambda: _value_and_norm(function, Q)[0])
         n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
@@ -162,13 +158,19 @@ def quasi_newton(
         if norm > 0.5 * before:
             break
     if math.isfinite(loss) and norm > tol and n_iter < max_iter:
-        n_iter = _barzilai_borwein(function, Q, max_iter, tol, visit, n_iter)
+        n_iter = _steps_without_search(function, Q, max_iter, tol, visit, n_iter)
         loss, norm = _value_and_norm(function, Q)
     return _status(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
 
 
-def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:
-    """Run Barzilai-Borwein steps (IMA Journal of Numerical Analysis 8, 1988); go back after an overshoot."""
+def _steps_without_search(
+    function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int
+) -> int:
+    """Run L-BFGS with steps of length 1, which use gradients only; go back after an overshoot.
+
+    `torch.optim.LBFGS` has such steps too, but ignores changes of the gradient whose product with the step is below
+    1e-10, and here it is smaller.
+    """
     # first step; growth of the gradient norm at which to return to the best point; maximum steps without progress
     first, blow_up, patience = 0.1, 30.0, 1000
 
@@ -177,25 +179,45 @@ def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
         assert Q.grad is not None
         return Q.grad.clone()
 
-    g, step = gradient(), first
+    g, pairs = gradient(), deque[Any](maxlen=MEMORY)
     best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
     while n_iter < max_iter and best_norm > tol and n_iter - best_at < patience:
-        move = -step * g
+        move = -_inverse_hessian_product(pairs, g, first)
         Q.data.add_(move)
         after = gradient()
         n_iter += 1
-        norm = float(after.norm())
-        change = after - g
+        norm, change = float(after.norm()), after - g
         curvature = float((move * change).sum())
-        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else first
+        if curvature > 0:
+            pairs.append((move, change, curvature))
+        g = after
         if norm < best_norm:
             best, best_norm, best_at = Q.detach().clone(), norm, n_iter
         elif not norm < blow_up * best_norm:  # a step overshot along a direction of low curvature: return
             Q.data.copy_(best)
-            g, step = gradient(), first
+            g = gradient()
+            pairs.clear()
     Q.data.copy_(best)
     visit(n_iter, float(function(Q).detach()), best_norm, True)
     return n_iter
+
+
+def _inverse_hessian_product(pairs: Any, g: "torch.Tensor", first: float) -> "torch.Tensor":
+    """Return H g for the inverse Hessian H of L-BFGS, from (move, change of gradient, their product) of recent steps.
+
+    The two loops of Nocedal (1980); without steps, H is `first` times the identity.
+    """
+    product, weights, scale = g.clone(), [], first
+    for move, change, curvature in reversed(pairs):
+        weights.append(float((move * product).sum()) / curvature)
+        product -= weights[-1] * change
+    if pairs:
+        _, change, curvature = pairs[-1]
+        scale = curvature / float((change**2).sum())
+    product *= scale
+    for (move, change, curvature), weight in zip(pairs, reversed(weights), strict=True):
+        product += (weight - float((change * product).sum()) / curvature) * move
+    return product
 
 
 METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
@@ -265,7 +287,7 @@ def minimize_risk(
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball, Polyak 1964), "nesterov" (Nesterov 1983), "sgd" (a new random minibatch at
         each step), which `trajectory` predicts; "adam" (Kingma and Ba 2015); or "lbfgs" (Liu and Nocedal 1989, with a
-        strong Wolfe line search, followed by Barzilai-Borwein steps). Penalties other than the ridge allow "gd" and
+        strong Wolfe line search, and without it near the minimum). Penalties other than the ridge allow "gd" and
         "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty. "online"
         takes exactly `max_iter` steps, each on round(batch·alpha·d) new samples of a model with a ridge penalty.
     d, alpha : for "online" only, and required there: dimension, and number of samples of the risk divided by d.
@@ -364,18 +386,11 @@ def _minimize(
     norm = gradient_norm(data, at.gradient)
     curvature = lowest_curvature(data, at, end) if status.converged else None
     return DescentResult(
-        status=status,
-        n_iter=n_iter,
-        residual=norm,
-        history=record.history(),
-        iterations=np.array(iterations),
-        Q=end,
-        overlaps=overlaps(data, end, susceptibility(data, at, end)),
-        train_loss=at.train_loss,
-        gradient_norm=norm,
+        status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
+        overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
-    )
+    )  # fmt: skip
 
 
 STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L

@@ -115,20 +115,10 @@ def run_online(
     steps = len(record.history().damping)
     assert data.Q_star is not None
     return OnlineResult(
-        status=status,
-        n_iter=steps,
-        residual=norm,
-        history=record.history(),
-        iterations=np.arange(steps + 1),
-        Q=end,
-        overlaps=at,
-        train_loss=loss,
-        gradient_norm=norm,
-        is_minimum=False,
-        lowest_eigenvalue=np.nan,
-        Q_star=data.Q_star,
-        n_samples=n * steps,
-    )
+        status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
+        overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
+        Q_star=data.Q_star, n_samples=n * steps,
+    )  # fmt: skip
 
 
 def _require_sizes(model: Any, d: Any, alpha: Any) -> tuple[Any, int, float]:

@@ -102,9 +102,7 @@ class ReferenceErrors(Result):
         how = "leave-one-out" if self.left_out else "new samples"
         rows: Rows = [f"ReferenceErrors: {self.errors.shape[1]} samples, {how}"]
         numbers = zip(self.names, self.test_error, self.test_error_error, strict=True)
-        return rows + [
-            [f"  {LABELS[name]}", format_to_error(float(mean), float(error))] for name, mean, error in numbers
-        ]
+        return rows + [[f"  {LABELS[name]}", format_to_error(float(m), float(error))] for name, m, error in numbers]
 
 
 def _verdict(worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:

@@ -61,24 +61,14 @@ class AmpPosterior(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AmpProblem:
-    """Data with the channel and the priors of a model.
+    """Data with the channel and the priors of a model."""
 
-    Attributes
-    ----------
-    data : the samples; their student, penalty and positions are not used.
-    y : observations in the form of the channel.
-    channel : the law of an observation, given the teacher's fields.
-    gamma : (d, L) variances of the tokens.
-    kind : (d,) index of the kind of each coordinate.
-    priors : prior of the teacher's weights, for each kind of coordinate.
-    """
-
-    data: Dataset
-    y: np.ndarray
-    channel: Channel
-    gamma: np.ndarray
-    kind: np.ndarray
-    priors: list[MixturePrior]
+    data: Dataset  # the samples; their student, penalty and positions are not used
+    y: np.ndarray  # observations in the form of the channel
+    channel: Channel  # the law of an observation, given the teacher's fields
+    gamma: np.ndarray  # (d, L) variances of the tokens
+    kind: np.ndarray  # (d,) index of the kind of each coordinate
+    priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
 
     @property
     def second_moments(self) -> np.ndarray:

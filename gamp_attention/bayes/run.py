@@ -49,18 +49,12 @@ ENDINGS = {
 
 @dataclass(frozen=True, eq=False)
 class BayesHistory(Result):
-    """History of a run; entry 0 is the start.
+    """History of a run; entry 0 is the start."""
 
-    Attributes
-    ----------
-    overlap : (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known.
-    norm : (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
-    V : (T + 1, L, t, t) posterior variances of the fields.
-    """
-
-    overlap: np.ndarray
+    overlap: np.ndarray  # (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known
+    # (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
     norm: np.ndarray
-    V: np.ndarray
+    V: np.ndarray  # (T + 1, L, t, t) posterior variances of the fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,20 +274,11 @@ class AmpRun(Run[Status]):
             entropy = free_entropy(problem, self.before, self.posterior)
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
-            status=status,
-            n_iter=self.t,
-            residual=self.residual,
-            history=BayesHistory(overlaps, norms, variances),
-            Q=Q,
-            variance=variance,
-            overlap=overlap_with(Q, self._Q_star),
-            V=self.state.V,
-            free_entropy=entropy,
-            priors=tuple(problem.priors),
-            noise=problem.channel.noise,
-            starts=(),
+            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V, free_entropy=entropy,
+            priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
             message=f"{ENDINGS[status]} after {self.t} iterations",
-        )
+        )  # fmt: skip
 
 
 def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:

@@ -46,10 +46,7 @@ def bayes_thresholds(
     Parameters
     ----------
     model : problem whose teacher is estimated; its student and penalty have no effect.
-    n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
-        If not given, 4096.
-    n_replicas : number of independent sets of points, whose spread gives the errors.
-    seed : seed or generator of the points.
+    n_points, n_replicas, seed : as for `solve_bayes_state_evolution`.
 
     Returns
     -------

@@ -144,26 +144,19 @@ def test_errors(
     if test is not None:
         held_out = layer.errors(*test)
         columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
-    numbers: dict[str, Any] = {
-        "leave_one_out": _numbers(*columns["leave-one-out"])
-        | {
-            "trusted": loo.trusted,
-            "doubtful": int(np.count_nonzero(loo.doubtful)),
-            "form": loo.form,
-            "message": loo.message,
-        }
-    }
+    trust: dict[str, Any] = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful))}
+    trust |= {"form": loo.form, "message": loo.message}
+    numbers: dict[str, Any] = {"leave_one_out": _numbers(*columns["leave-one-out"]) | trust}
     if test is not None:
         in_training = mean_and_error(layer.errors(*train))
         numbers["held_out"] = {"samples": len(held_out), **_numbers(*list(columns.values())[1])}
         numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
     better, verdict = _verdict(columns, loo.trusted)
-    names = next(iter(columns.values()))[1].names
+    rows = {"this layer": [errors for errors, _ in columns.values()]}
+    for k, name in enumerate(columns["leave-one-out"][1].names):
+        rows[ROWS[name]] = [references.errors[k] for _, references in columns.values()]
     table: list[Any] = [["", *columns]]
-    table += [["this layer", *(format_to_error(*mean_and_error(errors)) for errors, _ in columns.values())]]
-    for k, name in enumerate(names):
-        cells = [format_to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
-        table.append([ROWS[name], *cells])
+    table += [[name, *(format_to_error(*mean_and_error(errors)) for errors in row)] for name, row in rows.items()]
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
         f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "
@@ -177,16 +170,12 @@ def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bo
 
     Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
     """
-    verdicts = {}
-    for how, (errors, references) in columns.items():
-        if np.isfinite(errors).all():
-            verdicts[how] = references.verdict(errors)
+    finite = {how: column for how, column in columns.items() if np.isfinite(column[0]).all()}
+    verdicts = [(how, references.verdict(errors)) for how, (errors, references) in finite.items()]
     if not verdicts:
         return False, "The test error of the layer could not be estimated."
-    how, verdict = next(iter(verdicts.items()))
-    last_how, last = list(verdicts.items())[-1]
-    if not trusted or last.worse_than:
-        how, verdict = last_how, last
+    use_last = not trusted or verdicts[-1][1].worse_than
+    how, verdict = verdicts[-1] if use_last else verdicts[0]
     doubt = "" if trusted or how != "leave-one-out" else ", which is not reliable here: compare with --held-out 0.2"
     return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
 

@@ -80,9 +80,8 @@ def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
     if repeated := n - distinct_samples(problem.arrays.tokens):
         overlap = "; held-out samples may also be training samples" if n_test else ""
         lines.append(f"{repeated} samples have the same tokens as another sample{overlap}.")
-    ridge = (
-        f"The penalty of its weights is λ = {data.lam:g}" if options.path is None else "Its penalty λ is chosen below"
-    )
+    given = f"The penalty of its weights is λ = {data.lam:g}"
+    ridge = given if options.path is None else "Its penalty λ is chosen below"
     form, heads = "softmax(z zᵀ) x with z = x Q/√d", "one head"
     if options.heads > 1:
         form = "S x, where S is the mean of softmax(z zᵀ) over the heads and z = x Q/√d has the columns of a head"
@@ -159,23 +158,13 @@ def run_fit(options: argparse.Namespace) -> int:
         train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
     estimated = test_errors(problem.data, result, layer, train, test)
     arrays: dict[str, Any] = {
-        "Q": result.Q,
-        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
-        "train_loss": result.train_loss,
-        "gradient_norm": result.gradient_norm,
-        "status": result.status.value,
-        "n_iter": result.n_iter,
-        "is_minimum": result.is_minimum,
-        "lowest_eigenvalue": result.lowest_eigenvalue,
-        "attention": attention,
-        "errors": errors,
-        "errors_left_out": estimated.left_out,
-        "lam": problem.data.lam,
-        "held_out": problem.test,
-        "positions": layer.positions,
-        "centre": problem.units.centre,
+        "Q": result.Q, **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
+        "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
+        "attention": attention, "errors": errors, "errors_left_out": estimated.left_out, "lam": problem.data.lam,
+        "held_out": problem.test, "positions": layer.positions, "centre": problem.units.centre,
         "scale": problem.units.scale,
-    }
+    }  # fmt: skip
     write_archive("--out", out, "fit", arrays, options.force)
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
@@ -198,11 +187,8 @@ def run_fit(options: argparse.Namespace) -> int:
 
 def _describe_training(result: GampResult, tol: float) -> list[str]:
     """Return sentences on the outcome of the training."""
-    lines = [
-        result.message,
-        f"The training loss is {result.train_loss:.6g}. Its gradient norm is {result.gradient_norm:.2g}; --tol "
-        f"requires at most {tol:g}.",
-    ]
+    norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:g}."
+    lines = [result.message, f"The training loss is {result.train_loss:.6g}. {norm}"]
     if result.is_minimum:
         eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
         lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
@@ -215,10 +201,8 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
         )
     if result.n_off_global:
         searched = f"{_count(result.n_searched, 'sample')} that were searched for other minima"
-        lines.append(
-            f"{result.n_off_global} of {searched} are not at the global minimum of their proximal step: other minima "
-            "of the training loss are near."
-        )
+        away = "are not at the global minimum of their proximal step: other minima of the training loss are near."
+        lines.append(f"{result.n_off_global} of {searched} {away}")
     return lines
 
 

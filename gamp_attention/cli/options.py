@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -15,7 +15,13 @@ LAYER = (
     "matrix: f(x) = S x with z = x Q/√d, where S is the mean of softmax(z zᵀ) over the heads"
 )
 ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
+FIT = (
+    f"Train {LAYER}, on your own arrays. For value matrices and for separate weights of keys, use GampAttention in "
+    "Python. Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of "
+    "the output states whether the layer predicts better than a constant and than a linear layer."
+)
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced numbers"
+Add = Callable[..., Any]  # method `add_argument` of the parser of a command
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,48 +29,36 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="gamp-attention", description="Message passing on dot-product attention.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    builders = (_add_compare, _add_fit, _add_law, _add_solve, _add_trajectory, _add_sweep, _add_boundaries)
-    for add_command in builders:
-        _add_json_and_force(add_command(commands))
-    for action in commands._choices_actions:  # a command without a description is described by its line in the list
-        command = commands.choices[action.dest]
-        command.description = command.description or f"{str(action.help)[0].upper()}{str(action.help)[1:]}."
+    for name, (summary, add_options) in COMMANDS.items():
+        description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
+        add = commands.add_parser(name, help=summary, description=description).add_argument
+        add_options(add)
+        add("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+        force = "also replace files that this program did not write; inputs are never replaced"
+        add("--force", action="store_true", help=force)
     return parser
 
 
-def _add_compare(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `compare`."""
-    command = commands.add_parser("compare", help="compare GAMP, state evolution and gradient descent on one instance")
-    _add_model(command)
-    command.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
-    command.add_argument("--risk", choices=RISKS, default="asymptotic", help="training risk (default asymptotic)")
-    command.add_argument("--gd-steps", type=int, help="number of steps of gradient descent (default: as in the paper)")
-    command.add_argument(
-        "--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)"
-    )
-    return command
+def _add_compare(add: Add) -> None:
+    """Add the options of `compare`."""
+    _add_model(add)
+    add("--d", type=int, default=1000, help="dimension of a token (default 1000)")
+    add("--seed", type=int, default=0, help="seed of the instance (default 0)")
+    add("--risk", choices=RISKS, default="asymptotic", help="training risk (default asymptotic)")
+    add("--gd-steps", type=int, help="number of steps of gradient descent (default: as in the paper)")
+    add("--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)")
 
 
-def _add_fit(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `fit`."""
-    about = (
-        f"Train {LAYER}, on your own arrays. For value matrices and for separate weights of keys, use GampAttention in "
-        "Python. Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of "
-        "the output states whether the layer predicts better than a constant and than a linear layer."
-    )
-    command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
-    add = command.add_argument
+def _add_fit(add: Add) -> None:
+    """Add the options of `fit`."""
     add(
         "data", metavar="DATA",
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
         "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
     add("--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q")
-    add(
-        "--n-starts", type=int, default=8, metavar="K",
-        help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
-    )  # fmt: skip
+    starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
+    add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(
         "--survey", action="store_true",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
@@ -73,8 +67,13 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
     add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
     add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")
     add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    _add_l1(command)
-    _add_path(command)
+    _add_l1(add)
+    add(
+        "--path", type=numbers, nargs="*", metavar="LAM",
+        help=f"choose λ by its leave-one-out error, among the given values ({FORM}) or, without values, among {VALUES} "
+        "values around --lam and further values if the best value lies at the edge; prints a table, and with --plot "
+        "saves a second picture",
+    )  # fmt: skip
     add(
         "--standardise", action="store_true",
         help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
@@ -90,15 +89,10 @@ def _add_fit(commands: Any) -> argparse.ArgumentParser:
     add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
     add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")
     add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)")
-    return command
 
 
-def _add_law(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `law`."""
-    command = commands.add_parser(
-        "law", help="compare your arrays with the assumptions of the theory, and predict errors"
-    )
-    add = command.add_argument
+def _add_law(add: Add) -> None:
+    """Add the options of `law`."""
     add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
     add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
     add(
@@ -109,64 +103,39 @@ def _add_law(commands: Any) -> argparse.ArgumentParser:
     add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
     add("--standardise", action="store_true", help="as for fit")
     add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
-    return command
 
 
-def _add_solve(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `solve`."""
-    command = commands.add_parser("solve", help="solve for a fixed point of state evolution")
-    _add_model(command)
-    _add_l1(command)
-    command.add_argument("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
-    command.add_argument("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
-    command.add_argument("--rule", choices=RULES, default="auto", help="quadrature rule (default auto)")
-    command.add_argument(
-        "--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)"
-    )
-    command.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
-    command.add_argument(
-        "--rsb", type=_steps, default=0, metavar="K",
-        help="steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)",
-    )  # fmt: skip
-    command.add_argument(
-        "--parisi", type=float, nargs="+", metavar="Y",
-        help="K increasing Parisi parameters of --rsb (default: of the ground state)",
-    )  # fmt: skip
-    return command
+def _add_solve(add: Add) -> None:
+    """Add the options of `solve`."""
+    _add_model(add)
+    _add_l1(add)
+    add("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
+    add("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
+    add("--rule", choices=RULES, default="auto", help="quadrature rule (default auto)")
+    add("--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)")
+    add("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    steps = "steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)"
+    add("--rsb", type=_steps, default=0, metavar="K", help=steps)
+    parisi = "K increasing Parisi parameters of --rsb (default: of the ground state)"
+    add("--parisi", type=float, nargs="+", metavar="Y", help=parisi)
 
 
-def _add_trajectory(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `trajectory`."""
-    command = commands.add_parser(
-        "trajectory", help="predict every iteration of message passing or gradient descent for large d"
-    )
-    _add_model(command)
-    _add_l1(command)
-    command.add_argument("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
-    command.add_argument(
-        "--method",
-        choices=("gamp", "survey", *DESCENTS, ONLINE),
-        default="gamp",
-        help="algorithm whose iterations are predicted (default gamp)",
-    )
-    command.add_argument(
-        "--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)"
-    )
-    command.add_argument(
-        "--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there"
-    )
-    command.add_argument("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
-    command.add_argument("--n-iter", type=int, default=20, help="number of iterations (default 20)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
-    return command
+def _add_trajectory(add: Add) -> None:
+    """Add the options of `trajectory`."""
+    _add_model(add)
+    _add_l1(add)
+    add("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
+    methods = ("gamp", "survey", *DESCENTS, ONLINE)
+    add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
+    add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
+    add("--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there")
+    add("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
+    add("--n-iter", type=int, default=20, help="number of iterations (default 20)")
+    add("--seed", type=int, default=0, help="seed of the paths (default 0)")
 
 
-def _add_sweep(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `sweep`."""
-    command = commands.add_parser(
-        "sweep", help="run solvers on a grid of parameters, resumable, on any number of processes"
-    )
-    add = command.add_argument
+def _add_sweep(add: Add) -> None:
+    """Add the options of `sweep`."""
     add("folder", metavar="FOLDER", help="folder of the finished cells; run the same command again to continue")
     add("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
     add("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional fraction ω")
@@ -183,76 +152,52 @@ def _add_sweep(commands: Any) -> argparse.ArgumentParser:
     add("--risk", choices=RISKS, default="exact", help="training risk of GAMP and GD (default exact)")
     add("--cold", action="store_true", help="do not start cells from the solutions of their neighbours")
     add("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
-    _add_workers(command)
-    return command
+    _add_workers(add)
 
 
-def _add_boundaries(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `boundaries`."""
-    command = commands.add_parser("boundaries", help="compute the boundaries of the phase diagram, with errors")
-    add = command.add_argument
+def _add_boundaries(add: Add) -> None:
+    """Add the options of `boundaries`."""
     add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
     add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several ridge penalties λ")
     add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several standard deviations σ of the tokens")
     add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
-    add(
-        "--alphas",
-        type=float,
-        nargs=2,
-        default=(0.05, 4.0),
-        metavar=("LOW", "HIGH"),
-        help="range of α (default 0.05 4)",
-    )
+    ends: Any = {"nargs": 2, "default": (0.05, 4.0), "metavar": ("LOW", "HIGH")}
+    add("--alphas", type=float, **ends, help="range of α (default 0.05 4)")
     add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
     add("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
     add("--folder", help="folder of finished results, from which the command resumes")
     add("--plot", metavar="FILE", help="save a picture")
-    _add_workers(command)
-    return command
+    _add_workers(add)
 
 
-def _add_model(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
-    command.add_argument("--omega", type=float, default=0.3, help="positional fraction ω of the task (default 0.3)")
-    command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
-    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    command.add_argument("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
+def _add_model(add: Add) -> None:
+    add("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
+    add("--omega", type=float, default=0.3, help="positional fraction ω of the task (default 0.3)")
+    add("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    add("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
 
 
-def _add_l1(command: argparse.ArgumentParser) -> None:
+def _add_l1(add: Add) -> None:
     """Add --l1 to a command with --lam."""
-    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
+    add("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
 
 
-def _add_path(command: argparse.ArgumentParser) -> None:
-    """Add --path."""
-    command.add_argument(
-        "--path", type=numbers, nargs="*", metavar="LAM",
-        help=f"choose λ by its leave-one-out error, among the given values ({FORM}) or, without values, among {VALUES} "
-        "values around --lam and further values if the best value lies at the edge; prints a table, and with --plot "
-        "saves a second picture",
-    )  # fmt: skip
+def _add_workers(add: Add) -> None:
+    workers = "number of processes on this machine (default: this process, with threads)"
+    add("--workers", type=int, metavar="N", help=workers)
+    add("--dask", metavar="ADDRESS", help="scheduler of a dask cluster whose workers can access the folder")
 
 
-def _add_json_and_force(command: argparse.ArgumentParser) -> None:
-    """Add the options of all commands: --json and --force."""
-    command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
-    command.add_argument(
-        "--force", action="store_true",
-        help="also replace files that this program did not write; inputs are never replaced",
-    )  # fmt: skip
-
-
-def _add_workers(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="number of processes on this machine (default: this process, with threads)",
-    )
-    command.add_argument(
-        "--dask", metavar="ADDRESS", help="scheduler of a dask cluster whose workers can access the folder"
-    )
+COMMANDS: dict[str, tuple[str, Callable[[Add], None]]] = {
+    "compare": ("compare GAMP, state evolution and gradient descent on one instance", _add_compare),
+    "fit": ("train an attention layer on your own arrays", _add_fit),
+    "law": ("compare your arrays with the assumptions of the theory, and predict errors", _add_law),
+    "solve": ("solve for a fixed point of state evolution", _add_solve),
+    "trajectory": ("predict every iteration of message passing or gradient descent for large d", _add_trajectory),
+    "sweep": ("run solvers on a grid of parameters, resumable, on any number of processes", _add_sweep),
+    "boundaries": ("compute the boundaries of the phase diagram, with errors", _add_boundaries),
+}
 
 
 def numbers(text: str) -> list[float]:

@@ -14,6 +14,7 @@ from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.passes import (
+    Effort,
     OutputStep,
     Part,
     RiskSums,
@@ -398,9 +399,9 @@ class Dataset(DisplayMixin):
             raise ValueError("data: needs samples with outputs, got labels")
         return self.targets[rows] @ read_rows(self.tokens, rows)
 
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
-        return output_step(self._part(risk), risk, Q, D, V, z, most)
+        return output_step(self._part(risk), risk, Q, D, V, z, effort)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""

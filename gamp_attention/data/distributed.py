@@ -16,6 +16,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import (
+    Effort,
     Memory,
     OutputStep,
     Part,
@@ -47,11 +48,11 @@ def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -
 
 
 def _advance(
-    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, most: int
+    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, effort: Effort
 ) -> tuple[SampleState, Sums]:
     """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given."""
     D, z = before if update is None else (_rows(part, before, update), before[0].z)
-    out = output_step(part, risk, Q, D, V, z, most)
+    out = output_step(part, risk, Q, D, V, z, effort)
     assert out.denoised is not None
     return SampleState(D, out.z, out.denoised.g), out.sums
 
@@ -161,7 +162,7 @@ class DistributedDataset(Dataset):
         """Return the results of futures, in order."""
         return self.client.gather(futures)
 
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Compute ω, z and g of all samples on the workers; return their sums."""
         before, update, age = None, None, 0
         if isinstance(D, Remote) and D.age < MAX_AGE:
@@ -170,7 +171,7 @@ class DistributedDataset(Dataset):
             D, z = np.asarray(D), None if z is None else np.asarray(z)
             before = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, before, strict=True)
-        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, most) for part, state in tasks])
+        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, effort) for part, state in tasks])
         sums_of_parts = self.fetch(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
         sums = Sums(*(np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)))
 

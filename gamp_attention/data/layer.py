@@ -60,19 +60,12 @@ class Layer:
     """Layer f(x) = S[z] (x + p − c) + c with fields z = (x + p − c) W/√d, W = Q/s.
 
     This is equation (2) if c = 0 and s = 1.
-
-    Attributes
-    ----------
-    student : the attention map S.
-    Q : (d, r) weights for tokens in the units c and s.
-    positions : (L, d) p, in the units of the original tokens; zero if the tokens include their positions.
-    units : centre c and scale s.
     """
 
-    student: Any
-    Q: np.ndarray
-    positions: np.ndarray
-    units: Units
+    student: Any  # the attention map S
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
+    positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
+    units: Units  # centre c and scale s
 
     def attention(self, tokens: Tokens) -> np.ndarray:
         """Return attention matrices (n, L, L)."""
@@ -110,22 +103,13 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class TracedLayer:
-    """Layer with value matrices, f(x) = Σ_h S_h[z] z_h R_h with fields z = (x + p − c) W/√d + b, W = Q/s.
+    """Layer with value matrices, f(x) = Σ_h S_h[z] z_h R_h with fields z = (x + p − c) W/√d + b, W = Q/s."""
 
-    Attributes
-    ----------
-    model : the model of the layer, whose student is the layer as a function of the fields.
-    Q : (d, r) weights for tokens in the units c and s.
-    positions : (L, d) p, in the units of the original tokens.
-    units : centre c and scale s.
-    intercept : (r,) b.
-    """
-
-    model: SequenceModel
-    Q: np.ndarray
-    positions: np.ndarray
-    units: Units
-    intercept: np.ndarray
+    model: SequenceModel  # the model of the layer, whose student is the layer as a function of the fields
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
+    positions: np.ndarray  # (L, d) p, in the units of the original tokens
+    units: Units  # centre c and scale s
+    intercept: np.ndarray  # (r,) b
 
     @property
     def width(self) -> int:

@@ -30,7 +30,7 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention._core.numerics import one_thread
 from gamp_attention.data.stores import Tokens, join_parts, token_blocks
-from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.denoisers.newton import LAST_STEP, make_metric
 from gamp_attention.denoisers.output import (
     Denoised,
     allocate_result,
@@ -54,16 +54,10 @@ PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because sin
 
 
 class TokenMatrix(NamedTuple):
-    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store.
+    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store."""
 
-    Attributes
-    ----------
-    tokens : (n, L, d) in float64 or float32; all sums are computed in float64.
-    positions : (L, d) added to the tokens.
-    """
-
-    tokens: Tokens
-    positions: np.ndarray
+    tokens: Tokens  # (n, L, d) in float64 or float32; all sums are computed in float64
+    positions: np.ndarray  # (L, d) added to the tokens
 
     def small_rows(self) -> np.ndarray | None:
         """Return the tokens as rows (n, d) for products by BLAS, or None if other products are faster or necessary.
@@ -149,6 +143,19 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
     return products
 
 
+class Effort(NamedTuple):
+    """Effort of the proximal steps of an iteration.
+
+    Attributes
+    ----------
+    most : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start.
+    last_step : relative size of a Newton step after which none follows.
+    """
+
+    most: int = MAX_STARTS
+    last_step: float = LAST_STEP
+
+
 class Part(NamedTuple):
     """Samples of a pass: all samples of a dataset, or consecutive samples."""
 
@@ -160,22 +167,13 @@ class Part(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Outcome of one pass over n samples at weights Q.
+    """Outcome of one pass over n samples at weights Q."""
 
-    Attributes
-    ----------
-    omega : (n, L, r) centres of the proximal step: fields minus their memory.
-    denoised : the answer of the output denoiser.
-    losses : (n,) ℓ at the fields.
-    force : (d, r) X̃ᵀg.
-    smooth : (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty.
-    """
-
-    omega: np.ndarray
-    denoised: Denoised
-    losses: np.ndarray
-    force: np.ndarray
-    smooth: np.ndarray
+    omega: np.ndarray  # (n, L, r) centres of the proximal step: fields minus their memory
+    denoised: Denoised  # the answer of the output denoiser
+    losses: np.ndarray  # (n,) ℓ at the fields
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty
 
 
 def data_pass(
@@ -187,7 +185,7 @@ def data_pass(
     params: np.ndarray,
     start: np.ndarray | None = None,
     *,
-    most: int = MAX_STARTS,
+    effort: Effort | None = None,
     proximal: bool = True,
 ) -> Pass:
     """Pass over tokens in memory; see `gamp_attention.denoisers.output.denoise` for the proximal step.
@@ -198,11 +196,11 @@ def data_pass(
     Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
     loss, params : the per-sample loss, with rows of parameters (n, P).
     start : (n, L, r) initial points of the minimisations; ω if not given.
-    most : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum found from `start`.
+    effort : effort of the proximal steps; if None, an unbounded search and accurate minimisations.
     proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
         the same bits.
     """
-    tokens = np.asarray(matrix.tokens)
+    tokens, effort = np.asarray(matrix.tokens), effort or Effort()
     n, L, d = tokens.shape
     r = Q.shape[1]
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
@@ -213,9 +211,9 @@ def data_pass(
     stride, block = strides(n, L, 2 * r)
     # sums of x g and x ∇ℓ over the rows of a block, and of g_l and ∇ℓ_l over its samples
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
-    long = proximal and is_long(loss, n, most)
+    long = proximal and is_long(loss, n, effort.most)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
-    problem = loss, params, make_metric(V), most, search_points(L * r), proximal
+    problem = loss, params, make_metric(V, effort.last_step), effort.most, search_points(L * r), proximal
     fresh = start is None
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
@@ -251,37 +249,23 @@ Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # re
 
 
 class Sums(NamedTuple):
-    """Sums over samples of an iteration.
+    """Sums over samples of an iteration."""
 
-    Attributes
-    ----------
-    loss : Σ_μ ℓ_μ at the fields X̃Q, constants included.
-    force, smooth : (d, r) X̃ᵀg, and X̃ᵀ∇ℓ.
-    response : (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source.
-    """
-
-    loss: float
-    force: np.ndarray
-    smooth: np.ndarray
-    response: np.ndarray
+    loss: float  # Σ_μ ℓ_μ at the fields X̃Q, constants included
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ
+    response: np.ndarray  # (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source
 
 
 class OutputStep(NamedTuple):
-    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes.
+    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes."""
 
-    Attributes
-    ----------
-    sums : sums over all samples.
-    z : minimisers of the proximal step.
-    remember : function that returns the memory D of the next iteration from a rule, the new V, W and the step β.
-    omega, denoised : centres and answer of the proximal step; None if they are in other processes.
-    """
-
-    sums: Sums
-    z: Any
+    sums: Sums  # sums over all samples
+    z: Any  # minimisers of the proximal step
+    # returns the memory D of the next iteration from a rule, the new V, W and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None
-    denoised: Denoised | None = None
+    omega: np.ndarray | None = None  # centres of the proximal step; None if they are in other processes
+    denoised: Denoised | None = None  # answer of the proximal step; None if it is in other processes
 
 
 class RiskSums(NamedTuple):
@@ -293,15 +277,14 @@ class RiskSums(NamedTuple):
 
 
 def output_step(
-    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, most: int
+    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, effort: Effort
 ) -> OutputStep:
     """Return ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
 
-    Proximal steps start from the minimisers z of the last iteration, if they are given; `most` is the maximum number of
-    further starts of each search for a lower minimum.
+    Proximal steps start from the minimisers z of the last iteration, if they are given.
     """
     terms = data.risks[risk]
-    seen = grouped_pass(data, terms.params, Q, D, V, z, most=most)
+    seen = grouped_pass(data, terms.params, Q, D, V, z, effort=effort)
     out = seen.denoised
     loss = float(np.sum(seen.losses + terms.constant))
     sums = Sums(loss, seen.force, seen.smooth, sum_over_tokens(data.groups, data.n_sources, out.response))

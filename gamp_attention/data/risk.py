@@ -40,27 +40,16 @@ TEST_CHUNK = 500  # number of test samples in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class RiskAtPoint:
-    """Risk and its derivatives at weights Q.
+    """Risk and its derivatives at weights Q."""
 
-    Attributes
-    ----------
-    train_loss : ε_t = R/d.
-    gradient : (d, r) ∇R, or the subgradient of smallest norm.
-    gradient_norm : ‖∇R‖_F/(λ√d).
-    smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
-    loss, params : the per-sample loss and its rows of parameters.
-    fields : a function that returns z.
-    known : losses, gradients and Hessians of the samples, if they are known.
-    """
-
-    train_loss: float
-    gradient: np.ndarray
-    gradient_norm: float
-    smooth: np.ndarray
-    loss: Any
-    params: np.ndarray
-    fields: Callable[[], np.ndarray]
-    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    train_loss: float  # ε_t = R/d
+    gradient: np.ndarray  # (d, r) ∇R, or the subgradient of smallest norm
+    gradient_norm: float  # ‖∇R‖_F/(λ√d)
+    smooth: np.ndarray  # (d, r) the gradient without the penalty, X̃ᵀ∇ℓ
+    loss: Any  # the per-sample loss
+    params: np.ndarray  # its rows of parameters
+    fields: Callable[[], np.ndarray]  # returns z
+    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
 
     @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
@@ -187,9 +176,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Parameters
     ----------
-    data : the samples.
-    Q : (d, r) weights.
-    risk : "exact" or "asymptotic".
+    data, Q, risk : as for `gradient`.
 
     Returns
     -------
@@ -197,8 +184,7 @@ def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
 
     Raises
     ------
-    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
-    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the loss overflows.
+    TypeError, ValueError : as for `gradient`.
 
     Examples
     --------
@@ -232,20 +218,24 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
 
 
-def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False) -> np.ndarray:
+def susceptibility(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False, start: np.ndarray | None = None
+) -> np.ndarray:
     """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
 
     V solves V = W(A), where W(A) is the response of the weights (`input_step`) and A = −(1/d) Σ ∂g/∂ω with
     ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹). For a smooth penalty V is the limit of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All
     entries are NaN if no positive definite solution is found. Up to two fields are solved by damped iterations, unless
     `quick` is True. For more fields an iteration costs as much as several gradients, so it is accelerated (Anderson,
-    1965), and stopped early if its changes stay large.
+    1965), and stopped early if its changes stay large. `start` is an approximation of V from which it starts.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     if at.hessians.shape[1] == 1:  # a start from V̂ at V = 0, which saves iterations
         trace = float(data.spectra.mean())
         V = np.full((1, 1, 1), trace / (data.penalty.strength + trace * max(float(at.hessians.sum()), 0.0) / data.dim))
+    if start is not None:
+        V = start
     unsolved = np.full((S, r, r), np.nan)
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()

@@ -232,12 +232,7 @@ def sample(
     tokens, sources = draw_tokens(
         rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), storage, overwrite
     )
-    if isinstance(model, GLMModel):
-        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
-    noise = None
-    if model.score_noise:
-        noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens))
-    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
+    return _with_targets(model, tokens, sources, Q_star, spectra, rng)
 
 
 def new_samples(data: Dataset, n: int, rng: np.random.Generator) -> Dataset:
@@ -245,12 +240,19 @@ def new_samples(data: Dataset, n: int, rng: np.random.Generator) -> Dataset:
     model, Q_star, positions, spectra = data.model, data.Q_star, data.positions, data.spectra
     assert model is not None
     assert Q_star is not None
-    groups = model.classes.draw
-    tokens, sources = draw_tokens(rng, n, data.dim, positions, data.source_means, spectra, groups)
+    tokens, sources = draw_tokens(rng, n, data.dim, positions, data.source_means, spectra, model.classes.draw)
+    return _with_targets(model, tokens, sources, Q_star, spectra, rng)
+
+
+def _with_targets(
+    model: Model, tokens: Tokens, sources: Sources, Q_star: np.ndarray, spectra: np.ndarray, rng: np.random.Generator
+) -> Dataset:
+    """Return samples with the labels or the noisy outputs of a teacher."""
     if isinstance(model, GLMModel):
         return label_dataset(model, tokens, sources, Q_star, spectra, rng)
-    noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens)) if model.score_noise else None
-    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
+    n, L, _ = tokens.shape
+    noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
+    return Dataset.from_teacher(model, tokens, sources.positions, Q_star, spectra, sources, noise)
 
 
 def _precision(dtype: Any) -> np.dtype:

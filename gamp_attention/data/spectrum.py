@@ -207,21 +207,13 @@ def hessian_spectrum(
     vectors = outside.T.reshape(-1, *Q.shape)
     teacher = np.full(len(vectors), np.nan) if data.Q_star is None else _projections(vectors, data.Q_star)
     return HessianSpectrum(
-        lowest=lowest,
-        highest=highest,
-        lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
-        highest_vectors=high_vectors.T.reshape(-1, *Q.shape),
-        lowest_error=errors[0],
-        highest_error=errors[1],
+        lowest=lowest, highest=highest, lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
+        highest_vectors=high_vectors.T.reshape(-1, *Q.shape), lowest_error=errors[0], highest_error=errors[1],
         eigenvalues=np.concatenate([lowest[:n_low], highest[len(highest) - n_high :]]),
-        eigenvalues_error=np.concatenate([errors[0][:n_low], errors[1][len(highest) - n_high :]]),
-        vectors=vectors,
-        teacher=teacher,
-        weights=_projections(vectors, Q),
-        positions=_projections(vectors, data.source_means.T),
-        nodes=nodes,
-        node_weights=weights,
-    )
+        eigenvalues_error=np.concatenate([errors[0][:n_low], errors[1][len(highest) - n_high :]]), vectors=vectors,
+        teacher=teacher, weights=_projections(vectors, Q), positions=_projections(vectors, data.source_means.T),
+        nodes=nodes, node_weights=weights,
+    )  # fmt: skip
 
 
 def _require_hessian(data: Dataset) -> None:

@@ -21,18 +21,11 @@ BLOCK_BYTES = 1 << 24  # maximum size of a block of a store, in bytes; a block h
 
 
 class TokenStore(ABC):
-    """Tokens (n, L, d) that are not in memory.
+    """Tokens (n, L, d) that are not in memory."""
 
-    Attributes
-    ----------
-    shape : (n, L, d).
-    dtype : float64 or float32.
-    grain : number of samples that are best read together; blocks begin at its multiples.
-    """
-
-    shape: tuple[int, int, int]
-    dtype: np.dtype
-    grain: int = 1
+    shape: tuple[int, int, int]  # (n, L, d)
+    dtype: np.dtype  # float64 or float32
+    grain: int = 1  # number of samples that are best read together; blocks begin at its multiples
 
     @abstractmethod
     def fill(self, rows: slice, out: np.ndarray) -> None:

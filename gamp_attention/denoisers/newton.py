@@ -9,7 +9,9 @@ The step is halved until F falls by at least a fraction of the decrease that its
 
 - A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
 - A minimisation that approaches a minimum which the caller has already found ends early.
-- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop.
+- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop. The
+  rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
+  the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
 `minimise_from` is the general form. It first calls `minimise_in_numbers`: for two tokens and one column, the same steps
 in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
@@ -36,7 +38,9 @@ SHIFT_GROWTH = 3.0  # factor between successive shifts
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 SUFFICIENT_DECREASE = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
+HIDDEN_STEP = 1e-6  # Newton step, in units of the smallest V^{1/2}, below which rounding may hide the decrease of F
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
+ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 SHORT = 1e-6  # fraction of a Newton step; two successive steps below it mean that the search is stuck, as at a kink
 SHORTEST = 1e-12  # fraction of a Newton step below which the line search fails
 MERGE = 0.3  # ratio of distances to a known minimum, after and before a step, below which the search heads for it
@@ -69,6 +73,7 @@ class Metric(NamedTuple):
     root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
     smallest: float  # smallest eigenvalue of V⁻¹
     largest: float  # largest eigenvalue of V⁻¹
+    last_step: float  # relative size of a Newton step after which none follows
 
 
 class Workspace(NamedTuple):
@@ -76,6 +81,7 @@ class Workspace(NamedTuple):
 
     grad: np.ndarray  # (k,) gradient of the objective
     hess: np.ndarray  # (k, k) Hessian of the objective
+    kept: np.ndarray  # (k, k) Hessian at the minimum that a global search reached first
     chol: np.ndarray  # (k, k) Cholesky factor of the Hessian, shifted if necessary
     step: np.ndarray  # (k,) Newton step
     start: np.ndarray  # (k,) point from which the current step is taken
@@ -88,10 +94,10 @@ class Workspace(NamedTuple):
 
 
 _B = np.empty((1, 1, 1))
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # numba type, for indirect calls
+METRIC = typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP))  # numba type, for indirect calls
 
 
-def make_metric(V: np.ndarray) -> Metric:
+def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
@@ -101,7 +107,7 @@ def make_metric(V: np.ndarray) -> Metric:
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))
-    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()))
+    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 
 
 @inner_kernel
@@ -109,8 +115,8 @@ def make_workspace(loss, n_fields, stop):
     """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
     k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
     return Workspace(
-        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
+        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
+        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -119,6 +125,13 @@ def assign(target, source):
     """Copy source (k,) to target (k,); a slice assignment would check for overlaps, which takes longer."""
     for i in range(target.shape[0]):
         target[i] = source[i]
+
+
+@inline_kernel
+def copy_matrix(target, source):
+    """Copy source (k, k) to target (k, k)."""
+    for i in range(target.shape[0]):
+        assign(target[i], source[i])
 
 
 @inline_kernel
@@ -290,7 +303,8 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     x, y = z[0], z[1]
     new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
-    value, slope, rounding = np.nan, np.inf, 0.0
+    value, slope, rounding, last_size, solved = np.nan, np.inf, 0.0, np.inf, False
+    xx, xy, yy = np.nan, np.nan, np.nan
     for number in range(SCALAR_EVALUATIONS):
         trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
         offset_x, offset_y = new_x - omega[0], new_y - omega[1]
@@ -305,9 +319,14 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
         grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
         xx, yy = xx + stiff_x, yy + stiff_y
         size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
-        # the general form decides about stationary points, NaN, and differences of F below its rounding error
-        if slope <= rounding or not STATIONARY * metric.largest * scale < size < np.inf:
+        # the general form decides about saddles, NaN, and steps whose decrease of F is below its rounding error, unless
+        # they reduce the gradient by half
+        if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
             break
+        if size <= STATIONARY * metric.largest * scale:
+            solved = xx > MIN_PIVOT * abs(xx) and yy - xy / xx * xy > MIN_PIVOT * abs(yy)
+            break
+        last_size = size
         # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
         shift, next_shift = 0.0, FIRST_SHIFT * metric.smallest
         ratio = xy / xx
@@ -325,14 +344,16 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
                 if landing <= MERGE * MERGE * (distance_x * distance_x + distance_y * distance_y):
                     return value, OUTCOME.merged
         slope = grad_x * step_x + grad_y * step_y
-        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= LAST_STEP * scale:
-            z[0], z[1] = x - step_x, y - step_y
-            ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
-            return value - 0.5 * slope, OUTCOME.solved
+        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
+            x, y, value, solved = x - step_x, y - step_y, value - 0.5 * slope, True
+            break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
         new_x, new_y = x - step_x, y - step_y
     z[0], z[1] = x, y
-    return value, OUTCOME.unfinished
+    if not solved:
+        return value, OUTCOME.unfinished
+    ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
+    return value, OUTCOME.solved
 
 
 @inline_kernel
@@ -367,7 +388,8 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Minimise the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
-    of relative size LAST_STEP. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
+    ws.minima.
     """
     value, outcome = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
@@ -403,26 +425,27 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
         assign(ws.start, z)
-        if definite and max_abs(ws.step) <= LAST_STEP * scale:
+        if definite and max_abs(ws.step) <= metric.last_step * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
             return value - 0.5 * slope, OUTCOME.solved
 
         rounding = ROUNDING * (abs(value) + size * scale)
+        short = definite and max_abs(ws.step) ** 2 * metric.largest <= HIDDEN_STEP**2
         t = 1.0
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            if trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
+            if short or trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
                 break
             t *= 0.5
             if t < SHORTEST or (was_short and t < SHORT):
                 return value, OUTCOME.failed
         was_short = t < SHORT
 
-        if slope <= rounding:  # rounding hides the decrease of F: stop as soon as the gradient does not fall by half
+        if short or slope <= rounding:  # rounding may hide the decrease: stop if the gradient does not fall by half
             new_size = max_abs(ws.grad)
             if new_size >= 0.5 * size:
                 if new_size > size:  # the step made it worse: return to its start

@@ -22,6 +22,7 @@ from gamp_attention.denoisers.newton import (
     OUTCOME,
     assign,
     cholesky,
+    copy_matrix,
     max_abs,
     minimise_from,
     objective,
@@ -31,12 +32,14 @@ from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
 from gamp_attention.losses.indirect import VECTOR, TableSlots, load_from, loss_kernel
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
+FEW_STARTS = 2  # maximum number of further starts for which no bounds of the loss are computed
 N_ATTEMPTS = 20  # minimum number of starts of a bounded search while no minimum has been found
 N_POINTS = 2048  # number of points of the ball from which starts are chosen
 N_COMPARED = 4  # number of these points that are compared for one start
 FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
 SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
 SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
+MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
 SAME_MINIMUM = 1e-6  # relative distance below which two minimisers count as the same minimum
 
 
@@ -55,7 +58,7 @@ def search_points(n_fields: int) -> np.ndarray:
 @inline_kernel
 def factor_hessian(metric, ws):
     """Factor the Hessian at a minimum into ws.chol, shifted if the minimum is about to vanish and it is singular."""
-    shift = 1e-12 * metric.smallest
+    shift = MIN_SHIFT * metric.smallest
     while not cholesky(ws.hess, shift, ws.chol) and shift < MAX_SHIFT:
         shift = max(10.0 * shift, 1e-12)
 
@@ -156,7 +159,11 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
-    unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+    unique, radius, few = False, np.inf, max_starts <= FEW_STARTS
+    if few:
+        copy_matrix(ws.kept, ws.hess)
+    else:  # for long samples the bound takes longer than few starts
+        unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     n_known = 0
@@ -164,10 +171,10 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
         assign(ws.minima[0], z)
         n_known = 1
     else:
-        value = np.inf
+        value, few = np.inf, False
     runner_up = np.inf
     extent = radius / np.sqrt(metric.smallest)
-    n_starts = int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
+    n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
     n_capacity = ws.minima.shape[0]
     bounded, first = max_starts <= N_ATTEMPTS, 0
     if bounded:
@@ -191,12 +198,15 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
             assign(ws.minima[n_known], ws.point)
             n_known += 1
         if trial < value:
-            runner_up = value
+            runner_up, few = value, False
             value, outcome = trial, trial_outcome
             assign(z, ws.point)
         elif trial < runner_up:
             runner_up = trial
-    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    if few:  # as without a search
+        copy_matrix(ws.hess, ws.kept)
+    else:
+        value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     return value, runner_up - value, outcome
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.numerics import project_psd
+from gamp_attention.denoisers.newton import ROUGH_STEP
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import sample_derivatives
@@ -30,8 +31,7 @@ NO_INFORMATION = 1e-9  # size of h below which it is rounding error: all samples
 PART = 0.1  # weight in the leading eigenmatrix above which a column is found first, relative to the largest
 MIN_B = 16.0  # smallest b of posterior weights: larger b hardly increase overlaps and make eigenvalues harder to find
 MAX_B = 200.0  # largest b of posterior weights
-EXACT_FIELDS = 2  # maximum L r for which an unbounded search finds the global minimum
-N_STARTS = 2  # number of further starts for L r up to FEW_FIELDS; above, the local minimum next to zero is taken
+EXACT_FIELDS = 2  # maximum L r for which the global minimum is searched for; above, a local minimum near zero suffices
 FEW_FIELDS = 12  # maximum L r for which each column is fitted; above, one column for each part suffices
 
 
@@ -72,8 +72,8 @@ def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
     curvature = np.sqrt(np.mean(flat**2) * L * reduced.rank)
     v = REACH / max(curvature, np.finfo(float).tiny) if curvature > 0 else 1.0
     V, k = np.tile(v * np.eye(rank), (L, 1, 1)), L * rank
-    starts = None if k <= EXACT_FIELDS else N_STARTS if k <= FEW_FIELDS else 0
-    return denoise(_of_rank(loss, rank), params, np.zeros((n, L, rank)), V, max_starts=starts).z
+    starts = None if k <= EXACT_FIELDS else 0
+    return denoise(_of_rank(loss, rank), params, np.zeros((n, L, rank)), V, max_starts=starts, last_step=ROUGH_STEP).z
 
 
 def _of_rank(loss: Any, rank: int) -> Any:

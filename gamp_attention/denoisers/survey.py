@@ -84,22 +84,14 @@ def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class InnerAverages(NamedTuple):
-    """Averages over the inner field of n samples.
+    """Averages over the inner field of n samples."""
 
-    Attributes
-    ----------
-    g : (n, L, r) ⟨g⟩.
-    response : (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token, or with the jumps of the minimum.
-    spread : (n, L, r, r) covariance of g_l under the weights.
-    envelope : (n,) ⟨M⟩, the mean Moreau envelope.
-    potential : (n,) log E_u exp(−y M).
-    """
-
-    g: np.ndarray
+    g: np.ndarray  # (n, L, r) ⟨g⟩
+    # (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token, or with the jumps of the minimum.
     response: np.ndarray
-    spread: np.ndarray
-    envelope: np.ndarray
-    potential: np.ndarray
+    spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
+    envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
+    potential: np.ndarray  # (n,) log E_u exp(−y M)
 
 
 def symmetrise(matrices: np.ndarray) -> np.ndarray:
@@ -244,18 +236,11 @@ def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
 
 
 class WeightAverages(NamedTuple):
-    """Averages over the inner field of K coordinates, or of K classes of coordinates.
+    """Averages over the inner field of K coordinates, or of K classes of coordinates."""
 
-    Attributes
-    ----------
-    eta : (K, r) new weights ⟨x⟩.
-    inner : (K, r, r) ⟨∂x/∂b⟩, the response for a given inner field.
-    covariance : (K, r, r) covariance Δx of the weights under the inner field.
-    """
-
-    eta: np.ndarray
-    inner: np.ndarray
-    covariance: np.ndarray
+    eta: np.ndarray  # (K, r) new weights ⟨x⟩
+    inner: np.ndarray  # (K, r, r) ⟨∂x/∂b⟩, the response for a given inner field
+    covariance: np.ndarray  # (K, r, r) covariance Δx of the weights under the inner field
 
 
 def average_weights(

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention.data.dataset import LabelledDataset
+from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
@@ -126,15 +126,19 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
             tokens, outputs, self.positions, self.standardise, lam=self.lam, rank=heads * rank,
             student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
-        self.data_, self._start = data, (self.init, self.n_starts)
-        self.result_ = train(self, data, *self._start, self.survey)
-        self.Q_, self.n_iter_ = self.result_.Q, self.result_.n_iter
-        self.center_, self.scale_ = units.centre, units.scale
-        self.n_tokens_in_, self.n_features_in_ = data.n_tokens, data.dim
+        self.Q_ = self._train(data, units)
         self.positions_ = data.source_means * units.scale
         self._layer: Layer | TracedLayer = Layer(data.student, self.Q_, data.positions * units.scale, units)
         self.intercept_ = np.zeros(data.rank)
         return self
+
+    def _train(self, data: Dataset, units: Units) -> np.ndarray:
+        """Run message passing on data in the given units, set attributes of the result, and return its weights."""
+        self.data_, self._start = data, (self.init, self.n_starts)
+        self.result_ = train(self, data, *self._start, self.survey)
+        self.n_iter_, self.center_, self.scale_ = self.result_.n_iter, units.centre, units.scale
+        self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
+        return self.result_.Q
 
     def _fit_values(
         self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
@@ -153,14 +157,9 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
             units.standardise(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
             positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
         )  # fmt: skip
-        self.data_, self._start = data, (self.init, self.n_starts)
-        self.result_ = train(self, data, *self._start, self.survey)
-        Q, self.n_iter_ = self.result_.Q, self.result_.n_iter
-        self.intercept_ = data.intercepts(Q)
+        Q = self._train(data, units)
+        self.intercept_, self.positions_ = data.intercepts(Q), positions
         self.Q_ = Q[:d] * np.sqrt(d / data.dim)  # an intercept is one more coordinate of the data
-        self.center_, self.scale_ = units.centre, units.scale
-        self.n_tokens_in_, self.n_features_in_ = L, d
-        self.positions_ = positions
         self._layer = TracedLayer(model, self.Q_, positions, units, self.intercept_)
         return self
 
@@ -206,10 +205,8 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
         mean, error = mean_and_error(errors if weights is None else errors * weights / weights.mean())
         in_training = np.average(self._errors_at(risk_at(self.data_, self.result_.Q, "exact").z), weights=weights)
-        return replace(
-            loo, errors=errors, test_error=mean, test_error_error=error, in_training=float(in_training),
-            with_choice=np.nan,
-        )  # fmt: skip
+        numbers: dict[str, Any] = {"test_error": mean, "test_error_error": error, "in_training": float(in_training)}
+        return replace(loo, errors=errors, with_choice=np.nan, **numbers)
 
     def _errors_at(self, fields: np.ndarray) -> np.ndarray:
         """Return ‖y − f(x)‖²/(dL) of the training samples (n,) for fields (n, L, r), in the units of the outputs."""

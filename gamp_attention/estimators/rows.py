@@ -92,15 +92,10 @@ class LinearRows(InferenceMixin, BaseEstimator):
 
     def _convert_weights(self, weights: DebiasedWeights) -> DebiasedWeights:
         """Convert weights of the scaled columns to coefficients of the original columns."""
-        d = len(self._unit)
-        unit = self._unit[:, None]
+        d, unit = len(self._unit), self._unit[:, None]
         covariance = np.broadcast_to(weights.covariance, (self.data_.dim, *weights.covariance.shape[1:]))[:d]
-        return replace(
-            weights,
-            weights=weights.weights[:d] / unit,
-            std=weights.std[:d] / unit,
-            covariance=covariance / unit[:, None] ** 2,
-        )
+        values, std = weights.weights[:d] / unit, weights.std[:d] / unit
+        return replace(weights, weights=values, std=std, covariance=covariance / unit[:, None] ** 2)
 
     def _fields(self, X: Any) -> np.ndarray:
         """Return the fields z (n, rank)."""
@@ -297,10 +292,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
     classes_ : the labels, in order.
     coef_, intercept_ : Q/√d and b, one row (1, d) for two classes, else a row for each class.
     Q_ : (d, 1) or (d, classes) weights in the package's normalisation.
-    result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
-    data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
-        part of a pickled estimator; predictions still work after `del model.data_`.
-    n_features_in_, n_iter_ : d, and the number of Newton steps plus iterations of message passing.
+    result_, data_, n_features_in_, n_iter_ : as for `GampRegressor`.
 
     Examples
     --------

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,8 @@ from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leav
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
+
+Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
 def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False) -> GampResult:
@@ -59,16 +61,15 @@ def without_zeros(weights: np.ndarray | None, *arrays: np.ndarray) -> tuple[Any,
     return weights[positive], *(array[positive] for array in arrays)
 
 
-def remove_weights(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
-    """Return leave-one-out errors of data with sample weights (n,) as errors of samples and their weighted means.
+def average_by_weight(result: Errors, weights: np.ndarray | None, *names: str) -> Errors:
+    """Return a result for data with sample weights (n,) whose named errors are weighted means.
 
     The errors of a dataset with weights are w_μ e_μ. Their mean over the mean weight is Σ w e/Σ w.
     """
     if weights is None:
-        return loo
-    mean = float(weights.mean())
-    names = "test_error", "test_error_error", "in_training", "with_choice"
-    return replace(loo, errors=loo.errors / weights, **{name: getattr(loo, name) / mean for name in names})
+        return result
+    mean, names = float(weights.mean()), ("test_error", "test_error_error", "in_training", *names)
+    return replace(result, **{name: getattr(result, name) / mean for name in names})
 
 
 class InferenceMixin:
@@ -100,8 +101,10 @@ class InferenceMixin:
         NotFittedError : before `fit`.
         """
         check_is_fitted(self)
-        loo = leave_one_out(self.data_, self.result_, **options)
-        return self._convert_errors(remove_weights(loo, self.data_.sample_weight))
+        loo, weights = leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight
+        if weights is not None:
+            loo = replace(average_by_weight(loo, weights, "with_choice"), errors=loo.errors / weights)
+        return self._convert_errors(loo)
 
     def debias(self) -> DebiasedWeights:
         """Compute weights without the bias of the penalty, with standard deviations and intervals.
@@ -138,15 +141,10 @@ class InferenceMixin:
         NotFittedError : before `fit`.
         """
         check_is_fitted(self)
-        data, (init, n_starts) = self.data_, self._start
-        path = regularization_path(
-            data, lams, init, **{"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
-        )
-        if data.sample_weight is None:
-            return path
-        mean = float(data.sample_weight.mean())
-        names = "test_error", "test_error_error", "in_training", "errors"
-        return replace(path, **{name: getattr(path, name) / mean for name in names})
+        init, n_starts = self._start
+        options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
+        path = regularization_path(self.data_, lams, init, **options)
+        return average_by_weight(path, self.data_.sample_weight, "errors")
 
     def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
         """Convert errors from the units of `data_` to the units of the user."""

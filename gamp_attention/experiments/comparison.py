@@ -57,10 +57,8 @@ class Row(Result):
 
     def cells(self) -> list[str]:
         """Return the cells of the table."""
-        numbers = [
-            format_with_error(self.values[name], self.errors.get(name, math.nan), digits)
-            for name, (_, digits) in SIGNS.items()
-        ]
+        pairs = [(self.values[name], self.errors.get(name, math.nan), digits) for name, (_, digits) in SIGNS.items()]
+        numbers = [format_with_error(*pair) for pair in pairs]
         norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
         return [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]
 
@@ -154,10 +152,8 @@ class Comparison(Result):
 
         data = super().to_dict()
         versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
-        return data | {
-            "linear_baseline": data["baseline"],
-            "versions": versions | {"python": platform.python_version()},
-        }
+        versions["python"] = platform.python_version()
+        return data | {"linear_baseline": data["baseline"], "versions": versions}
 
     def heading(self, *names: str) -> str:
         """Return a line with the named sizes and parameters, as far as they are set."""
@@ -173,22 +169,16 @@ class Comparison(Result):
         if base is not None:
             error = format_with_error(base.test_error, base.test_error_error, 6)
             rows += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
-        return [
-            *rows,
-            "Numbers in brackets are errors in the last digit: half-widths of 95 % for d → ∞, else standard errors. "
-            f"Total time {self.seconds:.0f} s.",
-        ]
+        about = "Numbers in brackets are errors in the last digit: half-widths of 95 % for d → ∞, else standard errors."
+        return [*rows, f"{about} Total time {self.seconds:.0f} s."]
 
 
 class Interrupted(KeyboardInterrupt):
     """Interruption of a comparison; attribute `result` has the finished branches."""
 
     def __init__(self, result: Comparison, unfinished: str) -> None:
-        finished = ", ".join(branch.name for branch in result.branches)
-        super().__init__(
-            f"interrupted on the {unfinished} branch; the {finished} branch is finished: "
-            "run the same command again for both"
-        )
+        state = f"the {', '.join(branch.name for branch in result.branches)} branch is finished"
+        super().__init__(f"interrupted on the {unfinished} branch; {state}: run the same command again for both")
         self.result = result
 
 
@@ -251,7 +241,8 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 
     def row(label: str, result: Any, seconds: float) -> Row:
         test_error, error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
-        norms = result.gradient_norm, _distance(model, result.Q, gamp.Q)
+        away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
+        norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
         return _row(label, result, seconds, test_error, {"test_error": error}, norms)
 
     errors = _floats(fixed.overlaps_error.scalars())
@@ -300,12 +291,6 @@ def _row(
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
     """Return scalars as Python numbers."""
     return {name: float(value) for name, value in values.items()}
-
-
-def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
-    """Return ‖Q − Q'‖_F/√d after the best change of Q that no risk depends on."""
-    aligned = align_weights(model.student, model.penalty, Q, other)
-    return float(np.linalg.norm(aligned - other) / np.sqrt(len(Q)))
 
 
 @ignore_float_errors

@@ -106,8 +106,7 @@ def plot_trajectory(
     predicted : result of `trajectory`, drawn as a line with a band of two standard errors.
     runs : results of `run_gamp` or their histories, one or several of equal length; for several runs, the mean is drawn
         with its standard error.
-    path : a file to save the picture to; if not given, the figure stays open in pyplot.
-    overwrite : replace a file at `path` even if it is not a picture that this package saved.
+    path, overwrite : as for `plot_comparison`.
 
     Returns
     -------
@@ -115,9 +114,8 @@ def plot_trajectory(
 
     Raises
     ------
-    ImportError : if matplotlib is not installed; install gamp-attention[plot].
+    ImportError, ValueError : as for `plot_comparison`.
     TypeError : if `predicted` is not a trajectory or `runs` are not results of `run_gamp` or histories.
-    ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
 
     Examples
     --------
@@ -154,8 +152,7 @@ def plot_phase_diagram(
     Parameters
     ----------
     boundaries : result of `phase_boundaries`.
-    path : a file to save the picture to; if not given, the figure stays open in pyplot.
-    overwrite : replace a file at `path` even if it is not a picture that this package saved.
+    path, overwrite : as for `plot_comparison`.
 
     Returns
     -------
@@ -163,8 +160,7 @@ def plot_phase_diagram(
 
     Raises
     ------
-    ImportError : if matplotlib is not installed; install gamp-attention[plot].
-    ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
+    ImportError, ValueError : as for `plot_comparison`.
 
     Examples
     --------
@@ -195,11 +191,9 @@ def _draw_prediction(
 ) -> None:
     values, error = predicted.scalars()[key], predicted.error.scalars()[key]
     axis.plot(values, color=color, lw=1.5, label=label)
-    band, error_label = (
-        (values - 2 * error, values + 2 * error),
-        "its sampling error, 2 s.e." if color == DARK else None,
-    )
-    axis.fill_between(np.arange(len(values)), *band, color=color, alpha=0.3, lw=0, label=error_label)
+    steps, style = np.arange(len(values)), {"color": color, "alpha": 0.3, "lw": 0}
+    error_label = "its sampling error, 2 s.e." if color == DARK else None
+    axis.fill_between(steps, values - 2 * error, values + 2 * error, label=error_label, **style)
     axis.set(title=WORDS[key], xlabel="iteration")
     axis.margins(y=0.15)
 
@@ -210,10 +204,8 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
     end = max(gamp_time[-1], branch.descent.iterations[-1])
     for axis, key in zip(row, LABELS, strict=False):
         spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
-        band = predicted[key] - spread, predicted[key] + spread
-        axis.fill_between(
-            time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around\ntheir predictions"
-        )
+        band, text = predicted[key] + np.outer((-1, 1), spread), "spread of other instances around\ntheir predictions"
+        axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label=text)
         _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
         axis.plot(gamp_time, seen[key], "o", ms=3.5, color=colour, label=label)
         if key != "V":  # descents have no V
@@ -232,11 +224,7 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
         axis.set_xscale("asinh", linear_width=5)
         axis.set_xticks(ticks, [str(time) for time in ticks])
         axis.set_xlim(-0.5, 3.4 * end)
-    _draw_gradients(row[-1], branch, colour)
-
-
-def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
-    norms, descent = branch.gamp.history.gradient_norm, branch.descent
+    axis, norms, descent = row[-1], branch.gamp.history.gradient_norm, branch.descent
     axis.loglog(1 + np.arange(len(norms)), norms, color=colour, label="GAMP")
     axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY, label="gradient descent")
     axis.legend(loc="lower left")
@@ -314,13 +302,12 @@ def plot_fit(
         spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
         shown = [("attention,\nmean over all samples", attention.mean(axis=0))]
         shown += [(f"attention,\nsample {row}", attention[row]) for row in spread]
-        low, high = (
-            min(0.0, *(float(matrix.min()) for _, matrix in shown)),
-            max(1.0, *(float(matrix.max()) for _, matrix in shown)),
-        )
+        matrices = np.array([matrix for _, matrix in shown])
+        low, high = min(0.0, float(matrices.min())), max(1.0, float(matrices.max()))
+        ticks = np.arange(0, len(matrices[0]), -(-len(matrices[0]) // 8))
         for axis, (title, matrix) in zip(axes[1], shown, strict=False):
             image = axis.imshow(matrix, "Blues", vmin=low, vmax=high)
-            axis.set(title=title, xlabel="attends to token", xticks=_ticks(matrix), yticks=_ticks(matrix))
+            axis.set(title=title, xlabel="attends to token", xticks=ticks, yticks=ticks)
             axis.spines[:].set_visible(False)
             if len(matrix) <= 4:
                 for (i, j), weight in np.ndenumerate(matrix):
@@ -332,11 +319,6 @@ def plot_fit(
             if not axis.has_data():
                 axis.axis("off")
     return axes
-
-
-def _ticks(matrix: np.ndarray) -> np.ndarray:
-    step = -(-len(matrix) // 8)
-    return np.arange(0, len(matrix), step)
 
 
 def _draw_curves(row: Any, result: GampResult) -> None:
@@ -399,14 +381,12 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrit
             axis.plot(lam, path.predicted[order], "--", color=DARK, label="state evolution")
         doubtful = [k for k, trusted in enumerate(path.trusted) if not trusted]
         if doubtful:
-            axis.plot(path.lam[doubtful], path.test_error[doubtful], "o", ms=4, mfc="white", color=COLOURS["semantic"],
-                      label="not trusted")  # fmt: skip
-        axis.axvline(
-            path.lam[path.best], color=COLOURS["positional"], lw=1, label=f"minimum: {path.lam[path.best]:.3g}"
-        )
-        if path.best_1se != path.best:
-            strong = path.lam[path.best_1se]
-            axis.axvline(strong, color=COLOURS["positional"], lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
+            hollow = {"ms": 4, "mfc": "white", "color": COLOURS["semantic"], "label": "not trusted"}
+            axis.plot(path.lam[doubtful], path.test_error[doubtful], "o", **hollow)
+        best, strong, colour = path.lam[path.best], path.lam[path.best_1se], COLOURS["positional"]
+        axis.axvline(best, color=colour, lw=1, label=f"minimum: {best:.3g}")
+        if strong != best:
+            axis.axvline(strong, color=colour, lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
         name = LAMBDA if path.parameter == "lam" else path.parameter
         axis.set(xlabel=name, ylabel=WORDS["test_error"])
         if (lam > 0).all() and len(lam) > 2:

@@ -29,25 +29,15 @@ class Acceleration(Resumable):
     Parameters
     ----------
     warm_up : damped iterations before the first extrapolation.
-
-    Attributes
-    ----------
-    n_refused : number of extrapolations that were undone.
-    wait : number of damped iterations before the next extrapolation.
-    moves : differences Δf of (Q, D) between consecutive iterations, as vectors.
-    steps : the differences Δu + Δf of (Q, D, V) that belong to them.
-    last : f and the damped successor of the last iteration.
-    lowest_norm : minimum of the gradient norm since the last restart.
-    fallback : damped successor of the state with this norm.
     """
 
-    n_refused: int
-    wait: int
-    moves: list[np.ndarray]
-    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    last: tuple[np.ndarray, GampState] | None
-    lowest_norm: float
-    fallback: GampState | None
+    n_refused: int  # number of extrapolations that were undone
+    wait: int  # number of damped iterations before the next extrapolation
+    moves: list[np.ndarray]  # differences Δf of (Q, D) between consecutive iterations, as vectors
+    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # the differences Δu + Δf of (Q, D, V) that belong to them
+    last: tuple[np.ndarray, GampState] | None  # f and the damped successor of the last iteration
+    lowest_norm: float  # minimum of the gradient norm since the last restart
+    fallback: GampState | None  # damped successor of the state with this norm
 
     def __init__(self, warm_up: int = WARM_UP) -> None:
         self.n_refused, self.wait = 0, warm_up

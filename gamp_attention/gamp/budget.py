@@ -4,9 +4,10 @@ State evolution describes proximal steps to global minima. A search for a global
 per sample. For two tokens and one column this is cheap; for long samples it takes more than a hundred times as long as
 the products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum
 of the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from
-the centre, and otherwise keeps the local minimum next to the last minimum. If message passing has spent its budget, a
-descent, which evaluates only gradients, completes the run. If the descent takes long, message passing is resumed with a
-larger budget, and the lower of both minima is the result.
+the centre, and otherwise keeps the local minimum next to the last minimum, which need not be accurate. Near a critical
+point, and if message passing has spent its budget, a descent, which evaluates only gradients, completes the run. If the
+descent takes long, message passing is resumed, in the second case with a larger budget, and the lower of both minima is
+the result.
 
 The unit of the budget is one evaluation of the gradient of the risk. Costs are computed from the numbers of operations,
 not from measured times, so that runs are reproducible.
@@ -25,6 +26,8 @@ from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 FULL_SEARCH_FIELDS = 2  # maximum L r for which default runs search for global minima
 SEARCH_INTERVAL = 2  # number of iterations between searches; the first iteration makes no search
 FURTHER_STARTS = 2  # number of further starts: mirror image of the last minimum, and centre ω
+HAND_OVER_BELOW = 0.3  # gradient norm below which descent takes over
+SHORT_DESCENT = 40  # maximum number of steps of a descent after which message passing is not resumed in this case
 PATIENCE = 12  # iterations without progress after the last search, after which descent takes over
 FIRST_LIMIT = 250.0  # budget of message passing, in evaluations of the gradient
 GRADIENTS_PER_DESCENT_STEP = 10.0  # budget after a descent, in gradients per step of it

@@ -19,9 +19,9 @@ from gamp_attention.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, overlaps, risk_at
-from gamp_attention.denoisers.newton import NotPositiveDefinite
+from gamp_attention.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
 from gamp_attention.gamp.acceleration import LATE_BELOW, WARM_UP, Acceleration
-from gamp_attention.gamp.budget import PATIENCE, Budget, starts_of_searches
+from gamp_attention.gamp.budget import HAND_OVER_BELOW, PATIENCE, SHORT_DESCENT, Budget, starts_of_searches
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
 from gamp_attention.results import Recorder, Status
 
@@ -176,6 +176,8 @@ class Loop(Run[Status]):
         must not exceed.
     n_escapes : number of further starts so far.
     bounded : whether searches for global proximal minima are currently bounded.
+    may_hand_over : whether message passing ends near a critical point, so that a descent takes over.
+    handed_over : whether it has ended for this reason.
     monitor, record : best states since the last start, and history since the first.
     """
 
@@ -188,6 +190,8 @@ class Loop(Run[Status]):
     loss_bound: float
     n_escapes: int
     bounded: bool
+    may_hand_over: bool
+    handed_over: bool
     record: Recorder
     monitor: ProgressMonitor
     budget: Budget
@@ -204,7 +208,7 @@ class Loop(Run[Status]):
         plan = self._plan
         self.state, self.began, self.start, self.loss_bound = state, self.t, state.Q, loss_bound
         self.ended = self.resume_from = None
-        self.bounded = plan.bounded
+        self.bounded, self.may_hand_over, self.handed_over = plan.bounded, True, False
         self.monitor = ProgressMonitor(plan, state)
         self.budget = Budget(plan.data, plan.bounded and plan.settling)
         late = plan.accelerate == LATE
@@ -218,10 +222,17 @@ class Loop(Run[Status]):
         self._begin(state, loss_bound)
 
     def resume(self, n_descent: int) -> bool:
-        """Continue a stalled run if the budget allows it after `n_descent` steps of descent; return whether it does."""
+        """Continue a stalled run if the budget allows it after `n_descent` steps of descent; return whether it does.
+
+        A run that descent has taken over near a critical point continues if the descent was not short.
+        """
         if self.ended is not Status.STALLED or self.resume_from is None or self.t >= self._plan.max_iter:
             return False
-        if not (self.bounded and self.budget.extend(n_descent)):
+        if self.handed_over:
+            if n_descent <= SHORT_DESCENT:
+                return False
+            self.may_hand_over = self.handed_over = False
+        elif not (self.bounded and self.budget.extend(n_descent)):
             return False
         self.record.step(self.damping(self.t - self.began))
         self.t, self.state, self.ended, self.resume_from = self.t + 1, self.resume_from, None, None
@@ -245,6 +256,8 @@ class Loop(Run[Status]):
             self._account(report)
             if verdict is None and self.budget.is_spent:
                 verdict = Status.STALLED
+            elif verdict is None and self._may_hand_over(report):
+                self.handed_over, verdict = True, Status.STALLED
         at = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self._add_to_history(at)
         if progress.is_shown():
@@ -277,6 +290,7 @@ class Loop(Run[Status]):
             return gamp_step(
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
                 max_starts=starts_of_searches(t, plan.hold_after, self.bounded),
+                last_step=ROUGH_STEP if self.bounded and t < plan.hold_after else LAST_STEP,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
@@ -289,6 +303,12 @@ class Loop(Run[Status]):
         if float(np.mean(report.denoised.n_hessians)) > MAX_MINIMISATIONS:
             self.bounded, self.budget = True, Budget(self._plan.data, self._plan.settling)
             self.monitor.patience = PATIENCE
+
+    def _may_hand_over(self, report: StepReport) -> bool:
+        """Return whether descent, whose steps take less time, takes over near a critical point."""
+        if not (self.bounded and self.may_hand_over and self._plan.settling and self._plan.accelerate == LATE):
+            return False
+        return report.gradient_norm < HAND_OVER_BELOW
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
         """Return whether to extrapolate: always, or only near the end of the run if `Plan.accelerate` is LATE."""

@@ -20,6 +20,7 @@ from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.survey import SurveyRecord
+from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.intercept import is_ridge
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
@@ -33,6 +34,8 @@ ENDINGS = {
     Status.DIVERGED: "diverged after {} iterations",
     Status.NONFINITE: "reached numbers that are not finite after {} iterations",
 }
+
+NEAR_END = "came near a critical point after {} iterations"
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +193,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     Q, V, status, descent = best.Q, best.V, ending, None
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"Message passing {ENDINGS[ending].format(n_iter)}"
+    message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(n_iter)}"
     if descents:
         lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
         converged = lowest.gradient_norm <= tol
@@ -210,7 +213,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk)
     if descents and can_solve_for_variances(data, loop.bounded):
-        solved_V = susceptibility(data, at, Q, quick=loop.bounded)
+        solved_V = susceptibility(data, at, Q, quick=loop.bounded, start=V if loop.handed_over else None)
         V = solved_V if np.isfinite(solved_V).all() else V
     fixed_point, curvature = None, None
     if status.converged:
@@ -270,9 +273,11 @@ def _count_lower_minima(
     """
     if is_convex(data) or (samples is not None and not len(samples)):
         return 0, 0  # a convex proximal objective has one minimum
-    local = denoise_at(data, at, V, samples=samples, hold=True)
     best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
-    off = best.moreau < local.moreau - 1e-9 * (1.0 + np.abs(local.moreau))
+    slopes = at.loss_gradients
+    here = at.losses + 0.5 * np.sum(slopes * apply_by_source(data.groups, V, slopes), axis=(1, 2))  # objective at z
+    here = here if samples is None else here[samples]
+    off = best.moreau < here - 1e-9 * (1.0 + np.abs(here))
     constant = data.terms(risk).constant
     mean_loss = np.mean(np.abs(best.loss + (constant if samples is None else constant[samples])))
     return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEARLY_AS_LOW * mean_loss))

@@ -69,10 +69,11 @@ class IterationOptions(DisplayMixin):
         searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
     search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, and descent begins when the work of message passing equals the work of 250 gradients, or ten
-        times the number of gradients of a first descent; see `gamp_attention.gamp.budget`. "auto": for runs to a
-        tolerance, "bounded" if L r > 2; if L r <= 2, searches become bounded after an iteration in which a search takes
-        more than 100 minimisations per sample. "full" if `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
+        further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
+        message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
+        `gamp_attention.gamp.budget`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
+        `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
     Examples
     --------
@@ -571,17 +572,12 @@ class SuccessiveHalving(Resumable):
             # the selected run may have ended before the run from start k was stopped
             loss = losses[min(end.n_iter, len(losses)) - 1] if k in self.stopped else selected.train_loss
             record = StartRecord(
-                name=name,
-                kept=is_selected,
-                status=None if k in self.stopped else end.status,
-                n_iter=end.n_iter,
-                train_loss=end.train_loss,
-                gradient_norm=end.gradient_norm,
+                name=name, kept=is_selected, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
+                train_loss=end.train_loss, gradient_norm=end.gradient_norm,
                 excess=float(end.train_loss / loss - 1) if loss else 0.0,
                 agreement=1.0 if is_selected else agreement_of(self._plan.data, end.Q, selected.Q),
-                overlaps=end.overlaps,
-                Q=end.Q,
-            )
+                overlaps=end.overlaps, Q=end.Q,
+            )  # fmt: skip
             records.append(record)
         return tuple(records)
 

@@ -36,16 +36,10 @@ Visit = Callable[[RiskAtPoint], None]
 
 @dataclass(frozen=True, eq=False)
 class SettlingHistory(Result):
-    """Training loss and gradient norm along the descent of the settling phase.
+    """Training loss and gradient norm along the descent of the settling phase."""
 
-    Attributes
-    ----------
-    train_loss : (K + 1,) ε_t at the start of the descent and after each of its K steps.
-    gradient_norm : (K + 1,) ‖∇R‖_F/(λ√d) at the start of the descent and after each of its K steps.
-    """
-
-    train_loss: np.ndarray
-    gradient_norm: np.ndarray
+    train_loss: np.ndarray  # (K + 1,) ε_t at the start of the descent and after each of its K steps
+    gradient_norm: np.ndarray  # (K + 1,) ‖∇R‖_F/(λ√d) at the start of the descent and after each of its K steps
 
 
 @add_display

@@ -30,9 +30,10 @@ from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import Memory, Sums
+from gamp_attention.data.passes import Effort, Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
+from gamp_attention.denoisers.newton import LAST_STEP
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.models.sources import apply_by_source
@@ -199,6 +200,7 @@ def gamp_step(
     *,
     hold: bool = False,
     max_starts: int | None = None,
+    last_step: float = LAST_STEP,
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
 ) -> tuple[GampState, StepReport]:
@@ -214,6 +216,8 @@ def gamp_step(
     hold : continue each sample's local minimum of the proximal objective from `state.z`, without a search.
     max_starts : maximum number of further starts of each sample's search for a lower minimum, as in `denoise`. By
         default searches are not bounded, as state evolution assumes.
+    last_step : size of a Newton step of the minimisations, relative to the fields, after which none follows. The next
+        step would be of the order of its square.
     V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
 
@@ -242,12 +246,13 @@ def gamp_step(
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     check.flag("hold", hold)
     most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    last_step = check.real("last_step", last_step, low=0, strict=True)
     check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z
 
     # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω
-    out = data.output_step(risk, Q, D, V, z, 0 if hold and z is not None else most)
+    out = data.output_step(risk, Q, D, V, z, Effort(0 if hold and z is not None else most, last_step))
     if V_hat is None:
         V_hat = out.sums.response / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))

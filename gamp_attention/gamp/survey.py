@@ -314,19 +314,12 @@ class SurveyPhase(Resumable):
         unless `absolute` is True.
     absolute : whether the Parisi parameters are absolute. Then `refine` makes no survey.
     tree : snapshot from which the phase continues; None if it begins.
-
-    Attributes
-    ----------
-    records : finished surveys from the starts.
-    refinements : the survey from a minimum, if it has finished.
-    state : state of the current survey; None before its first iteration.
-    t : number of its iterations.
     """
 
-    records: list[SurveyRecord]
-    refinements: list[SurveyRecord]
-    state: SurveyState | None
-    t: int
+    records: list[SurveyRecord]  # finished surveys from the starts
+    refinements: list[SurveyRecord]  # the survey from a minimum, if it has finished
+    state: SurveyState | None  # state of the current survey; None before its first iteration
+    t: int  # number of its iterations
 
     def __init__(
         self, data: Dataset, risk: str, surveys: Sequence[PlannedSurvey], absolute: bool, tree: Tree = None

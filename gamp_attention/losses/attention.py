@@ -233,10 +233,15 @@ def row_loss(p, S, i):
     return value
 
 
+def is_by_differences(attention: type) -> bool:
+    """Return whether derivatives of a class of attention maps are computed by differences."""
+    return attention is not DotProductAttention and not getattr(attention, "exact_derivatives", False)
+
+
 @overload(make_work, counted=True)
 def _make_work(loss):
-    if not is_instance(loss, AttentionLoss) or getattr(loss.types[0].instance_class, "exact_derivatives", False):
-        return None  # registered maps with exact derivatives have other scratch arrays
+    if not is_dot_product_loss(loss):
+        return None
 
     def attention_work(loss):
         L = loss.n_tokens
@@ -262,7 +267,9 @@ def _loss_value(loss, p, z, work):
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
-            value += row_loss(p, s, i)
+            value += fill_slack(
+                p, s, i, work.slack
+            )  # slack is scratch: its long loops make this faster than `row_loss`
         return value
 
     return attention_value

@@ -189,20 +189,23 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
             grad[j * r + a] += c * z[i * r + a]
             hess[i * r + a, j * r + a] += c
             hess[j * r + a, i * r + a] += c
-    for m in range(L):  # scratch[m, a] = Σ_j B[j, m] z[j, a]
+    Bz = scratch.reshape((r, L))
+    for a in range(r):
+        for m in range(L):
+            Bz[a, m] = 0.0
+    for j in range(L):  # Bz[a, m] = b2 Σ_j B[j, m] z[j, a]: rows of B are contiguous
         for a in range(r):
-            acc = 0.0
-            for j in range(L):
-                acc += B[j, m] * z[j * r + a]
-            scratch[m * r + a] = b2 * acc
+            weight = b2 * z[j * r + a]
+            for m in range(L):
+                Bz[a, m] += weight * B[j, m]
     for a in range(r):
         for b in range(r):
             acc = 0.0
             for j in range(L):
-                acc += z[j * r + a] * scratch[j * r + b]
+                acc += z[j * r + a] * Bz[b, j]
             hess[i * r + a, i * r + b] += acc
             for m in range(L):
-                cross = scratch[m * r + a] * z[i * r + b]
+                cross = Bz[a, m] * z[i * r + b]
                 hess[i * r + a, m * r + b] += cross
                 hess[m * r + b, i * r + a] += cross
     flat = B.reshape(L * L)

@@ -29,21 +29,13 @@ from gamp_attention.losses.registration import register_attention
 
 
 class HeadLayout(NamedTuple):
-    """Columns of the weights of a layer with several heads.
+    """Columns of the weights of a layer with several heads."""
 
-    Attributes
-    ----------
-    heads : number of heads H.
-    parts : number of weight matrices of a head's scores: 1 (queries equal to keys), or 2.
-    size : columns of each of these matrices in one head.
-    values : columns of the value matrix of one head; 0 without value matrices.
-    kinds : (H,) a number for each head; heads with equal numbers may be exchanged without a change of the layer.
-    """
-
-    heads: int
-    parts: int
-    size: int
-    values: int
+    heads: int  # number of heads H
+    parts: int  # number of weight matrices of a head's scores: 1 (queries equal to keys), or 2
+    size: int  # columns of each of these matrices in one head
+    values: int  # columns of the value matrix of one head; 0 without value matrices
+    # (H,) a number for each head; heads with equal numbers may be exchanged without a change of the layer
     kinds: tuple[int, ...]
 
     @property

@@ -1,9 +1,9 @@
-"""Indirect calls to loss kernels: each kernel is compiled once per loss class, its callers only once for all classes.
+"""Indirect calls to loss kernels: each kernel is compiled once per class, its callers only once for all classes.
 
 Passes over the tokens, denoisers and searches for minima call a few kernels that depend on the loss: the functions
-decorated with `loss_kernel`. To compile all of these callers again for every user-defined loss would take long.
-Therefore, compiled code receives a registered loss as an `IndirectLoss`, which is the address of a function table. The
-table consists of words of eight bytes:
+decorated with `loss_kernel`. To compile all of these callers again for every user-defined loss or attention
+map would take long. Therefore, compiled code receives the loss of a registered class as an `IndirectLoss`, which is the
+address of a function table. The table consists of words of eight bytes:
 
     word 0, 1, ...    addresses of the kernels in `TableSlots`, compiled for the class of this loss
     word LOSS, ...    the loss: a NamedTuple of numbers, in numba's memory layout

@@ -28,6 +28,7 @@ from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
     differentiate,
+    is_by_differences,
     loss_derivatives,
     loss_gradient,
     loss_value,
@@ -151,7 +152,9 @@ class WeightedLoss(NamedTuple):
 
 
 def for_kernels(loss: Any) -> Any:
-    """Return a loss in the form that kernels receive: an IndirectLoss for registered losses."""
+    """Return a loss in the form that kernels receive: an IndirectLoss for registered losses and attention maps."""
+    if isinstance(loss, AttentionLoss):
+        return as_indirect(loss) if is_by_differences(type(loss.attention)) else loss
     return as_indirect(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
 
 

@@ -19,20 +19,23 @@ Derivatives are computed by central differences. The first use of a map in a mod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import types
 
-from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload
+from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
     DotProductAttention,
     is_bounded,
+    is_by_differences,
     loss_derivatives,
     loss_gradient,
     loss_value,
+    make_work,
     row_loss,
 )
 from gamp_attention.losses.attention_kernels import attend_row, fill_scores
-from gamp_attention.losses.bounds import curvature_floor
+from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives, difference_gradient
 
 MAPS = Registry(
@@ -74,7 +77,30 @@ def _is_custom(loss: Any) -> bool:
 
 def _has_differences(loss: Any) -> bool:
     """Return whether derivatives are computed by differences: maps of the package may have exact derivatives."""
-    return _is_custom(loss) and not getattr(loss.types[0].instance_class, "exact_derivatives", False)
+    return is_instance(loss, AttentionLoss) and is_by_differences(loss.types[0].instance_class)
+
+
+class MapWork(NamedTuple):
+    """Scratch arrays of one thread for a registered map."""
+
+    s: np.ndarray  # (L, L) attention matrix
+    B: np.ndarray  # (L, L)
+    u: np.ndarray  # (L,)
+    slack: np.ndarray  # (L,)
+
+
+@overload(make_work, counted=True)
+def _make_work(loss):
+    if not _has_differences(loss):
+        return None
+
+    def map_work(loss):
+        L = loss.n_tokens
+        numbers = np.empty(2 * L * L + 2 * L)  # allocated at once, because indirect calls allocate it at each call
+        squares = numbers[: 2 * L * L].reshape((2, L, L))
+        return MapWork(squares[0], squares[1], numbers[2 * L * L : 2 * L * L + L], numbers[2 * L * L + L :])
+
+    return map_work
 
 
 @overload(attend)
@@ -95,26 +121,63 @@ def _is_bounded(attention):
 def _loss_value(loss, p, z, work):
     if not _is_custom(loss):
         return None
+    return None if _is_indirect(work) else lambda loss, p, z, work: map_value(loss, p, z, work.s)
 
-    def attention_value(loss, p, z, work):
-        L = loss.n_tokens
-        s, value = work.s, 0.0
-        attend(loss.attention, z.reshape((L, loss.rank)), s)
-        for i in range(L):
-            value += row_loss(p, s, i)
-        return value
 
-    return attention_value
+@sample_kernel  # not inlined: central differences would compile it a dozen times
+def map_value(loss, p, z, s):
+    """Return the loss of a registered map, with scratch s (L, L)."""
+    value = 0.0
+    attend(loss.attention, z.reshape((loss.n_tokens, loss.rank)), s)
+    for i in range(loss.n_tokens):
+        value += row_loss(p, s, i)
+    return value
 
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    return difference_derivatives if _has_differences(loss) else None
+    return difference_derivatives if _has_differences(loss) and not _is_indirect(work) else None
 
 
 @overload(loss_gradient)
 def _loss_gradient(loss, p, z, grad, hess, work):
-    return difference_gradient if _has_differences(loss) else None
+    return difference_gradient if _has_differences(loss) and not _is_indirect(work) else None
+
+
+# Functions that are called through a table allocate their own scratch, as their caller does not know the type of the
+# loss.
+
+
+def _is_indirect(work: Any) -> bool:
+    return isinstance(work, types.Integer)
+
+
+@overload(loss_value, counted=True)
+def _loss_value_indirect(loss, p, z, work):
+    if not (_has_differences(loss) and _is_indirect(work)):
+        return None
+    return lambda loss, p, z, work: loss_value(loss, p, z, make_work(loss))
+
+
+@overload(loss_derivatives, counted=True)
+def _loss_derivatives_indirect(loss, p, z, grad, hess, work):
+    if not (_has_differences(loss) and _is_indirect(work)):
+        return None
+    return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, make_work(loss))
+
+
+@overload(loss_gradient, counted=True)
+def _loss_gradient_indirect(loss, p, z, grad, hess, work):
+    if not (_has_differences(loss) and _is_indirect(work)):
+        return None
+    return lambda loss, p, z, grad, hess, work: loss_gradient(loss, p, z, grad, hess, make_work(loss))
+
+
+@overload(loss_floor, counted=True)
+def _loss_floor_indirect(loss, p, work):
+    if not (_has_differences(loss) and _is_indirect(work)):
+        return None
+    return lambda loss, p, work: loss_floor(loss, p, make_work(loss))
 
 
 @overload(curvature_floor)
@@ -217,15 +280,10 @@ class DecorrelatedAttention(NamedTuple):
     """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
 
     The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
-
-    Attributes
-    ----------
-    attention : attention map S of the correlated tokens.
-    mixing : the L² entries of H, row by row.
     """
 
-    attention: DotProductAttention
-    mixing: tuple[float, ...]
+    attention: DotProductAttention  # attention map S of the correlated tokens
+    mixing: tuple[float, ...]  # the L² entries of H, row by row
 
     @property
     def even(self) -> bool:

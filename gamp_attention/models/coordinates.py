@@ -446,14 +446,10 @@ def law_from_samples(gamma: ArrayLike, tau: ArrayLike, pi: ArrayLike, n_classes:
     pis = mean(pi)
     deviations = pi - pis[group]
     return SampledLaw(
-        weight=counts / len(gamma),
-        gamma=gammas,
-        tau=taus,
-        teacher_mean=pis,
-        teacher_cov=mean(deviations[:, :, None] * deviations[:, None, :]),
-        gamma_spread=spread(gamma, gammas),
+        weight=counts / len(gamma), gamma=gammas, tau=taus, teacher_mean=pis,
+        teacher_cov=mean(deviations[:, :, None] * deviations[:, None, :]), gamma_spread=spread(gamma, gammas),
         tau_spread=spread(tau, taus),
-    )
+    )  # fmt: skip
 
 
 def _assign_bins(points: np.ndarray, n_classes: int) -> np.ndarray:

@@ -69,14 +69,9 @@ class SequenceLabels:
 
 @dataclass(frozen=True, eq=False)
 class LabelsOfClasses:
-    """Label models of the classes of a sequence model's samples.
+    """Label models of the classes of a sequence model's samples."""
 
-    Attributes
-    ----------
-    of_class : label model of each class.
-    """
-
-    of_class: tuple[SequenceLabels, ...]
+    of_class: tuple[SequenceLabels, ...]  # label model of each class
 
     @property
     def even(self) -> bool:

@@ -22,18 +22,11 @@ from gamp_attention.models.sequence import SequenceModel, sequence_model
 
 @dataclass(frozen=True, eq=False)
 class ValueLayer:
-    """Attention layer with value matrices, as a function of the fields of a sample.
+    """Attention layer with value matrices, as a function of the fields of a sample."""
 
-    Attributes
-    ----------
-    attention : the map of a single head.
-    layout : columns of the weights.
-    readout : (H v, p) read-out R.
-    """
-
-    attention: DotProductAttention
-    layout: HeadLayout
-    readout: np.ndarray
+    attention: DotProductAttention  # the map of a single head
+    layout: HeadLayout  # columns of the weights
+    readout: np.ndarray  # (H v, p) read-out R
 
     def __call__(self, z: Any, mixed: Callable[[Any, int], Any] = lambda weights, head: weights) -> list[Any]:
         """Return the outputs, L rows (p,), for fields z (L, r); `mixed` changes the attention weights of a head."""

@@ -19,16 +19,12 @@ from gamp_attention.penalties.columns import curvature_of, has_spheres
 class InterceptPenalty:
     """Penalty of all rows of Q except the last, the intercept.
 
-    Attributes
-    ----------
-    penalty : the penalty of the other rows.
-
     Raises
     ------
     ValueError : if the penalty has spherical columns.
     """
 
-    penalty: Any
+    penalty: Any  # the penalty of the other rows
 
     # the response of the last row differs from the others, so that code for a single λ does not apply
     quadratic = False

@@ -21,20 +21,14 @@ class ScaledPenalty:
     If column i of the rows is divided by s_i, its weight is multiplied by s_i, and c_i = 1/s_i keeps the penalty of the
     original weight. c_i = 0 leaves row i without a penalty (an intercept). Ridge(0) is allowed here, for data that
     determine the weights without a penalty.
-
-    Attributes
-    ----------
-    penalty : the penalty ρ.
-    scales : (d,) factors c_i >= 0.
-    bounds : smallest and largest `strength`, > 0. If the penalty is much weaker or stronger than the curvature of the
-        data, gradients and variances are measured in units of that curvature.
-    ridge : (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat.
     """
 
-    penalty: Any
-    scales: np.ndarray
+    penalty: Any  # the penalty ρ
+    scales: np.ndarray  # (d,) factors c_i >= 0
+    # smallest and largest `strength`, > 0. If the penalty is much weaker or stronger than the curvature of the data,
+    # gradients and variances are measured in units of that curvature.
     bounds: tuple[float, float]
-    ridge: np.ndarray
+    ridge: np.ndarray  # (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat
 
     quadratic = False  # λ differs from row to row, and code for one λ does not apply
 

@@ -117,6 +117,7 @@ def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
     assert "next 100%" in terminal.getvalue()
 
 
+@pytest.mark.slow
 def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
     ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
     drawn = terminal.getvalue()

@@ -31,7 +31,7 @@ def two_layers(u, noise):
     return scores / scores.sum(axis=1)[:, None]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.4, 0.8])
 def test_modulus_has_the_fixed_points_of_phase_retrieval(alpha):
     point = ga.solve_bayes_state_evolution(build_model(modulus), alpha, n_points=512)

@@ -9,6 +9,7 @@ import pytest
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.data import TokenMatrix, data_pass
+from gamp_attention.data.passes import Effort
 from gamp_attention.losses import sample_derivatives
 
 
@@ -39,7 +40,7 @@ def test_a_pass_equals_the_separate_functions(model, n, dtype):
     z = data.matrix.fields(Q)
     value, slope, _ = sample_derivatives(data.loss, params, z)
     for hold in (False, True):
-        result = data_pass(data.matrix, Q, D, V, data.loss, params, most=0 if hold else 400)
+        result = data_pass(data.matrix, Q, D, V, data.loss, params, effort=Effort(0 if hold else 400))
         out = ga.denoise(data.loss, params, z - D, V, hold=hold)
         assert np.allclose(result.omega, z - D, rtol=0, atol=1e-13)
         for name in ("z", "g", "response", "moreau", "loss"):

@@ -5,6 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.losses import pack_attention_parameters
+from tests.conftest import MarginLoss
 
 POSITIVE = np.array([[0.9, 0.1], [0.1, 0.9]])  # attention matrix that S[0] cannot equal
 
@@ -142,3 +143,18 @@ def test_a_single_field_matches_the_minimum_on_a_dense_grid(name, V):
     assert np.allclose(out.jacobian[:, 0, 0], slope, atol=1e-5)
     assert np.allclose(out.response[:, 0, 0, 0], (1 - slope) / V, atol=1e-5 / V)
     assert (np.isinf(out.gap) | (name == "phase retrieval")).all()
+
+
+def test_plateaus_of_a_bounded_loss_take_few_evaluations():
+    """Far out, ½ (1 − tanh z) is smaller than its own rounding error, so that line searches fail."""
+    p = np.repeat([[1.0], [-1.0]], 400, axis=0)
+    loss = ga.LabelledDataset(np.zeros((800, 4)), p, MarginLoss()).loss
+    omega, V = np.tile(np.linspace(-16.0, 16.0, 400), 2)[:, None, None], 176.0
+    out = ga.denoise(loss, p, omega, np.full((1, 1, 1), V))
+    assert out.solved.all()
+    assert out.n_hessians.max() <= 40  # thousands before: a search from 400 starts wherever a minimisation failed
+    residual = out.z - omega - 0.5 * V * p[:, :, None] / np.cosh(out.z) ** 2
+    assert np.abs(residual).max() < 1e-8
+    grid = np.linspace(-30, 30, 6001)[None]
+    objective = 0.5 * (grid - omega[:, 0]) ** 2 / V + 0.5 * (1 - p * np.tanh(grid))
+    assert np.allclose(out.moreau, objective.min(axis=1), rtol=0, atol=1e-5)

@@ -35,6 +35,7 @@ def test_errors_of_a_ridge_equal_refits_with_the_intercept(weights, intercept):
     assert loo.in_training == pytest.approx(np.average(0.5 * (Y - model.predict(X)) ** 2, weights=weights))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_errors_of_a_classifier_equal_refits(classes):
     y = np.digitize(Y + RNG.standard_normal(N), [3.0, 6.0][: classes - 1])

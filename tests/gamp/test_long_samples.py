@@ -138,6 +138,38 @@ def test_bounded_runs_resume_with_identical_bits(tmp_path):
     assert parts.n_iter == whole.n_iter
 
 
+def test_descent_takes_over_near_a_critical_point(monkeypatch):
+    data = draw_planted(120, 3, 20, 1)
+    result, alone = ga.run_gamp(data, "spectral"), ga.run_gamp(data, "spectral", settling=False)
+    assert result.status is ga.Status.SETTLED
+    assert f"came near a critical point after {result.n_iter} iterations; a descent" in result.message
+    assert alone.status is ga.Status.CONVERGED
+    assert result.n_iter <= 0.5 * alone.n_iter
+    assert result.fixed_point
+    assert result.is_minimum
+    assert result.train_loss == pytest.approx(alone.train_loss, rel=1e-9)
+    np.testing.assert_allclose(result.overlaps.V, alone.overlaps.V, rtol=1e-6)  # computed from Hessians, and iterated
+    monkeypatch.setattr("gamp_attention.gamp.loop.SHORT_DESCENT", 0)  # every descent is long: message passing resumes
+    resumed = ga.run_gamp(data, "spectral")
+    assert resumed.status is ga.Status.CONVERGED
+    assert resumed.n_iter > result.n_iter
+    assert resumed.n_settle == result.n_settle
+
+
+@pytest.mark.parametrize(("L", "rank"), [(2, 1), (3, 2)])
+def test_rough_minimisations_are_nearly_accurate_with_fewer_steps(L, rank):
+    data, rng = draw_planted(60, L, 30, rank), np.random.default_rng(0)
+    params, omega, V = data.terms("exact").params, rng.standard_normal((60, L, rank)), np.tile(np.eye(rank), (L, 1, 1))
+    accurate, rough = (ga.denoise(data.loss, params, omega, V, hold=True, last_step=step) for step in (1e-10, 1e-2))
+    difference = np.abs(rough.z - accurate.z).max()
+    assert 0 < difference < 1e-2 * np.abs(accurate.z).max()
+    assert (rough.moreau >= accurate.moreau - 1e-3).all()
+    if (L, rank) != (2, 1):  # for two tokens, minimisations are counted instead of Hessians
+        assert rough.n_hessians.mean() < accurate.n_hessians.mean() - 1
+    with pytest.raises(ValueError, match=r"last_step: needs .*got 0"):
+        ga.denoise(data.loss, params, omega, V, last_step=0)
+
+
 @pytest.mark.parametrize("rank", [13, 1000])
 def test_ranks_above_the_dimension_raise_errors(rank):
     x = np.random.default_rng(0).standard_normal((40, 2, 12))

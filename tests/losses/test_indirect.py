@@ -7,6 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
+from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.data import passes
 from gamp_attention.denoisers import output, prox
 from gamp_attention.losses import IndirectLoss, for_kernels, sample_derivatives, sample_loss
@@ -45,10 +46,27 @@ class DoubleWellOfArray(NamedTuple):
         return 0.0
 
 
-def compute_results(student):
+@ga.register_attention
+class SigmoidOfArray(NamedTuple):
+    """The map of the manual with an array, so that it is compiled into its callers."""
+
+    factor: np.ndarray
+
+    even = True
+
+    def attend(self, z, S):
+        for i in range(z.shape[0]):
+            for j in range(z.shape[0]):
+                score = 0.0
+                for a in range(z.shape[1]):
+                    score += z[i, a] * z[j, a]
+                S[i, j] = self.factor[0] / (1.0 + np.exp(-score))
+
+
+def compute_results(student, n_params=1):
     """Return results of the denoiser, of one pass over tokens, and of the derivatives."""
     rng, n, L = np.random.default_rng(0), 40, 2
-    loss, params = sample_loss(student, L, 1), rng.uniform(0.1, 2.0, (n, 1))
+    loss, params = sample_loss(student, L, 1), rng.uniform(0.1, 2.0, (n, n_params))
     omega, V = rng.standard_normal((n, L, 1)), np.full((L, 1, 1), 1.5)
     tokens, Q = rng.standard_normal((n, L, 10)), rng.standard_normal((10, 1))
     best = ga.denoise(loss, params, omega, V, jacobian=True)
@@ -64,6 +82,15 @@ def test_indirect_and_compiled_in_losses_are_identical_to_the_last_bit():
     indirect = compute_results(DoubleWell(0.3))
     assert np.isfinite(indirect[6]).any()  # gaps: several minima are found
     for a, b in zip(indirect, compute_results(DoubleWellOfArray(np.array([0.3]))), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.slow  # compiles all callers for a map with an array
+def test_indirect_and_compiled_in_attention_maps_are_identical_to_the_last_bit():
+    assert isinstance(for_kernels(sample_loss(SigmoidAttention(), 2, 1)), IndirectLoss)
+    compiled_in = SigmoidOfArray(np.ones(1))
+    assert for_kernels(sample_loss(compiled_in, 2, 1)).attention is compiled_in
+    for a, b in zip(compute_results(SigmoidAttention(), 8), compute_results(compiled_in, 8), strict=True):
         assert np.array_equal(a, b)
 
 
@@ -92,6 +119,7 @@ def test_callers_of_the_minimisation_are_compiled_once_for_all_losses():
     before = [set(kernel.overloads) for kernel in kernels]
     compute_results(PseudoHuber(0.37))
     compute_results(ga.PhaseRetrievalLoss())
+    compute_results(SigmoidAttention(), 8)
     assert [set(kernel.overloads) for kernel in kernels] == before
 
 

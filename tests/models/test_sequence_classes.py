@@ -236,7 +236,8 @@ def test_linear_regression_of_two_clouds(intercept):
     assert np.allclose(errors, 0.5 * (y - left_out) ** 2, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("intercept", [True, False])
 def test_theory_of_two_clouds_agrees_with_large_instances(intercept):
     model = two_clouds(intercept=intercept, means=[[1.0], [-0.6]])
     theory = ga.solve_state_evolution(model, 2.5, "random", rtol=1e-3)

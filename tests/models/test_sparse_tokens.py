@@ -75,6 +75,7 @@ def test_attention_has_the_larger_capacity_and_the_smaller_error():
     assert fit_readout(attention, 3.0, 0.1).error < 0.7 * fit_readout(mean_token, 3.0, 0.1).error
 
 
+@pytest.mark.slow
 def test_long_samples_have_enough_paths_for_their_start():
     """Ten tokens have more fields at 20 iterations than 512 paths can represent, which was reported as `nonfinite`."""
     known = ga.fix_columns(build_model(Task(10, 1, 0.5, 5.0), 0.5), {0: QUERY}, convex=True)

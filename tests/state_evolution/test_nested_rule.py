@@ -54,7 +54,7 @@ def numbers(se):
     )
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_stated_errors_hold(name):
     """Solutions of three accuracies agree within their errors, for jumps of the map and for kinks of both functions."""
@@ -175,7 +175,7 @@ def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
 def test_nested_and_random_averages_agree():
     model, alpha = MODELS["relu"]
     nested, sobol = (
-        ga.solve_state_evolution(model, alpha, rtol=2e-2, rule=rule, stability=False) for rule in ("nested", "sobol")
+        ga.solve_state_evolution(model, alpha, rtol=5e-2, rule=rule, stability=False) for rule in ("nested", "sobol")
     )
     (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
     assert (np.abs(a - b) <= a_error + b_error).all()

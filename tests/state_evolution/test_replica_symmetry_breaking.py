@@ -8,6 +8,7 @@ import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import extrapolate_steps
 from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
+from validation.claims import survey_recovery
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
@@ -35,6 +36,16 @@ def test_errors_of_the_perceptron():
     assert 0.117601 - 1e-4 < broken.energy < 0.117601
     assert abs(solve_perceptron(6.71570, 1).energy - 1) < 1e-5
     assert abs(solve_perceptron(7.647695, 0).energy - 1) < 1e-5
+
+
+@pytest.mark.parametrize("parisi", [1, 5, 20])
+def test_published_overlaps_with_the_signal_are_a_fixed_point(parisi):
+    """Overlaps of phase retrieval at a fixed Parisi parameter, at the largest published α without recovery."""
+    published = survey_recovery.PUBLISHED[parisi]
+    (row,) = survey_recovery.insert_published(parisi, published)
+    for name in ("q0", "q1", "theta", "V"):
+        assert row[name] == pytest.approx(getattr(published, name), rel=survey_recovery.NEAR), name
+    assert row["F"] == pytest.approx(published.F, abs=survey_recovery.SAME)
 
 
 def test_phase_retrieval_agrees_with_published_values():

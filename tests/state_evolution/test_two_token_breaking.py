@@ -134,9 +134,26 @@ def test_slopes_at_small_parisi_parameters_are_gaussian_averages():
     x = lattice.spacing * np.arange(-lattice.n, lattice.n + 1)
     kernel = np.exp(-0.5 * (x[:, None] - x) ** 2 / variances[1])
     kernel /= kernel.sum(axis=1, keepdims=True)
-    mean_g = np.einsum("ai,ijl,cj->acl", kernel, table.slope, kernel, optimize=True)
-    law = np.exp(-0.5 * (table.a**2 + table.b**2) / variances[0])
-    assert np.allclose(label.slopes[0], np.einsum("ac,acl->l", law / law.sum(), mean_g**2), rtol=1e-2)
+    mean_g = np.einsum("ai,lij,cj->lac", kernel, table.slope, kernel, optimize=True)
+    a, b = table.axes
+    law = np.exp(-0.5 * (a[:, None] ** 2 + b**2) / variances[0])
+    assert np.allclose(label.slopes[0], np.einsum("ac,lac->l", law / law.sum(), mean_g**2), rtol=1e-2)
+
+
+@pytest.mark.parametrize(("u", "change"), [([0.9, -0.4], -0.01), ([1.2, 0.1], 0.01), ([1.3, -0.8], -0.01)])
+def test_tables_follow_to_a_nearby_V_with_their_jumps(u, change):
+    """`Table.at` agrees with proximal problems that are solved at the new V, also at nodes that pass a jump."""
+    model, V = ga.paper_model(), 12.8
+    terms = model.task.terms(np.array([u])[:, :, None], np.zeros((1, 0)))
+    lattice = lattice_of(np.array([0.045, 0.001]), 0.6, (1,), cut=4.0)
+    arguments = model.loss, terms.params[0], float(terms.constant[0]), 0.2552 * SIGNS
+    table = tabulate(*arguments, V, lattice, 1, radius=0.01)
+    near, exact = table.at(V * (1 + change)), tabulate(*arguments, V * (1 + change), lattice, 1)
+    assert np.abs(near.phi - exact.phi).max() < 1e-2 * np.abs(table.phi - exact.phi).max()
+    passed, left = (np.abs(t.slope - exact.slope).max(axis=0) > 0.1 * np.abs(exact.slope).max() for t in (table, near))
+    assert passed.any()
+    assert not left.any()
+    assert np.abs(near.curvature - exact.curvature).mean() < 0.05 * np.abs(exact.curvature).mean()
 
 
 def test_levels_with_equal_parisi_parameters_are_one_level():
@@ -197,9 +214,10 @@ def test_free_energy_is_stationary_in_every_parameter(start, parisi):
 def test_the_positional_branch_is_near_its_stored_solution():
     """On the coarsest grids with errors of 1 %: the equations at the values of validation/results."""
     problem, packing = TwoFields(ga.paper_model(), ALPHA), Packing(SIGNS, 1, True, False)
-    residual, hats = evaluate(problem, packing, packing.pack(POSITIONAL, PARISI), 0)
+    residual, _ = evaluate(problem, packing, packing.pack(POSITIONAL, PARISI), 0)
     assert np.abs(residual[:-1]).max() < 5e-2
     assert abs(residual[-1]) < 5e-2
+    hats = problem.hats(POSITIONAL, PARISI, 0)
     assert abs(problem.weights.replicons(hats, PARISI)[0] - 1.15) < 0.02
 
 

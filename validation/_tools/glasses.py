@@ -48,7 +48,7 @@ class Perceptron(Problem):
     def __init__(self, alpha):
         self.alpha = alpha
 
-    def hats(self, levels, parisi, resolution):
+    def hats(self, levels, parisi, resolution, replicons=True):
         V, sd = levels.V[0], np.sqrt(levels.q[-1, 0])
         variances = np.array([levels.q[0, 0], *levels.gaps[:, 0]])
         ends = [-9 * sd, *([-np.sqrt(2 * V)] if 81 * sd**2 > 2 * V else []), 0.0, 9 * sd]

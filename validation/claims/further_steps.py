@@ -1,12 +1,12 @@
-"""Positional branch with one and two steps of replica symmetry breaking.
+"""Positional branch with one, two and three steps of replica symmetry breaking.
 
 Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)` for
-k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). V, q and m are extrapolated to k → ∞
-from k = 1 and 2 as by `rsb="full"`, with twice the change of the limit from k = 0 and 1 as its error. The minima are
-the stored minima of GAMP from positional starts, extrapolated to d → ∞ (`rs_validity`, the asymptotic loss). Parts that
-ended are stored, so that a rerun continues (--quick: one step).
+k = 1, 2 and 3 at the ground state, from the overlaps of replica symmetry (k = 0). V, q, m and the training loss are
+extrapolated to k → ∞ from the last two k as by `rsb="full"`, with twice the change of the limit by the last step as its
+error. The minima are the stored minima of GAMP from positional starts, extrapolated to d → ∞ (`rs_validity`, the
+asymptotic loss). Parts that ended are stored, so that a rerun continues (--quick: one step).
 
-Criterion: all results converge; V decreases from one step to two by more than its errors, and is nearer to V of the
+Criterion: all results converge; with each further step, V decreases by more than its errors, and is nearer to V of the
 minima; the outer replicon decreases towards 1.
 (Page "Replica symmetry breaking" of the manual.)
 """
@@ -47,7 +47,7 @@ def solve(k, alpha=ALPHA):
 def main():
     args = options(__doc__)
     verdict = Verdict("further_steps", args)
-    parts = {f"k = {k}": partial(solve, k) for k in range(2 if args.quick else 3)}
+    parts = {f"k = {k}": partial(solve, k) for k in range(2 if args.quick else 4)}
     quick = "_quick" if args.quick else ""
     stored = complete_parts(args.out / f"further_steps{quick}_parts.json", parts)
     results = {name: stored[name] for name in parts}

@@ -2,7 +2,9 @@
 
 Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
 `run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least .99.
-The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞).
+The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞). Stored rows
+without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys
+that agree; repeated instances have the same outcomes.
 
 Criterion: at the largest d, survey propagation recovers the signal in all instances at the largest α, and at each α in
 at least as many instances as GAMP. (Page "Survey propagation" of the manual.)
@@ -16,6 +18,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import DARK, figure
+from gamp_attention.gamp.survey import LADDER
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -56,7 +59,8 @@ def plan_runs(quick):
 
 def describe_recovery(d, alpha, seed):
     """Return the row of an instance with its key."""
-    return [{"key": f"{d} {alpha:g} {seed}", "d": d, "alpha": alpha} | run_recovery(d, alpha, seed)]
+    key = f"{d} {alpha:g} {seed}"
+    return [{"key": key, "d": d, "alpha": alpha, "schedule": "present"} | run_recovery(d, alpha, seed)]
 
 
 def count_recoveries(rows, d, alpha, method):
@@ -119,6 +123,13 @@ def check_recoveries(verdict, rows):
     }  # fmt: skip
 
 
+def compute_parisi(alpha, d, seeds):
+    """Return the lowest and the highest Parisi parameter of the surveys of `run_gamp` in some instances."""
+    data = [draw_amplitudes(d, alpha, seed)[0] for seed in range(seeds)]
+    units = [ga.initial_survey(each, "exact", np.zeros((d, 1)))[1] for each in data]
+    return min(LADDER) * min(units), max(LADDER) * max(units)
+
+
 def main():
     args = options(
         __doc__, draw=True, stored={"action": "store_true", "help": "evaluate the stored instances without new runs"}
@@ -135,6 +146,8 @@ def main():
     if args.draw:
         return
     numbers = {"bayes_optimal": threshold, "recovery": check_recoveries(verdict, rows)}
+    numbers["parisi"] = {f"{alpha:g}": compute_parisi(alpha, 200 if args.quick else 1000, 2) for alpha in ALPHAS}
+    numbers["present_schedule"] = sum("schedule" in row for row in rows)
     verdict.write_table(format_recoveries(rows, threshold))
     verdict.end(numbers)
 

@@ -27,12 +27,13 @@ from functools import cache, partial
 from operator import itemgetter
 
 import numpy as np
+from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, options
+from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
@@ -227,6 +228,23 @@ def format_range(values, form="{:.3f}"):
     return f"{form} ({form} to {form})".format(np.median(values), np.min(values), np.max(values))
 
 
+def format_count(count, n):
+    """Format a number of instances, and the 95 % interval of its fraction by Wilson's method."""
+    interval = binomtest(int(count), n).proportion_ci(method="wilson")
+    return f"{count} ({100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+
+
+def compare_pairs(rows, part, method):
+    """Return how often a method's loss is lower, equal or higher than the loss of surveys, and its mean logarithm."""
+    if method == "survey":
+        return "–", "–"
+    ratios = compute_ratios(rows, part, method, "survey")
+    lower, higher = np.sum(ratios < 1 - EQUAL), np.sum(ratios > 1 + EQUAL)
+    logs = np.log(ratios)
+    difference = plus_minus(logs.mean(), logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else f"{logs[0]:.3f}"
+    return f"{lower}, {len(ratios) - lower - higher}, {higher}", difference
+
+
 def list_parts(rows, kind):
     """Return the names of the parts of a kind, in the order of the settings."""
     parts = {row["part"] for row in rows if row["part"].startswith(kind)}
@@ -235,21 +253,22 @@ def list_parts(rows, kind):
 
 
 def format_table(rows):
-    """Return the table of equal times: medians and ranges for each setting and method."""
-    heads = ["setting, instances", "method", "training loss / informed", "not above informed", "test error",
-             "cosine with the teacher", "starts"]  # fmt: skip
+    """Return the table of equal times: medians and ranges for each setting and method, and pairs with surveys."""
+    heads = ["setting, instances", "method", "training loss / informed", "not above informed (95 %)",
+             "lower, equal, higher than survey", "mean ln(loss / survey)", "test error", "cosine with the teacher",
+             "starts"]  # fmt: skip
     lines = []
     for part in list_parts(rows, "equal time"):
         for method, words in {"informed": "informed", **METHODS}.items():
             ratios = compute_ratios(rows, part, method)
             name = f"{part.removeprefix('equal time ')}, {len(ratios)}" if method == "informed" else ""
-            low = f"{np.sum(ratios <= 1 + EQUAL)}" if method != "informed" else "–"
+            low = format_count(np.sum(ratios <= 1 + EQUAL), len(ratios)) if method != "informed" else "–"
             form = "{:.3g}" if ratios.max() > 10 else "{:.4f}"
             loss = format_range(ratios, form) if method != "informed" else "1"
             test = format_range(collect(rows, part, method, "test_error"), "{:.3g}")
             cosine = format_range(collect(rows, part, method, "cosine"), "{:.2f}")
             starts = f"{np.median(collect(rows, part, method, 'n_runs')):g}"
-            lines.append([name, words, loss, low, test, cosine, starts])
+            lines.append([name, words, loss, low, *compare_pairs(rows, part, method), test, cosine, starts])
     return markdown_table(heads, lines)
 
 

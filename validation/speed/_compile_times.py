@@ -34,12 +34,21 @@ def sigmoid_model():
     return ga.attention_model(student=SigmoidAttention())
 
 
+def edited_model():
+    """Return a model of a changed copy of this map, as after an edit of the user's source."""
+    from docs.examples.sigmoid_attention import SigmoidAttention
+
+    contents = dict(vars(SigmoidAttention)) | {"smooth": True}
+    return ga.attention_model(student=ga.register_attention(type("Edited", SigmoidAttention.__bases__, contents))())
+
+
 MODELS = {
     "first": lambda: ga.paper_model(),
     "another attention model": lambda: ga.attention_model(student=ga.DotProductAttention(0.5, causal=True)),
     "another penalty": lambda: ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
     "first generalised linear model": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "user-defined attention map": sigmoid_model,
+    "the same map, edited": edited_model,
     "another loss": lambda: ga.glm_model(ga.PhaseRetrievalLoss(), ga.LinearLabels(), lam=0.1),
 }
 recorder = Compilation()

@@ -25,31 +25,63 @@ from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.data_law import VERDICTS, DataLaw, Departure
 
 MIN_ERRORS = 3.0  # number of standard errors by which a departure must differ from the assumption
-# limits above which a departure is mild, or strong, of each measured quantity
-CORRELATION = (0.05, 0.3)  # mean correlation of two tokens
-DIRECTION_DEPENDENCE = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
-SHAPES = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
-COMMUTING = (0.1, 0.3)  # norm of the off-diagonal part of that difference, over the norm of Σ
-KURTOSIS = (0.2, 1.0)  # excess kurtosis of a field
-NORMS = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
-SPIKES = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
-DIMENSIONS = (0.9, 0.97)  # 1 − effective dimensions over d
-MEANS = (0.2, 3.0)  # norm of a mean token
-REPEATED = (0.01, 0.1)  # fraction of duplicate samples
-VOCABULARY = (0.1, 0.5)  # fraction of duplicate tokens
-NEIGHBOURS = (0.02, 0.1)  # correlation of consecutive samples
-ROWS = (0.5, 1.0)  # dimensions over number of tokens
 N_DIRECTIONS = 64  # number of random directions for the kurtosis
+GAUSSIAN = (0.2, 1.0), 0.0  # limits and assumption of an excess kurtosis
+MEASURES: dict[str, tuple[tuple[float, float], float, str]] = {
+    # limits above which a departure is mild or strong, value under the assumption, and meaning of a departure
+    "dimensions / number of tokens": ((0.5, 1.0), 0.0,
+        "few tokens, so the estimated spectrum is uncertain: compute errors with `replicas`"),
+    "correlation of tokens": ((0.05, 0.3), 0.0,
+        "ignored by the model; include it with `correlated=True`"),
+    "differences of correlation between directions": ((0.1, 0.4), 0.0,
+        "Σ_12 is not a multiple of Σ; every model here assumes that it is"),
+    "differences between covariances": ((0.1, 0.5), 0.0, "all Σ_l are given one shape"),
+    "non-commuting part of covariances": ((0.1, 0.3), 0.0,
+        "the part of their differences that is off-diagonal in common eigenvectors is ignored"),
+    "largest eigenvalue / median eigenvalue": ((20.0, 200.0), 1.0,
+        "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
+    "effective dimensions / d": ((0.9, 0.97), 1.0,
+        "(tr Σ)²/(d tr Σ²): corrections to d → ∞ are of order 1/√(effective dimensions)"),
+    "variance of norms / Gaussian variance": ((0.5, 3.0), 1.0,
+        "samples have unequal weights: tr Σ_l/d is a poor approximation of ‖x_l‖²/d"),
+    "kurtosis of random fields": (*GAUSSIAN, "fields of random weights are not Gaussian: universality fails"),
+    "kurtosis along the leading direction": (*GAUSSIAN,
+        "fields are not Gaussian if the weights align with this direction"),
+    "kurtosis of the teacher's fields": (*GAUSSIAN, "the teacher's fields are not Gaussian"),
+    "norm of the mean token": ((0.2, 3.0), 0.0,
+        "means with norms of order one are included; a larger mean is a direction common to all fields"),
+    "fraction of duplicate samples": ((0.01, 0.1), 0.0,
+        "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
+    "fraction of duplicate tokens": ((0.1, 0.5), 0.0,
+        "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
+    "correlation of consecutive samples": ((0.02, 0.1), 0.0,
+        "samples are not independent: the errors of all estimates are too small"),
+}  # fmt: skip
 
 
-def build_departure(
-    name: str, measured: Estimate, expected: float, limits: tuple[float, float], meaning: str
-) -> Departure:
-    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits."""
+def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.ndarray | None) -> tuple[Departure, ...]:
+    """Return all departures of tokens from their estimated distribution."""
+    n, L, d = seen.tokens.shape
+    size = Products.of(law.pooled)
+    measured = {"dimensions / number of tokens": exact(d / (n * L))} | _pairs(seen, law.pooled, size)
+    if len(law.shapes) > 1:  # the Σ_l, scaled to unit trace, have a common shape and common eigenvectors
+        measured["differences between covariances"] = max(law.shapes)
+        measured["non-commuting part of covariances"] = max(law.apart)
+    measured |= _spread(seen, size, law) | _fields(seen, law.resolvent.vectors, teacher)
+    measured |= {"norm of the mean token": _largest_mean(seen)} | _measure_repetition(seen)
+    treatments = {"correlation of tokens": "included in the model"} if correlated else {}
+    if law.shapes_differ:
+        treatments["differences between covariances"] = "each Σ_l has its eigenvalues along common vectors"
+    return tuple(build_departure(name, estimate, treatments.get(name)) for name, estimate in measured.items())
+
+
+def build_departure(name: str, measured: Estimate, treatment: str | None) -> Departure:
+    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`."""
+    limits, expected, meaning = MEASURES[name]
     difference = abs(measured.value - expected)
     significant = not measured.error * MIN_ERRORS > difference  # unknown errors (NaN) count as zero
     step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
-    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], meaning)
+    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
 
 
 def exact(value: float) -> Estimate:
@@ -57,66 +89,28 @@ def exact(value: float) -> Estimate:
     return Estimate(float(value), np.nan)
 
 
-def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.ndarray | None) -> tuple[Departure, ...]:
-    """Return all departures of tokens from their estimated distribution."""
-    n, L, d = seen.tokens.shape
-    size = Products.of(law.pooled)
-    measured = [
-        build_departure("dimensions / number of tokens", exact(d / (n * L)), 0.0, ROWS,
-               "few tokens, so the estimated spectrum is uncertain: compute errors with `replicas`"),
-        *_pairs(seen, law.pooled, size, correlated),
-        *_shapes(law),
-        *_spread(seen, size, law),
-        *_fields(seen, law.resolvent.vectors, teacher),
-        _means(seen),
-        *_measure_repetition(seen),
-    ]  # fmt: skip
-    return tuple(measured)
+def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products) -> dict[str, Estimate]:
+    """Return the largest mean correlation of two tokens, and its largest dependence on the direction.
 
-
-def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, correlated: bool) -> list[Departure]:
-    """Return departures of two tokens from independence: mean correlation, and its dependence on the direction."""
-    L, parts = seen.tokens.shape[1], N_PARTS
+    The dependence is the norm of the cross-covariance minus the multiple of the pooled covariance with the same trace.
+    """
+    L = seen.tokens.shape[1]
     if L < 2:
-        return []
+        return {}
     pairs = [(l, k) for l in range(L) for k in range(l + 1, L)]
     largest = max(pairs, key=lambda pair: abs(seen.correlation[pair]))
     number = Estimate(float(seen.correlation[largest]), float(seen.correlation_error[largest]))
-    treatment = "included in the model" if correlated else "ignored by the model; include it with `correlated=True`"
-    dependence = max(
-        (relative_size(Products.of(_direction_dependence(seen.unit, pooled, pair, parts)), size) for pair in pairs),
-        key=lambda estimate: estimate.value,
-    )
-    return [
-        build_departure("correlation of tokens", number, 0.0, CORRELATION, treatment),
-        build_departure("differences of correlation between directions", dependence, 0.0, DIRECTION_DEPENDENCE,
-               "Σ_12 is not a multiple of Σ; every model here assumes that it is"),
-    ]  # fmt: skip
+    dependence = []
+    for l, k in pairs:
+        cross = part_covariances(seen.unit[:, l], seen.unit[:, k], N_PARTS)
+        multiple = np.trace(cross.mean(axis=0)) / np.trace(pooled.mean(axis=0))
+        dependence.append(relative_size(Products.of(cross - multiple * pooled), size))
+    strongest = max(dependence, key=lambda estimate: estimate.value)
+    return {"correlation of tokens": number, "differences of correlation between directions": strongest}
 
 
-def _direction_dependence(u: np.ndarray, pooled: np.ndarray, pair: tuple[int, int], parts: int) -> np.ndarray:
-    """Return the cross-covariance of two tokens minus the multiple of the pooled covariance with the same trace."""
-    cross = part_covariances(u[:, pair[0]], u[:, pair[1]], parts)
-    multiple = np.trace(cross.mean(axis=0)) / np.trace(pooled.mean(axis=0))
-    return cross - multiple * pooled
-
-
-def _shapes(law: LawParts) -> list[Departure]:
-    """Return departures of the Σ_l, scaled to unit trace, from a common shape and from common eigenvectors."""
-    if len(law.shapes) < 2:
-        return []
-    treatment = (
-        "each Σ_l has its eigenvalues along common vectors" if law.shapes_differ else "all Σ_l are given one shape"
-    )
-    return [
-        build_departure("differences between covariances", max(law.shapes), 0.0, SHAPES, treatment),
-        build_departure("non-commuting part of covariances", max(law.apart), 0.0, COMMUTING,
-               "the part of their differences that is off-diagonal in common eigenvectors is ignored"),
-    ]  # fmt: skip
-
-
-def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
-    """Return departures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
+def _spread(seen: SeenTokens, size: Products, law: LawParts) -> dict[str, Estimate]:
+    """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
     d, parts = seen.tokens.shape[2], N_PARTS
     gamma, weight = law.spectrum
     median = gamma[np.searchsorted(np.cumsum(weight), 0.5)]
@@ -124,43 +118,27 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
     moments = np.stack([np.stack([norms[b::parts].mean(), (norms[b::parts] ** 2).mean()]) for b in range(parts)])
     gaussian = 2 * size.value / d**2
-    ratio = jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments)
-    return [
-        build_departure("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, SPIKES,
-               "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
-        build_departure("effective dimensions / d", exact(effective), 1.0, DIMENSIONS,
-               "(tr Σ)²/(d tr Σ²): corrections to d → ∞ are of order 1/√(effective dimensions)"),
-        build_departure("variance of norms / Gaussian variance", ratio, 1.0, NORMS,
-               "samples have unequal weights: tr Σ_l/d is a poor approximation of ‖x_l‖²/d"),
-    ]  # fmt: skip
+    return {
+        "largest eigenvalue / median eigenvalue": exact(gamma[-1] / median),
+        "effective dimensions / d": exact(effective),
+        "variance of norms / Gaussian variance": jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments),
+    }
 
 
-def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -> list[Departure]:
-    """Return departures of projections of the tokens from Gaussian: their excess kurtosis."""
-    d = seen.tokens.shape[2]
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((d, N_DIRECTIONS))
-    named = {
-        "kurtosis of random fields": (random, "fields of random weights are not Gaussian: universality fails"),
-        "kurtosis along the leading direction": (
-            vectors[:, -1:], "fields are not Gaussian if the weights align with this direction",
-        ),
-    }  # fmt: skip
-    if teacher is not None:
-        named["kurtosis of the teacher's fields"] = teacher, "the teacher's fields are not Gaussian"
-    return [
-        build_departure(name, excess_kurtosis(seen, directions), 0.0, KURTOSIS, meaning)
-        for name, (directions, meaning) in named.items()
-    ]
+def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -> dict[str, Estimate]:
+    """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""
+    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], N_DIRECTIONS))
+    named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
+    named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
+    kurtosis = {}
+    for name, directions in named.items():
+        parts = [(seen.unit @ directions)[b::N_PARTS] for b in range(N_PARTS)]
+        moments = np.stack([np.stack([(part**k).mean(axis=(0, 1)) for k in (2, 4)]) for part in parts])
+        kurtosis[name] = jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
+    return kurtosis
 
 
-def excess_kurtosis(seen: SeenTokens, directions: np.ndarray) -> Estimate:
-    """Return the mean over directions (d, m) of the excess kurtosis of the fields of all tokens of unit scale."""
-    fields, parts = seen.unit @ directions, N_PARTS
-    moments = np.stack([np.stack([(fields[b::parts] ** k).mean(axis=(0, 1)) for k in (2, 4)]) for b in range(parts)])
-    return jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
-
-
-def _means(seen: SeenTokens) -> Departure:
+def _largest_mean(seen: SeenTokens) -> Estimate:
     """Return the largest norm of a mean token, corrected for the contribution of sampling noise."""
     d = seen.tokens.shape[2]
     chance = seen.scales * d / seen.counts
@@ -168,24 +146,20 @@ def _means(seen: SeenTokens) -> Departure:
     largest = int(np.argmax(squares))
     norm = float(np.sqrt(max(squares[largest], 0.0)))
     error = min(np.sqrt(chance[largest] / d) + chance[largest] / np.sqrt(d), 1.0) if norm else np.sqrt(chance[largest])
-    meaning = "means with norms of order one are included; a larger mean is a direction common to all fields"
-    return build_departure("norm of the mean token", Estimate(norm, float(error)), 0.0, MEANS, meaning)
+    return Estimate(norm, float(error))
 
 
-def _measure_repetition(seen: SeenTokens) -> list[Departure]:
+def _measure_repetition(seen: SeenTokens) -> dict[str, Estimate]:
     """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
     n, L, d = seen.tokens.shape
     samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
-    return [
-        build_departure("fraction of duplicate samples", exact(1 - samples / n), 0.0, REPEATED,
-               "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
-        build_departure("fraction of duplicate tokens", exact(1 - tokens / (n * L)), 0.0, VOCABULARY,
-               "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
-        build_departure("correlation of consecutive samples", near, 0.0, NEIGHBOURS,
-               "samples are not independent: the errors of all estimates are too small"),
-    ]  # fmt: skip
+    return {
+        "fraction of duplicate samples": exact(1 - samples / n),
+        "fraction of duplicate tokens": exact(1 - tokens / (n * L)),
+        "correlation of consecutive samples": near,
+    }
 
 
 @ignore_float_errors

@@ -277,9 +277,8 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
         elif data.n_samples < law.used.sum() + FREE:
             handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
         else:
-            handled = (
-                f"which is handled for convex losses of one field and up to {DENSE} linearly independent columns only"
-            )
+            allowed = f"convex losses of one field and up to {DENSE} linearly independent columns"
+            handled = f"which is handled for {allowed} only"
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
         reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
@@ -340,9 +339,8 @@ def _inverse_response(A: np.ndarray) -> np.ndarray:
         if (values >= -small).all() and (values[:, -1] > 0).all():
             inverse = np.where(values > small, 1 / np.where(values > small, values, 1.0), 0.0)
             return np.einsum("iab,ib,icb->iac", vectors, inverse, vectors)
-    raise ValueError(
-        "gamp: needs weights at which the response of the fields is positive definite, got negative values"
-    )
+    needs = "weights at which the response of the fields is positive definite"
+    raise ValueError(f"gamp: needs {needs}, got negative values")
 
 
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:

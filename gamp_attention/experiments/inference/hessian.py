@@ -27,15 +27,10 @@ FLAT = 1e-9  # curvature, relative to the largest, below which a direction of an
 
 @dataclass(frozen=True, eq=False)
 class TokenRows:
-    """The tokens (x + p)/√d of all samples, block by block, in p coordinates.
+    """The tokens (x + p)/√d of all samples, block by block, in p coordinates."""
 
-    Attributes
-    ----------
-    data : the samples.
-    coordinates : (n, L, p) the tokens in an orthonormal basis of their span, or None for the original coordinates.
-    """
-
-    data: Dataset
+    data: Dataset  # the samples
+    # (n, L, p) the tokens in an orthonormal basis of their span, or None for the original coordinates
     coordinates: np.ndarray | None = None
 
     @property
@@ -108,21 +103,13 @@ class FactoredHessian:
     The weights are ordered column after column of Q. Common rotations of the columns do not change the risk, so H has
     no curvature along them. To make H invertible, these directions get the curvature `level`; `leverages` removes their
     contribution.
-
-    Attributes
-    ----------
-    whitener : (k, k) lower triangular F if H is positive definite, otherwise F⁻¹.
-    signs : (k,) diagonal of S, or None if H is positive definite.
-    free_indices : indices of the free weights in each column of Q.
-    flat : (f, k) orthonormal directions of the rotations.
-    level : curvature that is added along these directions.
     """
 
-    whitener: np.ndarray
-    signs: np.ndarray | None
-    free_indices: tuple[np.ndarray, ...]
-    flat: np.ndarray
-    level: float
+    whitener: np.ndarray  # (k, k) lower triangular F if H is positive definite, otherwise F⁻¹
+    signs: np.ndarray | None  # (k,) diagonal of S, or None if H is positive definite
+    free_indices: tuple[np.ndarray, ...]  # indices of the free weights in each column of Q
+    flat: np.ndarray  # (f, k) orthonormal directions of the rotations
+    level: float  # curvature that is added along these directions
 
     @property
     def size(self) -> int:

@@ -242,9 +242,8 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     >>> loo.in_training < 0.7 * loo.test_error
     True
     """
-    refuse_spheres(
-        getattr(data, "penalty", None), "a number for each column, as leave_one_out has no spherical columns"
-    )
+    needs = "a number for each column, as leave_one_out has no spherical columns"
+    refuse_spheres(getattr(data, "penalty", None), needs)
     Q, at = require_trained(data, gamp)
     if refits is not None:
         refits = check.integer("refits", refits, low=0, high=data.n_samples)
@@ -411,14 +410,13 @@ class _Estimate:
     def reasons(self) -> list[str]:
         """Return the reasons not to trust the estimate."""
         if self.rough:
-            return [
-                "the risk has many minima, one of which was selected for these samples: the estimate may be too low"
-            ]
+            choice = "one of which was selected for these samples"
+            return [f"the risk has many minima, {choice}: the estimate may be too low"]
         if not self.is_uncertain:
             return []
-        if self.unknown > self.correction_error + self.bias:
-            return [f"refits of {self.lost} samples did not reach a minimum"]
         size = self.correction_error + self.bias
+        if self.unknown > size:
+            return [f"refits of {self.lost} samples did not reach a minimum"]
         return [f"exact refits differ from the estimates by {size:.2g} on average"]
 
 

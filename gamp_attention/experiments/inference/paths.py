@@ -28,6 +28,7 @@ from gamp_attention.data.risk import is_convex
 from gamp_attention.experiments.inference.leave_one_out import (
     FORMS,
     TRUSTED_ERROR,
+    LeaveOneOut,
     cavity_fields,
     leave_one_out,
     refits_by_default,
@@ -81,10 +82,8 @@ class PathPlan:
         if known is not None and known["Q"].shape == shape:
             state = near_fixed_point(data, "exact", known["Q"], known["V"])
             return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
-        usable = (
-            before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
-        )
-        if not usable or before is None or not np.abs(before.Q).max() > 0:
+        fits = before is not None and before.converged and before.Q.shape == shape
+        if before is None or not (fits and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0):
             return run_gamp(data, self.init, n_starts=self.n_starts, seed=self.seed, **options)
         Q = before.Q if ahead is None or ahead.shape != shape else ahead
         return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
@@ -133,24 +132,15 @@ SMALL = 0.03  # maximum correction, relative to the estimate, that is interpolat
 
 @dataclass(frozen=True, eq=False)
 class PathErrors:
-    """Leave-one-out errors along a path of k values.
+    """Leave-one-out errors along a path of k values."""
 
-    Attributes
-    ----------
-    errors : (k, n) errors of the samples.
-    in_training : (k,) mean training errors.
-    complete : (k,) True if `leave_one_out` was computed at the value.
-    agreed : (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted.
-    tested : (k,) True if the estimate is complete, or the test of its interpolation succeeded.
-    form : form of the complete estimates.
-    """
-
-    errors: np.ndarray
-    in_training: np.ndarray
-    complete: np.ndarray
+    errors: np.ndarray  # (k, n) errors of the samples
+    in_training: np.ndarray  # (k,) mean training errors
+    complete: np.ndarray  # (k,) True if `leave_one_out` was computed at the value
+    # (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted
     agreed: np.ndarray
-    tested: np.ndarray
-    form: str
+    tested: np.ndarray  # (k,) True if the estimate is complete, or the test of its interpolation succeeded
+    form: str  # form of the complete estimates
 
 
 def path_errors(
@@ -179,7 +169,7 @@ def path_errors(
     path = _Path(problems, results, order, form)
     small = refits_by_default(problems[0]) == problems[0].n_samples
     if not interpolated or small or len(path.line) <= FEW:
-        path.complete_all()
+        path.full = {index: path.estimate(k) for index, k in enumerate(path.line)}
         return path.collect()
     for index in (0, len(path.line) - 1, len(path.line) // 2):
         path.complete_at(index)
@@ -210,20 +200,18 @@ class _Path:
         self.full: dict[int, Any] = {}  # complete estimates by index
         self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by index
         self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by index
-        self.outside = {k: leave_one_out(problems[k], results[k], form=form) for k in order if k not in self.line}
+        self.outside = {k: self.estimate(k) for k in order if k not in self.line}
 
-    def complete_all(self) -> None:
-        """Compute the complete estimates at all indices."""
-        for index, k in enumerate(self.line):
-            self.full[index] = leave_one_out(self.problems[k], self.results[k], form=self.form)
+    def estimate(self, k: int) -> LeaveOneOut:
+        """Return the complete estimate at the k-th value."""
+        return leave_one_out(self.problems[k], self.results[k], form=self.form)
 
     def complete_at(self, index: int) -> None:
         """Compute the complete estimate at an index, and by how much its mean differs from the interpolation."""
         if not self.rough:
             self.rough = [_rough(self.problems[k], self.results[k]) for k in self.line]
         predicted = self._errors(index) if len(self.full) > 1 else None
-        k = self.line[index]
-        self.full[index] = leave_one_out(self.problems[k], self.results[k], form=self.form)
+        self.full[index] = self.estimate(self.line[index])
         if predicted is not None:
             self.deviation[index] = abs(float(predicted.mean()) - self.full[index].test_error)
 
@@ -241,11 +229,8 @@ class _Path:
             for low, high in self._intervals():
                 uncertainty[low + 1 : high] = self._uncertainty(low, high)
             minimum = values.min()
-            candidates = [
-                k
-                for k in range(len(values))
-                if k not in self.full and (values[k] <= minimum or values[k] - uncertainty[k] < minimum)
-            ]
+            may_be_lower = (values <= minimum) | (values - uncertainty < minimum)
+            candidates = [k for k in range(len(values)) if k not in self.full and may_be_lower[k]]
             if candidates:
                 return min(candidates, key=lambda k: values[k])
         return None
@@ -372,17 +357,14 @@ class RegularizationPath(Result):
     def _rows(self) -> Rows:
         heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]
         rows: Rows = [f"{type(self).__name__}: {len(self.lam)} values", heads]
-        values = zip(
-            self.lam, self.test_error, self.test_error_error, self.difference, self.difference_error, strict=True
-        )
-        for k, (lam, error, spread, above, paired) in enumerate(values):
+        above, paired = self.difference, self.difference_error
+        for k, lam in enumerate(self.lam):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
+            error = format_to_error(self.test_error[k], self.test_error_error[k])
+            more = "-" if k == self.best else format_to_error(above[k], paired[k])
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
-            more = "-" if k == self.best else format_to_error(above, paired)
-            rows.append(
-                [mark, f"{lam:.4g}", format_to_error(error, spread), more, f"{self.in_training[k]:.4g}", known, doubt]
-            )
+            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", known, doubt])
         return [*rows, self.message]
 
 

@@ -46,18 +46,11 @@ KINK_TOL = 1e-4  # largest gradient entry, relative to the first, at which the a
 
 @dataclass(frozen=True, eq=False)
 class Refits:
-    """Outcome of `refit_samples` for samples (m,).
+    """Outcome of `refit_samples` for samples (m,)."""
 
-    Attributes
-    ----------
-    fields : (m, L, r) fields of each sample under weights trained without it.
-    remainder : (m,) length of the second Newton step relative to the first: the change of curvature.
-    reached : (m,) True if a minimum was reached.
-    """
-
-    fields: np.ndarray
-    remainder: np.ndarray
-    reached: np.ndarray
+    fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
+    remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
+    reached: np.ndarray  # (m,) True if a minimum was reached
 
 
 def refit_samples(
@@ -463,10 +456,5 @@ def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
     smooth = at.smooth - x.T @ slope[0]
     gradient = smallest_subgradient(data.penalty, Q, smooth)
     lower = float(loss[0] + terms.constant[sample]) / data.dim
-    return replace(
-        at,
-        train_loss=at.train_loss - lower,
-        gradient=gradient,
-        smooth=smooth,
-        gradient_norm=gradient_norm(data, gradient),
-    )
+    train_loss, norm = at.train_loss - lower, gradient_norm(data, gradient)
+    return replace(at, train_loss=train_loss, gradient=gradient, smooth=smooth, gradient_norm=norm)

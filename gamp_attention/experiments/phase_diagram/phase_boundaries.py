@@ -45,6 +45,12 @@ LINES = (
     "alpha_l",
     *(f"{branch}_{end}" for branch in BRANCHES for end in ("from", "to", "stable_from", "stable_to")),
 )
+HEADS = {  # heads of the columns of the table
+    "alpha_c": "α_c", "alpha_l": "α_l", "semantic_from": "semantic from", "semantic_stable_from": "stable from",
+    "positional_from": "positional from", "positional_to": "positional to", "weak_recovery": "weak recovery",
+    "full_recovery": "full", "alpha_c_change": "change of α_c by breaking",
+    "semantic_from_change": "change of the end of semantic",
+}  # fmt: skip
 STAGES = 8  # number of times that `find_boundaries` reports progress
 BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
@@ -95,18 +101,17 @@ class DiagramJob:
                     lines |= find_changes(self.model, lines["alpha_c"], lines["semantic_from"])
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        inaccurate = [
-            name for name, line in lines.items() if line.note.startswith("not found") or line.error > self.search.tol
-        ]
-        return {
-            "status": "inaccurate" if inaccurate else "converged",
-            "message": "; ".join(f"{name}: {lines[name].note or 'error above the tolerance'}" for name in inaccurate),
-            "lines": {name: list(line) for name, line in lines.items()},
-            "points": {
-                branch: [[a, point.train_loss, point.test_error] for a, point in sorted(scan.points.items())]
-                for branch, scan in scans.items()
-            },
+        notes = {
+            name: line.note or "error above the tolerance"
+            for name, line in lines.items()
+            if line.note.startswith("not found") or line.error > self.search.tol
         }
+        row: dict[str, Any] = {"status": "inaccurate" if notes else "converged"}
+        row["message"] = "; ".join(f"{name}: {note}" for name, note in notes.items())
+        row["lines"] = {name: list(line) for name, line in lines.items()}
+        points = {branch: sorted(scan.points.items()) for branch, scan in scans.items()}
+        row["points"] = {name: [[a, p.train_loss, p.test_error] for a, p in found] for name, found in points.items()}
+        return row
 
 
 def find_boundaries(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
@@ -163,12 +168,9 @@ def _find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
     if not changes:
         none = Boundary.none(f"none: the {scan.branch} branch is {'' if stable_below else 'un'}stable throughout")
         return none, none
-    above = [line for line, stable in changes if stable]
-    below = [line for line, stable in changes if not stable]
-    return (
-        above[-1] if above else Boundary.none("none: stable from its lower end on"),
-        below[-1] if below else Boundary.none("none: stable up to its upper end"),
-    )
+    above = [Boundary.none("none: stable from its lower end on"), *(line for line, stable in changes if stable)]
+    below = [Boundary.none("none: stable up to its upper end"), *(line for line, stable in changes if not stable)]
+    return above[-1], below[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,26 +237,14 @@ class PhaseBoundaries(Result):
 
     def _rows(self) -> Rows:
         """Return a row for each value with α_c, α_l and the ranges of the branches, and notes on missing lines."""
-        columns = {
-            "alpha_c": "α_c",
-            "alpha_l": "α_l",
-            "semantic_from": "semantic from",
-            "semantic_stable_from": "stable from",
-            "positional_from": "positional from",
-            "positional_to": "positional to",
-            **({"weak_recovery": "weak recovery", "full_recovery": "full"} if "weak_recovery" in self.lines else {}),
-            **({"alpha_c_change": "change of α_c by breaking"} if "alpha_c_change" in self.lines else {}),
-        }
+        columns = {name: head for name, head in HEADS.items() if name in self.lines}
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):
             cells = [self.lines[name][k] for name in columns]
             numbers = [format_with_error(boundary.value, boundary.error, 6) for boundary in cells]
             rows.append([f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}", *numbers, self.status[k].value])
-            rows += [
-                f"    {word}: {boundary.note}"
-                for word, boundary in zip(columns.values(), cells, strict=True)
-                if np.isnan(boundary.value)
-            ]
+            named = zip(columns.values(), cells, strict=True)
+            rows += [f"    {head}: {boundary.note}" for head, boundary in named if np.isnan(boundary.value)]
             rows += [f"    {self.messages[k]}"] if self.messages[k] else []
         return rows
 
@@ -327,10 +317,8 @@ def phase_boundaries(
     for varied in models if rsb else ():
         require_problem(varied, high)
     check_workers(executor, threads)
-    jobs = [
-        DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes, rsb)
-        for varied, value in zip(models, values, strict=True)
-    ]
+    pairs = zip(models, values, strict=True)
+    jobs = [DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes, rsb) for varied, value in pairs]
     base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
     about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
@@ -338,16 +326,15 @@ def phase_boundaries(
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
-    lines = {line: [_boundary(row, line) for row in rows] for line in wanted}
+    lost = [Boundary.none(f"not found: {row['message']}") for row in rows]
+    lines = {
+        line: [Boundary(*row["lines"][line]) if "lines" in row else lost[k] for k, row in enumerate(rows)]
+        for line in wanted
+    }
     statuses = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
     status = [statuses.get(row["status"], Status.NONFINITE) for row in rows]
     messages = [row["message"] for row in rows]
     return PhaseBoundaries(name, np.array(values, dtype=float), low, high, lines, status, messages, rows)
-
-
-def _boundary(row: dict[str, Any], line: str) -> Boundary:
-    """Return one line of a row; if the job failed, a boundary without a value and the message."""
-    return Boundary(*row["lines"][line]) if "lines" in row else Boundary.none(f"not found: {row['message']}")
 
 
 def _parameter_models(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[Model]]:

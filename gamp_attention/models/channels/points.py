@@ -27,23 +27,14 @@ COVERED = 1.02  # largest ratio of V to the covariance of a draw, in any directi
 
 @dataclass(frozen=True, eq=False)
 class FibrePoints:
-    """Points of n samples, which `fill_points` has drawn.
+    """Points of n samples, which `fill_points` has drawn."""
 
-    Attributes
-    ----------
-    fields, logs, groups : (M, k), (M,) and (M,) fields of each point, logarithm of its weight without the prior of the
-        fields, and its group, from 0 to 3.
-    ends : (n,) end of the points of each sample.
-    flips : (F, k) changes of sign of the fields that map points to points.
-    shift : (n,) number that is added to log Z.
-    """
-
-    fields: np.ndarray
-    logs: np.ndarray
-    groups: np.ndarray
-    ends: np.ndarray
-    flips: np.ndarray
-    shift: np.ndarray
+    fields: np.ndarray  # (M, k) fields of each point
+    logs: np.ndarray  # (M,) logarithm of its weight without the prior of the fields
+    groups: np.ndarray  # (M,) its group, from 0 to 3
+    ends: np.ndarray  # (n,) end of the points of each sample
+    flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
+    shift: np.ndarray  # (n,) number that is added to log Z
 
     def weigh(self, omega: np.ndarray, V: np.ndarray) -> tuple[Posterior, np.ndarray]:
         """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).

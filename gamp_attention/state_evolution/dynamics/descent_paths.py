@@ -33,24 +33,14 @@ MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times 
 
 @dataclass(frozen=True, eq=False)
 class DescentForces:
-    """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over the components.
+    """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over components."""
 
-    Attributes
-    ----------
-    m : (S, r) m̂^t = α E[f^t].
-    theta : (S, r, t) θ̂^t.
-    q : (t + 1, S, r, r) q̂^{s,t} = α E[f^s f^tᵀ] for every s ≤ t.
-    response : (t + 1, S, r, r) Γ(t, s) = α E[∂f^t/∂ω^s].
-    loss : α E[ℓ(z^t) + constant].
-    test_error : test error of the weights at time t.
-    """
-
-    m: np.ndarray
-    theta: np.ndarray
-    q: np.ndarray
-    response: np.ndarray
-    loss: float
-    test_error: float
+    m: np.ndarray  # (S, r) m̂^t = α E[f^t]
+    theta: np.ndarray  # (S, r, t) θ̂^t
+    q: np.ndarray  # (t + 1, S, r, r) q̂^{s,t} = α E[f^s f^tᵀ] for every s ≤ t
+    response: np.ndarray  # (t + 1, S, r, r) Γ(t, s) = α E[∂f^t/∂ω^s]
+    loss: float  # α E[ℓ(z^t) + constant]
+    test_error: float  # test error of the weights at time t
 
 
 class DescentPaths:
@@ -179,24 +169,17 @@ class DescentMethod:
     """First-order method with the steps v ← μ v + ∇R, Q ← Q − η_t v, as in `torch.optim.SGD`.
 
     Nesterov's method takes the steps Q ← Q − η_t (∇R + μ v) instead.
-
-    Attributes
-    ----------
-    steps : step sizes η_0, η_1, …; the last is repeated.
-    momentum : μ, in [0, 1).
-    nesterov : True for Nesterov's method.
-    batch : fraction of the data that is drawn at random at every step to estimate ∇R; for "online" the number of new
-        samples in units of α d.
-    one_sample : True if the samples of a batch are used one after the other, in steps of size η/(batch α d).
-    spherical : True if the columns of Q are rescaled to ‖Q_a‖² = d after every step.
     """
 
-    steps: tuple[float, ...]
-    momentum: float = 0.0
-    nesterov: bool = False
+    steps: tuple[float, ...]  # step sizes η_0, η_1, …; the last is repeated
+    momentum: float = 0.0  # μ, in [0, 1)
+    nesterov: bool = False  # True for Nesterov's method
+    # fraction of the data that is drawn at random at every step to estimate ∇R; for "online" the number of new samples
+    # in units of α d
     batch: float = 1.0
+    # True if the samples of a batch are used one after the other, in steps of size η/(batch α d)
     one_sample: bool = False
-    spherical: bool = False
+    spherical: bool = False  # True if the columns of Q are rescaled to ‖Q_a‖² = d after every step
 
     def lr(self, t: int) -> float:
         """Return the step size η_t."""

@@ -1,18 +1,27 @@
 """Growth of small overlaps in survey propagation for d → ∞: the linear response around a trajectory without overlaps.
 
 From random weights, the overlaps with the teacher and with the positions are of order d^(−1/2). As long as they are
-small, they are linear functions of their initial values, on the trajectory with θ = m = 0 (`survey_paths`). For one
-column of weights and the ridge, let T^t = E[x^t π] and M_k^t = E[x^t τ_k], so that θ_l^t = γ_l T^t, m_k^t = M_k^t and
+small, they follow linear equations on the trajectory with θ = m = 0 (`survey_paths`). For one column of weights and the
+ridge, let T^t = E[x^t π] and M_k^t = E[x^t τ_k], so that θ_l^t = γ_l T^t, m_k^t = M_k^t and
 
     θ̂_l^t = α Σ_{k, s≤t} E[∂³ḡ_l^t/∂y_l ∂y_k ∂ω̃_k^s] θ_k^s,   m̂_l^t = α Σ_{k, s≤t} E[∂ḡ_l^t/∂ω̃_k^s] m_k^s
-    T^{t+1} = T^t + β C (E[π²] Σ_l γ_l θ̂_l^t − λ T^t + Σ_{s≤t} F(t, s) T^s)
-    M_k^{t+1} = M_k^t + β C (Σ_l E[τ_k τ_l] m̂_l^t − λ M_k^t + Σ_{s≤t} F(t, s) M_k^s)
+    T^{t+1} = T^t + β C (E[π²] Σ_l γ_l θ̂_l^t − λ T^t + Σ_{s≤t} F(t, s) T^s + ξ^t/√d)
+    M_k^{t+1} = M_k^t + β C (Σ_l E[τ_k τ_l] m̂_l^t − λ M_k^t + Σ_{s≤t} F(t, s) M_k^s + χ_k^t/√d)
 
 with F = Σ_l γ_l F_l and the response C = C̄ + yΔx of the weights. The derivatives follow from Stein's identity on the
 sampled paths (Stein, 1981). Their errors multiply the overlaps. In a sampled trajectory, errors of order n_paths^(−1/2)
 are added to the overlaps, and hide overlaps of this size.
+
+The forces on the teacher and on the positions are sums over αd samples, and have Gaussian fluctuations ξ and χ with
+
+    cov(ξ^s, ξ^t) = α E[(Σ_l y_l ḡ_l^s)(Σ_l y_l ḡ_l^t)]
+    cov(χ_k^s, χ_k'^t) = α (E[τ_k τ_k'] Σ_l γ_l E[ḡ_l^s ḡ_l^t] + Σ_{l,l'} E[τ_k τ_l] E[τ_k' τ_l'] E[ḡ_l^s ḡ_l'^t])
+
+They are as important as the initial overlaps: the overlaps at finite d are sums of the initial overlaps times their
+growth and of the response to the fluctuations, both of order d^(−1/2).
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,18 +34,16 @@ from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
 
 
 class OverlapGrowth(NamedTuple):
-    """Small overlaps at every iteration, relative to their initial values.
+    """Small overlaps at every iteration: their growth from the start, and fluctuations of order d^(−1/2)."""
 
-    Attributes
-    ----------
-    semantic : (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first.
-    positional : (T + 1,) same ratio for the cosine with the span of the positions; NaN if all positions are zero.
-    spread : (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields.
-    """
-
+    # (T + 1,) ratio of the cosine of the weights with the teacher to its value at the start; 1 at first
     semantic: np.ndarray
+    # (T + 1,) same ratio for the cosine with the first principal direction of the positions; NaN if all are zero
     positional: np.ndarray
-    spread: np.ndarray
+    # (T + 1, T + 1) covariances of each cosine between iterations if it is zero at the start, times d
+    semantic_noise: np.ndarray
+    positional_noise: np.ndarray
+    spread: np.ndarray  # (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields
 
 
 def follow_growth(
@@ -63,27 +70,41 @@ def follow_growth(
     gamma, moments, S = law.gamma[0], law.moments[0], model.n_tokens
     positions, teacher = moments[:S, :S], moments[S, S]
     size, directions = np.linalg.eigh(positions)
+    largest, main = max(float(size[-1]), 0.0), directions[:, -1]
     start = start_law(model, "random")
-    T, M = [np.sqrt(teacher)], [np.sqrt(max(size[-1], 0.0)) * directions[:, -1]]  # for x with cosine 1 and E[x²] = 1
+    start = replace(start, V=np.full_like(start.V, np.nan))  # surveys begin with the V of `initial_survey`
+    # Columns are the responses to the initial overlap, for x with cosine 1 and E[x²] = 1, and to each fluctuation.
+    T, M = [np.eye(1, n_iter + 1) * np.sqrt(teacher)], [np.eye(1, n_iter + 1) * np.sqrt(largest) * main[:, None]]
+    noise = np.zeros((2, n_iter + 1, n_iter + 1))  # covariances of fluctuations, whose index t is a column t + 1
 
     def observe(paths: Any, F: np.ndarray, response: np.ndarray, step: float) -> None:
+        t = len(T) - 1
         on_m, on_theta = paths[0].overlap_responses()
-        C, past_T, past_M = float(response[0, 0, 0] / gamma[0]), np.array(T), np.array(M)
-        theta_hat = alpha * np.einsum("slk,k,s->l", on_theta, gamma, past_T)
-        m_hat = alpha * np.einsum("slk,sk->l", on_m, past_M)
+        C, past_T, past_M = float(response[0, 0, 0] / gamma[0]), np.array(T)[:, 0], np.array(M)
+        theta_hat = alpha * np.einsum("slk,k,sj->lj", on_theta, gamma, past_T)
+        m_hat = alpha * np.einsum("slk,skj->lj", on_m, past_M)
         memory = F[:, :, 0, 0] @ gamma
         strength = float(model.penalty.strength)
-        T.append(T[-1] + step * C * (teacher * gamma @ theta_hat - strength * T[-1] + memory @ past_T))
-        M.append(M[-1] + step * C * (positions @ m_hat - strength * M[-1] + memory @ past_M))
+        force_T = teacher * gamma @ theta_hat - strength * T[-1] + memory @ past_T
+        force_M = positions @ m_hat - strength * M[-1] + np.einsum("s,skj->kj", memory, past_M)
+        force_T[:, t + 1] += 1
+        force_M[:, t + 1] += np.sqrt(largest) * main
+        T.append(T[-1] + step * C * force_T)
+        M.append(M[-1] + step * C * force_M)
+        for block, values in zip(noise, paths[0].force_covariances(gamma, np.sqrt(largest) * main), strict=True):
+            block[t + 1, 1 : t + 2] = block[1 : t + 2, t + 1] = alpha * values
 
     states, all_U, _, _ = follow_survey(
         model, alpha, start, damping, parisi, n_iter, n_paths, rng, jumps=jumps, observe=observe
     )
     q, U = np.array([state.q[:, 0, 0].sum() for state in states]), np.array([each[:, 0, 0].sum() for each in all_U])
-    norms = np.sqrt(q / q[0])
-    along = np.sqrt(np.einsum("tk,kl,tl->t", M, np.linalg.pinv(positions, hermitian=True), M))
+    norms = np.sqrt(q / gamma.sum())[:, None]  # root mean squares of the weights
+    semantic = np.array(T)[:, 0] / np.sqrt(teacher) / norms
+    positional = np.array(M).transpose(0, 2, 1) @ main / np.sqrt(largest) / norms if largest > 0 else semantic * np.nan
     return OverlapGrowth(
-        semantic=np.array(T) / T[0] / norms,
-        positional=along / along[0] / norms if along[0] > 0 else np.full(len(T), np.nan),
+        semantic=semantic[:, 0] / semantic[0, 0],
+        positional=positional[:, 0] / positional[0, 0],
+        semantic_noise=semantic @ noise[0] @ semantic.T,
+        positional_noise=positional @ noise[1] @ positional.T,
         spread=U / (q + U),
     )

@@ -120,13 +120,9 @@ def _responses(
 
 
 class SurveyPaths(MessagePaths):
-    """Sampled paths of the fields in one component of a mixture, and averages over inner fields around them.
+    """Sampled paths of the fields in one component of a mixture, and averages over inner fields around them."""
 
-    Attributes
-    ----------
-    spread : (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`.
-    """
-
+    # (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`
     spread: np.ndarray
 
     @property
@@ -183,6 +179,18 @@ class SurveyPaths(MessagePaths):
         slopes = [(path.slopes(g)[:, 1:], path.slopes(both[:, :, k] * g)[:, 1:]) for k, path in tokens]
         on_m, on_theta = np.array(slopes).transpose(1, 3, 2, 0)
         return on_m, on_theta
+
+    def force_covariances(self, gamma: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return d times the covariances of the forces on the teacher and on the positions for one sample, for r = 1.
+
+        They are E[(Σ_l y_l ḡ_l^s)(Σ_l y_l ḡ_l^t)] and Σ_l γ_l E[ḡ_l^s ḡ_l^t] + E[(a·ḡ^s)(a·ḡ^t)] for the latest t and
+        every s ≤ t, each (t + 1,). The first term of the latter is from the tokens' components along the positions,
+        which are independent of the fields; `direction` a (L,) has the components of the positions themselves.
+        """
+        g, y = self._g.array[..., 0], self._paths.y[..., 0]
+        on_teacher, on_positions = np.einsum("snl,nl->sn", g, y), g @ direction
+        along = np.einsum("snl,nl->sn", g, gamma * g[-1]) + on_positions * on_positions[-1]
+        return (on_teacher @ on_teacher[-1]) / self._n, along.mean(axis=1)
 
     def responses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return E[∂ḡ^t/∂y] (L, r, t) and E[∂ḡ^t/∂ω̃^s] (t + 1, L, r, r) for the latest t and every s ≤ t."""

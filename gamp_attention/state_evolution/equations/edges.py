@@ -114,18 +114,11 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
 
 
 class OutsideEigenvalue(NamedTuple):
-    """An eigenvalue x outside the bulk, and moments of its eigenvector v.
+    """An eigenvalue x outside the bulk, and moments of its eigenvector v."""
 
-    Attributes
-    ----------
-    x : the eigenvalue.
-    second : (c, c) E[v vᵀ].
-    first : (c, S + t) E[v (τ, π)ᵀ].
-    """
-
-    x: float
-    second: np.ndarray
-    first: np.ndarray
+    x: float  # the eigenvalue
+    second: np.ndarray  # (c, c) E[v vᵀ]
+    first: np.ndarray  # (c, S + t) E[v (τ, π)ᵀ]
 
     def projection(self, law: CoordinateLaw, part: slice) -> float:
         """Return the norm, from 0 to 1, of the projection of the normalised eigenvector on a part of (τ, π)."""

@@ -48,16 +48,10 @@ from gamp_attention.state_evolution.equations.weights import drift
 
 @dataclass(frozen=True, eq=False)
 class Student:
-    """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher.
+    """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher."""
 
-    Attributes
-    ----------
-    g : (N, L, r) output function of Q for each sample.
-    response : (K, r, r) response C_Q of the weights Q in each class of coordinates.
-    """
-
-    g: np.ndarray
-    response: np.ndarray
+    g: np.ndarray  # (N, L, r) output function of Q for each sample
+    response: np.ndarray  # (K, r, r) response C_Q of the weights Q in each class of coordinates
 
 
 @dataclass(frozen=True, eq=False)

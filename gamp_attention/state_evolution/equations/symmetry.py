@@ -17,28 +17,20 @@ from gamp_attention.results import Overlaps
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Transformations that leave the channel at given overlaps unchanged; all require an even loss and an even teacher.
+    """Transformations that leave the channel at given overlaps unchanged; all but one need an even loss and teacher."""
 
-    Attributes
-    ----------
-    m_zero : m = 0, so all fields may change sign together; then E[g] = 0.
-    theta_zero : θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0.
-    reversal : tokens may be reversed if all fields change sign: m_l = −m_{L+1−l}, the other overlaps are palindromes.
-    exchange : three or more tokens may be permuted: m = 0, the other overlaps are equal for all tokens.
-    isotropic : columns of student and teacher may be rotated together: m = 0, r = t > 1, the other overlaps are
-        multiples of the identity.
-    diagonal : each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are
-        diagonal.
-    absent : columns of the student that may change sign alone at fixed targets, and that have no overlap with the
-        teacher, with positions or with other columns. They stay without; neither loss nor teacher need be even.
-    """
-
-    m_zero: bool
-    theta_zero: bool
+    m_zero: bool  # m = 0, so all fields may change sign together; then E[g] = 0
+    theta_zero: bool  # θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0
+    # tokens may be reversed if all fields change sign: m_l = −m_{L+1−l}, the other overlaps are palindromes
     reversal: bool
-    exchange: bool = False
+    exchange: bool = False  # three or more tokens may be permuted: m = 0, the other overlaps are equal for all tokens
+    # columns of student and teacher may be rotated together: m = 0, r = t > 1, the other overlaps are multiples of the
+    # identity
     isotropic: bool = False
+    # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
+    # columns of the student that may change sign alone at fixed targets and have no overlap with the teacher, with
+    # positions or with other columns; they stay without, also if neither loss nor teacher is even
     absent: tuple[int, ...] = ()
 
     @classmethod

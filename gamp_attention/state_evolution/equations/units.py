@@ -54,24 +54,15 @@ class Packing:
     """Conversion between overlaps and a vector of their free entries, in the units of `like`.
 
     An entry is free if no symmetry determines it from the others.
-
-    Attributes
-    ----------
-    like : overlaps that define the units and the values of the families that are not free.
-    names : names of the free families.
-    reversal : True if the tokens may be reversed; then only the first half of the tokens is free.
-    exchange : True if the tokens may be permuted; then only the first token is free.
-    isotropic : True if all matrices are multiples of the identity; then only their first entry is free.
-    diagonal : True if all matrices are diagonal; then only their diagonals are free.
-    absent : columns of the student whose overlaps with the teacher, positions and other columns are not free but zero.
     """
 
-    like: Overlaps
-    names: tuple[str, ...]
-    reversal: bool = False
-    exchange: bool = False
-    isotropic: bool = False
-    diagonal: bool = False
+    like: Overlaps  # overlaps that define the units and the values of the families that are not free
+    names: tuple[str, ...]  # names of the free families
+    reversal: bool = False  # True if the tokens may be reversed; then only the first half of the tokens is free
+    exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
+    isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
+    diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
+    # columns of the student whose overlaps with teacher, positions and other columns are not free but zero
     absent: tuple[int, ...] = ()
 
     @classmethod

@@ -7,6 +7,7 @@ for three successive k are extrapolated to k → ∞ (`extrapolate`).
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutio
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
     ATTEMPTS,
+    MAX_RESOLUTION,
     ROUGH,
     BrokenSolution,
     Packing,
@@ -92,10 +94,13 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
 
 def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
     """Return the number of steps, or FULL, and given Parisi parameters (k,), or None if they are to be found."""
-    if isinstance(rsb, str):
-        steps: int | str = check.choice("rsb", rsb, (FULL,))
-    else:
-        steps = check.integer("rsb", rsb, low=0, high=MAX_STEPS)
+    accepted = f"an integer from 0 to {MAX_STEPS}, or {FULL!r} for the limit of infinitely many steps"
+    is_number = isinstance(rsb, Integral) and not isinstance(rsb, bool)
+    if not (is_number or isinstance(rsb, str)):
+        raise check.fail("rsb", rsb, accepted, TypeError)
+    if not (0 <= rsb <= MAX_STEPS if is_number else rsb == FULL):
+        raise check.fail("rsb", rsb, accepted)
+    steps: int | str = int(rsb) if is_number else rsb
     if parisi is None:
         return steps, None
     if steps in (0, FULL):
@@ -145,7 +150,8 @@ def solve_broken(
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        solution = _without_faded(solve_steps(problem, packing, starts, rtol), packing)
+        finest = MAX_RESOLUTION if step == k or steps == FULL else 0  # fewer steps are only starts
+        solution = _without_faded(solve_steps(problem, packing, starts, rtol, finest), packing)
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
             solution = solution if followed is None else _without_faded(followed, packing)

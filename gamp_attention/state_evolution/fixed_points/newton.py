@@ -140,28 +140,18 @@ def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
 
 @dataclass(frozen=True)
 class Root:
-    """Last point of an iteration of the map, which is a fixed point if `status` is converged.
+    """Last point of an iteration of the map, which is a fixed point if `status` is converged."""
 
-    Attributes
-    ----------
-    status : state of the iteration.
-    path : all overlaps visited, the start first.
-    residual : largest relative change of an overlap in a full step from the last overlaps; NaN if the map broke down.
-    packing : free overlaps as a vector.
-    jacobian : (k, k) of the map in the packed overlaps; None if the map broke down.
-    F : the map, with choices.
-    response_slopes : (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none.
-    reason : cause of a breakdown in words; empty if the map did not break down.
-    """
-
-    status: Status
-    path: list[Overlaps]
+    status: Status  # state of the iteration
+    path: list[Overlaps]  # all overlaps visited, the start first
+    # largest relative change of an overlap in a full step from the last overlaps; NaN if the map broke down
     residual: float
-    packing: Packing
-    jacobian: np.ndarray | None
-    F: OverlapMap
+    packing: Packing  # free overlaps as a vector
+    jacobian: np.ndarray | None  # (k, k) of the map in the packed overlaps; None if the map broke down
+    F: OverlapMap  # the map, with choices
+    # (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none
     response_slopes: np.ndarray | None = None
-    reason: str = ""
+    reason: str = ""  # cause of a breakdown in words; empty if the map did not break down
 
     @property
     def overlaps(self) -> Overlaps:

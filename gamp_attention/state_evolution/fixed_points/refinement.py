@@ -24,6 +24,7 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
+from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
@@ -80,26 +81,16 @@ UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, rel
 
 @dataclass(frozen=True)
 class Point:
-    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated.
+    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated."""
 
-    Attributes
-    ----------
-    root : the solution before that step.
-    image : full step from the overlaps of the root.
-    best : packed overlaps after the Newton step.
-    numbers : `best`, ε_t, ε_g and V̂, as one vector.
-    uncertain : errors of the numbers that are due to the last Newton step and to the grids for ε_g.
-    test_slopes : derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it.
-    replicas : the numbers of each replica (R, n); empty if the rule is deterministic.
-    """
-
-    root: Root
-    image: Image
-    best: np.ndarray
-    numbers: np.ndarray
-    uncertain: np.ndarray
+    root: Root  # the solution before that step
+    image: Image  # full step from the overlaps of the root
+    best: np.ndarray  # packed overlaps after the Newton step
+    numbers: np.ndarray  # `best`, ε_t, ε_g and V̂, as one vector
+    uncertain: np.ndarray  # errors of the numbers that are due to the last Newton step and to the grids for ε_g
+    # derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it
     test_slopes: np.ndarray
-    replicas: np.ndarray
+    replicas: np.ndarray  # the numbers of each replica (R, n); empty if the rule is deterministic
 
     @property
     def overlaps(self) -> Overlaps:
@@ -303,6 +294,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             points = [point_of(last, slopes, rtol)]
         error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
+    if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
+        x, J = points[0].root.overlaps, None
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
@@ -336,6 +329,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         if _is_accurate(points[-1], error, rtol):
             break
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
+        if random and not is_feasible(F.model, x):
+            x, J = last.overlaps, None
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
@@ -516,24 +511,11 @@ def _build_result(
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
     return StateEvolutionResult(
-        status=Status.CONVERGED if solved else Status.INACCURATE,
-        n_iter=n_iter,
-        residual=point.residual,
-        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])),
-        overlaps=point.overlaps,
+        status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=n_iter, residual=point.residual,
+        history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])), overlaps=point.overlaps,
         overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
-        relative_error=error,
-        train_loss=float(point.numbers[k]),
-        train_loss_error=float(errors[k]),
-        test_error=float(point.numbers[k + 1]),
-        test_error_error=float(errors[k + 1]),
-        V_hat=V_hat,
-        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        **vars(indicators),
-        stability=None,
-        consistent=consistent,
-        validity=explanation,
-        response=F.response,
-        rule=F.rule.name,
-        message=message,
-    )
+        relative_error=error, train_loss=float(point.numbers[k]), train_loss_error=float(errors[k]),
+        test_error=float(point.numbers[k + 1]), test_error_error=float(errors[k + 1]), V_hat=V_hat,
+        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape), **vars(indicators), stability=None,
+        consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
+    )  # fmt: skip

@@ -96,24 +96,17 @@ def find_fixed_point(
 
 @dataclass
 class _Search:
-    """State of a search.
-
-    Attributes
-    ----------
-    path : all overlaps of damped steps.
-    n_damped : number of damped steps in the next block.
-    neighbours : nearby fixed points at which a family is zero, by family; None after it has been tried as the solution.
-    removed : families that were set to zero and grew back.
-    """
+    """State of a search."""
 
     F: OverlapMap
     tol: float
     max_iter: int
     anywhere: bool
-    path: list[Overlaps]
-    n_damped: int
+    path: list[Overlaps]  # all overlaps of damped steps
+    n_damped: int  # number of damped steps in the next block
+    # nearby fixed points at which a family is zero, by family; None after it has been tried as the solution
     neighbours: dict[str, Neighbour | None] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)  # families that were set to zero and grew back
 
     def run(self) -> Root:
         """Take blocks of damped steps until one of the checks gives the solution."""
@@ -282,12 +275,15 @@ def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np
     remaining = np.round(np.array(units)).T  # entries have the same units in both
     odd = np.flatnonzero(~remaining.any(axis=1))
     assert root.jacobian is not None
-    found = newton(F, start, tol, jacobian=remaining.T @ root.jacobian @ remaining, packing=smaller)
-    if not found.status.converged or len(odd) == 0:
+    try:
+        found = newton(F, start, tol, jacobian=remaining.T @ root.jacobian @ remaining, packing=smaller)
+        if not found.status.converged or len(odd) == 0:
+            return None
+        growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
+        if abs(growth - 1) < RESOLVED_GROWTH:
+            growth = odd_growth(F, packing, found.overlaps, odd)
+    except BREAKDOWNS:  # there is no fixed point without these overlaps nearby
         return None
-    growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
-    if abs(growth - 1) < RESOLVED_GROWTH:
-        growth = odd_growth(F, packing, found.overlaps, odd)
     return (found, remaining) if growth < 1 else None
 
 

@@ -401,19 +401,13 @@ def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
     unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
     validity, message = _explain_failure(root, max_work)
     values: dict[str, Any] = {
-        "status": root.status,
-        "n_iter": len(root.path) - 1,
+        "status": root.status, "n_iter": len(root.path) - 1,
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
         "history": StateEvolutionHistory(**stack_overlaps(root.path)),
         "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
-        "overlaps_error": undefined,
-        "stability": None,
-        "consistent": False,
-        "validity": validity,
-        "response": root.F.response,
-        "rule": root.F.rule.name,
-        "message": message,
-    }
+        "overlaps_error": undefined, "stability": None, "consistent": False, "validity": validity,
+        "response": root.F.response, "rule": root.F.rule.name, "message": message,
+    }  # fmt: skip
     return StateEvolutionResult(**unknown | values)
 
 

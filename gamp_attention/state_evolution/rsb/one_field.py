@@ -129,7 +129,7 @@ class OneField(Problem):
         distinct, index = np.unique(labels, axis=0, return_inverse=True)
         return distinct, np.zeros(len(distinct)), np.bincount(index.ravel(), probability)
 
-    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])

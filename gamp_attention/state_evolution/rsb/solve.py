@@ -81,8 +81,11 @@ class Problem(Protocol):
         """Step of finite differences in the unknowns, which are logarithms or of order one."""
         return DIFFERENCE
 
-    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LevelHats:
-        """Return the averages of the output channel on grids of a resolution, 0 for the coarsest."""
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
+        """Return the averages of the output channel on grids of a resolution, 0 for the coarsest.
+
+        Without `replicons`, `squares` of the result may be NaN.
+        """
 
     def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "Problem":
         """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
@@ -236,7 +239,7 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     levels, parisi = packing.unpack(x)
     if packing.k and levels.gaps.min() < COLLAPSED * levels.q[-1].max():
         raise ClustersCollapsed(COLLAPSE)
-    hats = problem.hats(levels, parisi, resolution)
+    hats = problem.hats(levels, parisi, resolution, replicons=False)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
     if packing.parisi is None and packing.k:
@@ -545,10 +548,12 @@ def remaining(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
 
 
 def solve_steps(
-    problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float
-) -> BrokenSolution:
+    problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float,
+    max_resolution: int = MAX_RESOLUTION,
+) -> BrokenSolution:  # fmt: skip
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
+    `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
     The status is LOST if clusters collapse from the last start: two successive levels of q become equal.
     """
     solution, failure, status = None, "no start", Status.NONFINITE
@@ -568,7 +573,7 @@ def solve_steps(
             slopes = None
             if packing.k and packing.parisi is None:
                 x, slopes = find_maximum(problem, packing, x, near)
-            solution = refine_levels(problem, packing, x, rtol, slopes=slopes)
+            solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
             failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
             continue

@@ -56,6 +56,7 @@ from gamp_attention.denoisers.prox import (
     search_points,
 )
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
+from gamp_attention.losses.point import for_kernels
 from gamp_attention.losses.two_tokens import N_STARTS, is_two_tokens, two_token_expansion, two_token_start
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.equations.scores import Scores
@@ -515,6 +516,7 @@ def line_averages(
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
     max_starts = TWO_TOKEN_STARTS if two_tokens and loss.attention.softmax else MAX_STARTS
+    loss = for_kernels(loss)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), max_starts, points, stop, out)

@@ -93,23 +93,14 @@ class FieldExpansion:
     E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. Those in V follow from ∂g/∂V = ½ ∂(g²)/∂ω, which
     holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²] changes with V by
     (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
-
-    Attributes
-    ----------
-    channel : the channel at the overlaps of the expansion.
-    base : averages there, without products of derivatives.
-    values : (3 + t,) averages of g, g e, g² and g y.
-    slopes : (3 + t, 3 + t) their derivatives in m, u, V and s.
-    boundary : average of the changes of g over panels, see `LineMoments`.
-    jumps : whether the proximal map jumps on any line; then `response` has no correct derivative.
     """
 
-    channel: Channel
-    base: Moments
-    values: np.ndarray
-    slopes: np.ndarray
-    boundary: float
-    jumps: bool
+    channel: Channel  # the channel at the overlaps of the expansion
+    base: Moments  # averages there, without products of derivatives
+    values: np.ndarray  # (3 + t,) averages of g, g e, g² and g y
+    slopes: np.ndarray  # (3 + t, 3 + t) their derivatives in m, u, V and s
+    boundary: float  # average of the changes of g over panels, see `LineMoments`
+    jumps: bool  # whether the proximal map jumps on any line; then `response` has no correct derivative
     includes_V: ClassVar[bool] = True
 
     def at(self, overlaps: Overlaps) -> Moments:
@@ -172,18 +163,11 @@ def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits",
 
 @dataclass(frozen=True)
 class Limits:
-    """Accuracy of a nested average.
+    """Accuracy of a nested average."""
 
-    Attributes
-    ----------
-    tol : tolerance of a panel, relative to the size of the values.
-    half : True if the values are even, so that positive values of the first coordinate are enough.
-    n_nodes : number of Gauss-Legendre nodes of a panel.
-    """
-
-    tol: float
-    half: bool
-    n_nodes: int
+    tol: float  # tolerance of a panel, relative to the size of the values
+    half: bool  # True if the values are even, so that positive values of the first coordinate are enough
+    n_nodes: int  # number of Gauss-Legendre nodes of a panel
 
     @property
     def end(self) -> float:

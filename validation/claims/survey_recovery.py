@@ -1,0 +1,222 @@
+"""Survey propagation at a fixed Parisi parameter recovers the signal of phase retrieval from the published α on.
+
+Published values: Lucibello, Saglietti and Lu (2019) store the overlaps at the end of state evolution from a weak
+overlap with their code (CarloLucibello/GASP.jl, src/replica_abs/plot_1RSB_lambda_effect), for the loss (|z| − y)²,
+amplitudes without noise, λ = 1e-3 and several Parisi parameters, on a grid of α with steps of .025. For each Parisi
+parameter, the table below has the row of the largest α without recovery, and the smallest α with recovery.
+
+Method: (1) The published overlaps of the former row are inserted in the equations of one step of replica symmetry
+breaking of the package, which return them up to the tolerance of the published iteration if they are a fixed point of
+both. (2) State evolution of undamped survey propagation at both α: the equations are iterated from an overlap θ = .05
+until θ > .9 (recovery) or the overlaps come to rest. For y > 20 this start has too small a variance in a cluster, so
+that (2) is left out. (3) Single surveys of `survey_step` at y = 5 with step .4 from random weights, at most 120
+iterations, until the cosine with the signal exceeds .9.
+
+Criterion: (1) θ, q₀, q₁ and V change by at most .5 %, and F is equal to the published value within 1e-6; (2) recovery
+at the smallest α with published recovery and not at the α before; (3) is reported. (Page "Survey propagation".)
+"""
+
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.data import agreement_of, several_starts
+from gamp_attention.experiments import DARK
+from gamp_attention.state_evolution.rsb import Levels, OneField
+from validation._tools.drawing import figure
+from validation._tools.glasses import amplitude_model
+from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_rows
+from validation._tools.tables import markdown_table
+from validation.claims.survey_phase_retrieval import LAM, draw_amplitudes
+
+
+class Row(NamedTuple):
+    """Published overlaps at the largest α without recovery, and the smallest α with recovery."""
+
+    alpha: float
+    q0: float
+    q1: float
+    theta: float
+    V: float
+    F: float
+    recovery: float
+
+
+PUBLISHED = {  # by Parisi parameter
+    1: Row(2.025, 0.152861, 1.849140, 0.254288, 2.177624, 0.0359271, 2.05),
+    2: Row(1.85, 0.262985, 1.996192, 0.309965, 2.070918, 0.0208296, 1.875),
+    5: Row(1.65, 0.271674, 2.360680, 0.231270, 1.829483, 0.0093376, 1.675),
+    10: Row(1.575, 0.352913, 2.489109, 0.240259, 1.559393, 0.0088811, 1.6),
+    20: Row(1.525, 0.394111, 2.511077, 0.255827, 1.420833, 0.0079468, 1.55),
+    50: Row(1.45, 0.438360, 2.363244, 0.322956, 1.454324, 0.0048877, 1.475),
+    100: Row(1.375, 0.571244, 2.026199, 0.476521, 1.665173, 0.0027908, 1.4),
+}
+NEAR, SAME = 5e-3, 1e-6  # largest relative change of overlaps, and difference of F
+ITERATED, WEAK, RECOVERED, AT_REST, MOST = 20, 0.05, 0.9, 1e-6, 1000  # largest y, and settings of state evolution
+SINGLE_PARISI, SINGLE_ALPHAS, DIM, INSTANCES = 5.0, (1.5, 1.6, 1.7, 1.8, 2.0, 2.5), 300, 4
+STEP, N_ITER = 0.4, 120
+
+
+def build_problem(alpha):
+    """Return the equations of one step of replica symmetry breaking."""
+    return OneField(amplitude_model(0.0, LAM), alpha)
+
+
+def insert_published(y, row):
+    """Return the published overlaps after one iteration of the equations, and F."""
+    problem, parisi = build_problem(row.alpha), np.array([float(y)])
+    levels = Levels(np.array([[row.q0], [row.q1]]), np.zeros(1), np.array([row.theta]), np.array([row.V]))
+    hats = problem.hats(levels, parisi, resolution=3)
+    new = problem.weights.step(hats, parisi)
+    values = {"q0": new.q[0, 0], "q1": new.q[1, 0], "theta": new.theta[0], "V": new.V[0]}
+    values["F"] = problem.weights.free_energy(levels, hats, parisi)
+    return [{"key": f"insert {y}", "y": y} | {name: float(value) for name, value in values.items()}]
+
+
+def iterate_equations(y, alpha, row):
+    """Return the end of state evolution of undamped survey propagation from a weak overlap with the signal."""
+    problem, parisi = build_problem(alpha), np.array([float(y)])
+    levels = Levels(np.array([[WEAK**2], [row.q1]]), np.zeros(1), np.array([WEAK]), np.array([row.V]))
+    n_iter, theta, change = 0, WEAK, np.inf
+    while n_iter < MOST and theta <= RECOVERED and change >= AT_REST:
+        before, levels = levels, problem.weights.step(problem.hats(levels, parisi, resolution=0), parisi)
+        n_iter, theta = n_iter + 1, float(levels.theta[0])
+        change = abs(theta - float(before.theta[0]))
+    values = {"theta": theta, "q0": float(levels.q[0, 0]), "q1": float(levels.q[1, 0]), "V": float(levels.V[0])}
+    return [{"key": f"iterate {y} {alpha:g}", "y": y, "alpha": alpha, "n_iter": n_iter} | values]
+
+
+def run_single(alpha, d, seed):
+    """Return the cosine with the signal at the end of one survey from random weights."""
+    data, signal = draw_amplitudes(d, alpha, seed)
+    state, _ = ga.initial_survey(data, "exact", several_starts(data, "random", 1, seed)[0][1])
+    n_iter, cosine = 0, 0.0
+    while n_iter < N_ITER and cosine <= RECOVERED:
+        state, _ = ga.survey_step(data, "exact", state, STEP, SINGLE_PARISI, jumps=True)
+        n_iter, cosine = n_iter + 1, agreement_of(data, state.Q, signal)
+    key = f"single {d} {alpha:g} {seed}"
+    return [{"key": key, "d": d, "alpha": alpha, "cosine": float(cosine), "n_iter": n_iter}]
+
+
+def plan_rows(quick):
+    """Return functions that compute the rows, by key."""
+    rows = {y: PUBLISHED[y] for y in (1, 5)} if quick else PUBLISHED
+    plan = {f"insert {y}": partial(insert_published, y, row) for y, row in rows.items()}
+    for y, row in rows.items():
+        if y <= ITERATED and not quick:
+            plan |= {
+                f"iterate {y} {alpha:g}": partial(iterate_equations, y, alpha, row)
+                for alpha in (row.alpha, row.recovery)
+            }
+    alphas, d, n = ((2.5,), 100, 1) if quick else (SINGLE_ALPHAS, DIM, INSTANCES)
+    for seed in range(n):
+        plan |= {f"single {d} {alpha:g} {seed}": partial(run_single, alpha, d, seed) for alpha in alphas}
+    return plan
+
+
+def check_rows(verdict, rows):
+    """Check inserted overlaps and recovery of state evolution against published values."""
+    numbers = {"inserted": {}, "iterated": {}}
+    for row in rows.values():
+        if row["key"].startswith("insert"):
+            y, published = row["y"], PUBLISHED[row["y"]]
+            changes = {name: row[name] / getattr(published, name) - 1 for name in ("q0", "q1", "theta", "V")}
+            largest, gap = max(map(abs, changes.values())), abs(row["F"] - published.F)
+            text = f"y = {y}: published overlaps change by at most {100 * largest:.2f} %, and F by {gap:.1e}"
+            verdict.check(largest <= NEAR and gap <= SAME, text)
+            numbers["inserted"][f"{y}"] = changes | {"F": gap}
+        elif row["key"].startswith("iterate"):
+            y, alpha, theta = row["y"], row["alpha"], row["theta"]
+            expected = alpha >= PUBLISHED[y].recovery
+            text = f"y = {y}, α = {alpha:g}: θ = {theta:.3f} after {row['n_iter']} iterations"
+            verdict.check((theta > RECOVERED) == expected, text + (", recovery" if expected else ", no recovery"))
+            numbers["iterated"][f"{y} {alpha:g}"] = theta
+    return numbers
+
+
+def collect_singles(rows):
+    """Return the numbers of recoveries and of instances of single surveys, by α."""
+    counts = {}
+    for row in rows.values():
+        if row["key"].startswith("single"):
+            k, n = counts.get(row["alpha"], (0, 0))
+            counts[row["alpha"]] = k + (row["cosine"] > RECOVERED), n + 1
+    return dict(sorted(counts.items()))
+
+
+def format_table(rows):
+    """Return the table of published and computed overlaps."""
+    heads = ["y", "published: recovery from α =", "before, at α =", "θ", "q₀", "q₁", "V", "F", "iterated from θ = 0.05"]
+    lines = []
+    for y, published in PUBLISHED.items():
+        inserted = rows.get(f"insert {y}")
+        if inserted is None:
+            continue
+        own = {name: inserted[name] for name in ("theta", "q0", "q1", "V")}
+        cells = [f"{getattr(published, name):.4f}, {value:.4f}" for name, value in own.items()]
+        ends = [rows.get(f"iterate {y} {alpha:g}") for alpha in (published.alpha, published.recovery)]
+        words = (
+            "–" if None in ends else f"θ = {ends[0]['theta']:.3f}; at {published.recovery:g}: {ends[1]['theta']:.2f}"
+        )
+        energy = f"{published.F:.6f}, {inserted['F']:.6f}"
+        lines.append([str(y), f"{published.recovery:g}", f"{published.alpha:g}", *cells, energy, words])
+    return markdown_table(heads, lines)
+
+
+def draw(path, rows):
+    """Draw the published α of recovery against y, and the fraction of recovering single surveys at one y."""
+    with figure(path, 1, 2, (9.0, 3.8)) as axes:
+        line, fractions = axes[0]
+        ys = np.array(list(PUBLISHED))
+        line.errorbar(
+            ys, [row.recovery - 0.0125 for row in PUBLISHED.values()], 0.0125, fmt="o", color=DARK, capsize=3,
+            label="published",
+        )  # fmt: skip
+        for name, colour, marker, word in (
+            ("recovery", "#009E73", "^", "recovery"),
+            ("alpha", "#D55E00", "v", "no recovery"),
+        ):
+            points = [(y, getattr(row, name)) for y, row in PUBLISHED.items()]
+            points = [(y, alpha) for y, alpha in points if f"iterate {y} {alpha:g}" in rows]
+            line.plot(*np.transpose(points), marker, color=colour, ms=5, label=f"our state evolution: {word}")
+        line.set(xscale="log", xlabel="Parisi parameter y", ylabel="α from which the signal is recovered")
+        line.set_xticks(ys, [f"{y}" for y in ys])
+        line.minorticks_off()
+        line.legend(frameon=False)
+        counts = collect_singles(rows)
+        k, n = np.transpose(list(counts.values()))
+        errors = 100 * np.sqrt(k * (n - k) / n**3)
+        fractions.errorbar(list(counts), 100 * k / n, errors, fmt="o-", color="#0072B2", capsize=3,
+                           label=f"one survey, d = {DIM}")  # fmt: skip
+        published = PUBLISHED[int(SINGLE_PARISI)]
+        fractions.axvspan(published.alpha, published.recovery, color=DARK, alpha=0.25, lw=0, label="published, d → ∞")
+        fractions.set(xlabel="α", ylabel="signal recovered, %", title=f"y = {SINGLE_PARISI:g}, random weights")
+        fractions.legend(frameon=False)
+
+
+def main():
+    args = options(
+        __doc__, draw=True, stored={"action": "store_true", "help": "evaluate the stored rows without new rows"}
+    )
+    verdict = Verdict("survey_recovery", args)
+    path = verdict.path("_runs.jsonl")
+    if args.quick:
+        path.unlink(missing_ok=True)
+    todo = {} if args.draw or args.stored else plan_rows(args.quick)
+    rows = {row["key"]: row for row in complete_rows(path, todo, itemgetter("key"), "rows")}
+    if not args.quick:
+        draw(verdict.path(".png"), rows)
+    if args.draw:
+        return
+    numbers = check_rows(verdict, rows)
+    numbers["single"] = {f"{alpha:g}": counts for alpha, counts in collect_singles(rows).items()}
+    verdict.write_table(format_table(rows))
+    verdict.end(numbers)
+
+
+if __name__ == "__main__":
+    main()
