@@ -24,6 +24,7 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
+from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
@@ -293,6 +294,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             points = [point_of(last, slopes, rtol)]
         error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
+    if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
+        x, J = points[0].root.overlaps, None
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
@@ -326,6 +329,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         if _is_accurate(points[-1], error, rtol):
             break
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
+        if random and not is_feasible(F.model, x):
+            x, J = last.overlaps, None
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 

@@ -275,12 +275,15 @@ def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np
     remaining = np.round(np.array(units)).T  # entries have the same units in both
     odd = np.flatnonzero(~remaining.any(axis=1))
     assert root.jacobian is not None
-    found = newton(F, start, tol, jacobian=remaining.T @ root.jacobian @ remaining, packing=smaller)
-    if not found.status.converged or len(odd) == 0:
+    try:
+        found = newton(F, start, tol, jacobian=remaining.T @ root.jacobian @ remaining, packing=smaller)
+        if not found.status.converged or len(odd) == 0:
+            return None
+        growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
+        if abs(growth - 1) < RESOLVED_GROWTH:
+            growth = odd_growth(F, packing, found.overlaps, odd)
+    except BREAKDOWNS:  # there is no fixed point without these overlaps nearby
         return None
-    growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
-    if abs(growth - 1) < RESOLVED_GROWTH:
-        growth = odd_growth(F, packing, found.overlaps, odd)
     return (found, remaining) if growth < 1 else None
 
 
