@@ -124,10 +124,13 @@ LINES = {
     ),
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
     "denoise": (
-        "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3)"
+        "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3, "
+        "last_step=1e-10)"
     ),
     "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1, rtol=1e-3, max_points=10000, seed=0)",
-    "gamp_step": "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3)",
+    "gamp_step": (
+        "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10)"
+    ),
     "glm_model": (
         "ga.glm_model(ga.SquaredLoss(), labels=None, n_tokens=1, rank=1, teacher_rank=1, sigma=1.0, lam=0.1, tau=ONE, "
         "penalty=None)"

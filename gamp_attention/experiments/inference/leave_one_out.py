@@ -201,7 +201,7 @@ TOGETHER = 128  # number of samples that are refitted at the same time
 TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
 SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
 DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
-ROUGH = 0.1  # median remainder above which the risk has many minima, for d ≥ 100; 1/√d for smaller d
+ROUGH = 0.04  # median remainder above which the risk has many minima, for d ≥ 225; 0.6/√d for smaller d
 SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 
 
@@ -337,7 +337,7 @@ class _Estimate:
         """Refit `count` samples, and correct the fields of all other samples."""
         n = self.data.n_samples
         top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
-        bound = np.inf if is_convex(self.data) else max(ROUGH, 1 / np.sqrt(self.data.dim))
+        bound = np.inf if is_convex(self.data) else max(ROUGH, 0.6 / np.sqrt(self.data.dim))
         drawn = random if len(random) else top  # random samples have typical remainders
         fields, remainder, reached = self._refit_parts(Q, drawn, tokens, H, bound)
         self.remainder[drawn] = remainder
