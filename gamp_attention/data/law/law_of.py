@@ -132,7 +132,8 @@ def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -
     named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
     kurtosis = {}
     for name, directions in named.items():
-        parts = [(seen.unit @ directions)[b::N_PARTS] for b in range(N_PARTS)]
+        fields = seen.unit @ directions
+        parts = [fields[b::N_PARTS] for b in range(N_PARTS)]
         moments = np.stack([np.stack([(part**k).mean(axis=(0, 1)) for k in (2, 4)]) for part in parts])
         kurtosis[name] = jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
     return kurtosis

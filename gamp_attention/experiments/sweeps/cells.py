@@ -5,7 +5,7 @@ The key of a cell is a hash of everything that determines its numbers. Hashes ar
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from itertools import product
 from typing import Any
 
@@ -45,16 +45,11 @@ def short_hash(value: Any) -> str:
 
 def _describe_value(value: Any) -> Any:
     """Return plain data that describe a value completely."""
-    is_named = isinstance(value, tuple) and hasattr(value, "_asdict")
-    if is_named or (is_dataclass(value) and not isinstance(value, type)):
-        items = value._asdict() if is_named else {f.name: getattr(value, f.name) for f in fields(value)}
-        later: dict[str, Any] = (
-            {} if is_named else {f.name: f.default for f in fields(value) if f.metadata.get("later")}
-        )
-        # fields that were added after cells had been stored, with the value with which these cells were computed
-        unused = {name for name, default in later.items() if np.array_equal(items[name], default)}
-        described = {name: _describe_value(item) for name, item in items.items() if name not in unused}
-        return {"type": type(value).__qualname__} | described
+    if is_dataclass(value) and not isinstance(value, type):
+        used = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
+        return {"type": type(value).__qualname__} | {name: _describe_value(item) for name, item in used.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {"type": type(value).__qualname__} | {name: _describe_value(v) for name, v in value._asdict().items()}
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "values": value.ravel().tolist()}
     if isinstance(value, np.generic):
@@ -64,6 +59,12 @@ def _describe_value(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_describe_value(v) for v in value]
     raise check.fail("model", value, "fields that are numbers, strings, arrays or dataclasses of them", TypeError)
+
+
+def _is_unused(f: Field[Any], value: Any) -> bool:
+    """Return whether a field was added after cells had been stored and has the value with which they were computed."""
+    default: Any = f.default
+    return bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
 
 
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")

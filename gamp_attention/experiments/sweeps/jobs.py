@@ -28,10 +28,6 @@ USED = {  # settings on which the result of each method depends
 }
 
 
-CHOICES = {"risk": RISKS, "descent": METHODS}  # settings that are one of some words
-LOWEST = {"n_test": 2, "gd_steps": 1, "gamp_steps": 1}  # lowest values of settings that are numbers of samples or steps
-
-
 class SettingOptions(TypedDict, total=False):
     """Types of the keywords of `sweep` that are fields of `Settings`."""
 
@@ -57,9 +53,15 @@ class Settings:
     tol: float = 1e-8  # gradient norm at which a run has converged
 
     def __post_init__(self) -> None:
-        plain: dict[str, Any] = {"rtol": require_rtol(self.rtol), "tol": check.real("tol", self.tol, low=0)}
-        plain |= {name: check.choice(name, getattr(self, name), known) for name, known in CHOICES.items()}
-        plain |= {name: check.integer(name, getattr(self, name), low=low) for name, low in LOWEST.items()}
+        plain = {
+            "rtol": require_rtol(self.rtol),
+            "risk": check.choice("risk", self.risk, RISKS),
+            "n_test": check.integer("n_test", self.n_test, low=2),
+            "descent": check.choice("descent", self.descent, METHODS),
+            "gd_steps": check.integer("gd_steps", self.gd_steps, low=1),
+            "gamp_steps": check.integer("gamp_steps", self.gamp_steps, low=1),
+            "tol": check.real("tol", self.tol, low=0),
+        }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
@@ -108,13 +110,15 @@ def _state_evolution(
     near = row_overlaps(before)
     result, derivatives, warm = solve_near(model, cell.alpha, cell.branch, near, settings.rtol, derivatives)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
+    total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
-    row["derivatives"] = None if derivatives is None else derivatives.to_dict()
-    row["overlaps_error"] = _lists(result.overlaps_error)
-    for name, mass in (("jump_share", result.jump_mass), ("jump_share_error", result.jump_mass_error)):
-        row[name] = float(mass.sum() / result.V_hat.sum())
-    return row
+    return row | {
+        "derivatives": None if derivatives is None else derivatives.to_dict(),
+        "overlaps_error": _lists(result.overlaps_error),
+        "jump_share": float(result.jump_mass.sum() / total),
+        "jump_share_error": float(result.jump_mass_error.sum() / total),
+    }
 
 
 def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]:
@@ -133,15 +137,25 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
             result = minimize_risk(data, cell.branch, settings.risk, **options)
         message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
     error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=cell.seed)
-    errors = {"test_error": error, "test_error_error": error_error}
-    return _common(result, message, "name") | errors | {"gradient_norm": float(result.gradient_norm)}
+    return _common(result, message, "name") | {
+        "test_error": error,
+        "test_error_error": error_error,
+        "gradient_norm": float(result.gradient_norm),
+    }
 
 
 def _common(result: Any, message: str, start: str) -> dict[str, Any]:
     """Return the entries that the rows of all methods have."""
-    numbers = {"residual": float(result.residual), "train_loss": float(result.train_loss), "n_iter": int(result.n_iter)}
-    ending = {"status": result.status.value, "message": message, "converged": bool(result.converged), "start": start}
-    return ending | numbers | {"overlaps": _lists(result.overlaps)}
+    return {
+        "status": result.status.value,
+        "message": message,
+        "start": start,
+        "converged": bool(result.converged),
+        "n_iter": int(result.n_iter),
+        "residual": float(result.residual),
+        "overlaps": _lists(result.overlaps),
+        "train_loss": float(result.train_loss),
+    }
 
 
 def _lists(overlaps: Overlaps) -> dict[str, Any]:
