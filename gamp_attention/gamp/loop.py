@@ -256,7 +256,7 @@ class Loop(Run[Status]):
             self._account(report)
             if verdict is None and self.budget.is_spent:
                 verdict = Status.STALLED
-            elif verdict is None and self._may_hand_over(report):
+            elif verdict is None and self._is_near_end(report):
                 self.handed_over, verdict = True, Status.STALLED
         at = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self._add_to_history(at)
@@ -304,8 +304,8 @@ class Loop(Run[Status]):
             self.bounded, self.budget = True, Budget(self._plan.data, self._plan.settling)
             self.monitor.patience = PATIENCE
 
-    def _may_hand_over(self, report: StepReport) -> bool:
-        """Return whether descent, whose steps take less time, takes over near a critical point."""
+    def _is_near_end(self, report: StepReport) -> bool:
+        """Return whether the gradient is so small that a descent, whose steps take less time, takes over."""
         if not (self.bounded and self.may_hand_over and self._plan.settling and self._plan.accelerate == LATE):
             return False
         return report.gradient_norm < HAND_OVER_BELOW

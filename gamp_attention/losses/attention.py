@@ -267,9 +267,7 @@ def _loss_value(loss, p, z, work):
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
-            value += fill_slack(
-                p, s, i, work.slack
-            )  # slack is scratch: its long loops make this faster than `row_loss`
+            value += fill_slack(p, s, i, work.slack)  # its long loops make this faster than `row_loss`
         return value
 
     return attention_value

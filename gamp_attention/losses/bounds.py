@@ -13,10 +13,10 @@ A loss without such a bound returns -inf.
 """
 
 import numpy as np
-from numba.core import types
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention.losses.attention import AttentionLoss, is_bounded, is_dot_product_loss
+from gamp_attention.losses.indirect import is_absent
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
 
 
@@ -37,9 +37,7 @@ def curvature_floor_near(loss, p, center, reach):
 
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
-    if not is_instance(loss, AttentionLoss) or isinstance(
-        work, types.Integer
-    ):  # see `gamp_attention.losses.registration`
+    if not is_instance(loss, AttentionLoss) or is_absent(work):
         return None
 
     def attention_floor(loss, p, work):

@@ -157,6 +157,11 @@ def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None)
     return decorate
 
 
+def is_absent(work: Any) -> bool:
+    """Return whether the numba type of a scratch argument says that the caller knows only an `IndirectLoss`."""
+    return isinstance(work, types.Integer)
+
+
 def as_indirect(loss: Any) -> Any:
     """Return a registered loss as an `IndirectLoss`, or unchanged if it contains anything but numbers."""
     content = _content(loss)

@@ -19,7 +19,6 @@ Derivatives are computed by central differences. The first use of a map in a mod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core import types
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 from gamp_attention._core.user_code import Registry
@@ -36,6 +35,7 @@ from gamp_attention.losses.attention import (
 )
 from gamp_attention.losses.attention_kernels import attend_row, fill_scores
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
+from gamp_attention.losses.indirect import is_absent
 from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives, difference_gradient
 
 MAPS = Registry(
@@ -121,7 +121,7 @@ def _is_bounded(attention):
 def _loss_value(loss, p, z, work):
     if not _is_custom(loss):
         return None
-    return None if _is_indirect(work) else lambda loss, p, z, work: map_value(loss, p, z, work.s)
+    return None if is_absent(work) else lambda loss, p, z, work: map_value(loss, p, z, work.s)
 
 
 @sample_kernel  # not inlined: central differences would compile it a dozen times
@@ -136,46 +136,41 @@ def map_value(loss, p, z, s):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    return difference_derivatives if _has_differences(loss) and not _is_indirect(work) else None
+    return difference_derivatives if _has_differences(loss) and not is_absent(work) else None
 
 
 @overload(loss_gradient)
 def _loss_gradient(loss, p, z, grad, hess, work):
-    return difference_gradient if _has_differences(loss) and not _is_indirect(work) else None
+    return difference_gradient if _has_differences(loss) and not is_absent(work) else None
 
 
-# Functions that are called through a table allocate their own scratch, as their caller does not know the type of the
-# loss.
-
-
-def _is_indirect(work: Any) -> bool:
-    return isinstance(work, types.Integer)
+# Functions that are called through a table allocate scratch arrays, because callers do not know the type of the loss.
 
 
 @overload(loss_value, counted=True)
 def _loss_value_indirect(loss, p, z, work):
-    if not (_has_differences(loss) and _is_indirect(work)):
+    if not (_has_differences(loss) and is_absent(work)):
         return None
     return lambda loss, p, z, work: loss_value(loss, p, z, make_work(loss))
 
 
 @overload(loss_derivatives, counted=True)
 def _loss_derivatives_indirect(loss, p, z, grad, hess, work):
-    if not (_has_differences(loss) and _is_indirect(work)):
+    if not (_has_differences(loss) and is_absent(work)):
         return None
     return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, make_work(loss))
 
 
 @overload(loss_gradient, counted=True)
 def _loss_gradient_indirect(loss, p, z, grad, hess, work):
-    if not (_has_differences(loss) and _is_indirect(work)):
+    if not (_has_differences(loss) and is_absent(work)):
         return None
     return lambda loss, p, z, grad, hess, work: loss_gradient(loss, p, z, grad, hess, make_work(loss))
 
 
 @overload(loss_floor, counted=True)
 def _loss_floor_indirect(loss, p, work):
-    if not (_has_differences(loss) and _is_indirect(work)):
+    if not (_has_differences(loss) and is_absent(work)):
         return None
     return lambda loss, p, work: loss_floor(loss, p, make_work(loss))
 
