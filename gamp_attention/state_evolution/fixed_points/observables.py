@@ -41,7 +41,7 @@ MAX_RANGE = 7.0  # half-width of a grid in standard deviations
 GOOD = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
 DEGREES = 0.5  # number of polynomials in units of the number of nodes
 DIFFERENCE = 5e-3  # step of finite differences in the packed overlaps
-NEARLY_ALL = 1e-3  # part of q that the teacher does not explain, relative to q, below which it has a unit of its own
+NEARLY_ALL = 1e-3  # part of q that the teacher does not explain, relative to q, below which it has a separate unit
 SLOPE_TOL = 1e-3  # tolerance of the test errors in these differences, for labels
 
 

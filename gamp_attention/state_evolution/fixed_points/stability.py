@@ -92,8 +92,8 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
 def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -> float:
     """Return the largest real part of the eigenvalues of the Jacobian in the packed overlaps with indices `odd`.
 
-    They are zero at the given overlaps and the map is an odd function of them, so that one evaluation for each is
-    enough, with steps that are large compared with the noise of random rules.
+    They are zero at the given overlaps and the map is an odd function of them, so that an evaluation for each is
+    sufficient, with steps that are large compared with the noise of random rules.
     """
     pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
     ahead = [pairs[index][0] for index in odd]

@@ -1,7 +1,8 @@
 """The innermost function φ_k = −M_V of two fields and its derivatives at the nodes of a square lattice.
 
 The proximal problem of each node is solved once, at one V (`tabulate`). The table at another V near it follows without
-proximal problems (`Table.at`). The Moreau envelope at V + δ is the one at V after a further proximal step of length δ,
+proximal problems (`Table.at`): the Moreau envelope at V + δ is the envelope at V after a further proximal step of
+length δ,
 
     φ_{V+δ}(ω) = max_ω' φ_V(ω') − |ω' − ω|²/2δ,
 
@@ -178,7 +179,7 @@ def tabulate(
     V : response of a minimum.
     lattice : lattice of the innermost level.
     number : index of the label, which determines the shift of the lattice.
-    radius : largest change of V of the tables that follow from this one, relative to V. Rivals that can become the
+    radius : largest change of V of tables that follow from this table, relative to V. Rivals that can become the
         highest within this distance are stored.
     """
     h, n = lattice.spacing, lattice.n
