@@ -16,6 +16,7 @@ from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.gamp.convex_start import can_start, newton_start
 from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import report_minimum
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
@@ -138,14 +139,18 @@ def _mean_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray
 def train_rows(model: LinearRows, data: LabelledDataset, init: Any, n_starts: int) -> tuple[GampResult, int]:
     """Return the result of training, and the number of Newton steps and iterations of message passing.
 
-    If Newton's method is faster, message passing begins at the minimum that it returns, and verifies it.
+    If Newton's method is faster, its minimum is verified to be a fixed point of message passing. If rounding errors end
+    it before, message passing begins there.
     """
     tol, max_iter = check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
     if not (tol > 0 and can_start(data)):
         result = train(model, data, init, n_starts)
         return result, result.n_iter
-    state, n_steps = newton_start(data, tol, max_iter)
-    result = train(model, data, init if state is None else state, n_starts)
+    state, at, n_steps = newton_start(data, tol, max_iter)
+    if state is not None and at.gradient_norm <= tol:
+        result = report_minimum(data, state, at, tol, max_iter)
+    else:
+        result = train(model, data, init if state is None else state, n_starts)
     message = f"Newton's method ended after {n_steps} steps. {result.message}"
     return replace(result, message=message), n_steps + result.n_iter
 

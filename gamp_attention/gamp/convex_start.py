@@ -67,8 +67,10 @@ def can_start(data: Dataset) -> bool:
 
 
 @ignore_float_errors
-def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple[GampState | None, int]:
-    """Return the state of message passing at the minimum of a convex risk, and the number of Newton steps.
+def newton_start(
+    data: Dataset, tol: float, max_steps: int = MAX_STEPS
+) -> tuple[GampState | None, RiskAtPoint, int]:
+    """Return the state of message passing at the minimum of a convex risk, the risk, and the number of Newton steps.
 
     The steps end at a gradient norm of at most `tol`, or if rounding errors prevent any further decrease. The state is
     None if Newton's method fails, for example because the risk has no minimum.
@@ -99,12 +101,12 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
         if remaining > n_cheap + 3 and since >= MIN_USE * n_cheap:
             model, dense = None, True
     if not at.gradient_norm <= max(tol, USEFUL * first):
-        return None, n_steps
+        return None, at, n_steps
     V = susceptibility(data, at, Q, quick=True)
     if not np.isfinite(V).all():
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
     direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
-    return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
+    return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), at, n_steps
 
 
 def _steps_per_hessian(data: Dataset) -> float:
