@@ -139,8 +139,8 @@ def _working_set(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | 
 class _Model:
     """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q.
 
-    If `dense` is False, H is an estimate of its diagonal only. The steps of weights outside of `places` (k,), indices in
-    this order, are zero; None stands for all weights.
+    If `dense` is False, H is an estimate of its diagonal only. Weights outside of `places` (k,), sorted indices in this
+    order, have no steps; None stands for all weights.
     """
 
     def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool, places: np.ndarray | None = None) -> None:
