@@ -24,7 +24,6 @@ of the algorithm, delete this file. `--stored` evaluates the stored instances on
 
 import time
 from functools import cache, partial
-from operator import itemgetter
 
 import numpy as np
 from scipy.stats import binomtest
@@ -34,7 +33,6 @@ from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
@@ -370,17 +368,14 @@ def draw(path, rows):
 
 def main():
     args = options(
-        __doc__, draw=True,
+        __doc__,
+        draw=True,
+        stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
-        stored={"action": "store_true", "help": "evaluate the stored instances, without further instances"},
-    )  # fmt: skip
+    )
     verdict = Verdict("survey_propagation", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
     plan = plan_runs(args.quick, args.instances)
-    todo = {} if args.draw or args.stored else {key: partial(run_part, key, function) for key, function in plan.items()}
-    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
     draw(verdict.path(".png"), rows)
     if args.draw:
         return
