@@ -46,15 +46,16 @@ SURVEY, LINEAR, PATH = "#0072B2", "#E69F00", "#009E73"
 
 
 @cache
-def find_parisi(omega, sigma, alpha, seed):
-    """Return the first Parisi parameter of `run_gamp` at d = 1000."""
+def find_start(omega, sigma, alpha, seed):
+    """Return the first Parisi parameter of `run_gamp`, and the first V of surveys, at d = 1000."""
     data = ga.sample(build_model(omega, sigma), 1000, alpha, seed)
-    return LADDER[0] * ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))[1]
+    state, unit = ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))
+    return LADDER[0] * unit, state.V
 
 
 def compute_growth(omega, sigma, alpha, replica):
     """Return the growth of small overlaps, and the fraction of surveys that approach the teacher by linear theory."""
-    parisi = find_parisi(omega, sigma, alpha, replica)
+    parisi, _ = find_start(omega, sigma, alpha, replica)
     rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), replica])
     growth = follow_growth(build_model(omega, sigma), alpha, STEP, parisi, EARLY[1], N_PATHS, rng)
     first, curves = [], {}
@@ -73,8 +74,9 @@ def run_path(omega, sigma, alpha, k):
     """Return the iterations at which a path of nonlinear theory reaches the levels, and its last cosines."""
     n_paths = max(MIN_PATHS, 2 ** int(np.ceil(np.log2(PATHS_PER_SAMPLE * alpha * DIM))))
     rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), 10 + k])
-    parisi = np.mean([find_parisi(omega, sigma, alpha, seed) for seed in range(REPLICAS)])
-    return describe(sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng))
+    starts = [find_start(omega, sigma, alpha, seed) for seed in range(REPLICAS)]
+    parisi, V = (np.mean(values, axis=0) for values in zip(*starts, strict=True))
+    return describe(sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng, V))
 
 
 def run_survey(omega, sigma, alpha, d, seed):

@@ -138,7 +138,7 @@ def follow_growth(
 
 def sample_cosines(
     model: Model, alpha: float, d: int, damping: Any, parisi: float, n_iter: int, n_paths: int,
-    rng: np.random.Generator, jumps: bool = False,
+    rng: np.random.Generator, V: np.ndarray, jumps: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return one random path of the cosines in survey propagation from random weights at finite d, by theory.
 
@@ -148,6 +148,7 @@ def sample_cosines(
     alpha, damping, parisi, n_iter, n_paths, rng, jumps : as for `follow_survey`. The sampling errors of the paths add a
         fraction of about αd/n_paths to the variance of the fluctuations.
     d : dimension.
+    V : (L, 1, 1) initial variances, for example of `initial_survey` for a data set.
 
     Returns
     -------
@@ -164,7 +165,7 @@ def sample_cosines(
     moments, scales = start.moments.copy(), np.sqrt([teacher, largest])
     semantic, positional = scales * np.sqrt(moments[0, 0, 0] / d) * rng.standard_normal(2)
     moments[0, 0, 1:] = moments[0, 1:, 0] = np.append(positional * main, semantic)
-    start = replace(start, moments=moments, V=np.full_like(start.V, np.nan))
+    start = replace(start, moments=moments, V=V)
     noise = [GaussianPath(np.zeros((1, 0)), np.zeros((0, 0))) for _ in scales]
 
     def fluctuate(paths: Sequence[SurveyPaths]) -> tuple[np.ndarray, np.ndarray]:
