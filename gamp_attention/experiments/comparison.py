@@ -22,9 +22,8 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.damping import DAMPING
-from gamp_attention.data.alignment import align_weights
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.risk import align_weights, sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.result import GampResult
