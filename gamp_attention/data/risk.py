@@ -1,4 +1,4 @@
-"""The empirical risk R(Q) of equation (3) at given weights: value, derivatives, overlaps, V, test error, and symmetries.
+"""The empirical risk R(Q) of equation (3) at given weights: value, derivatives, overlaps, V, test error, symmetries.
 
 Weights are compared up to the changes that no risk depends on: signs, rotations within a head, orders of heads."""
 

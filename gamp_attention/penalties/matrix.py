@@ -6,8 +6,7 @@ import numpy as np
 
 from gamp_attention.penalties.base import proxes, proxes_of_each, slopes, values
 from gamp_attention.penalties.columns import ColumnRidge
-from gamp_attention.penalties.intercept import InterceptPenalty
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
 
 
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:

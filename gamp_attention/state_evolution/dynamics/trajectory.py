@@ -25,7 +25,7 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,

@@ -40,6 +40,13 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     newton,
     newton_step,
 )
+from gamp_attention.state_evolution.fixed_points.observables import (
+    NEGLIGIBLE_JUMPS,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    stability,
+)
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import (
     StateEvolutionHistory,
@@ -48,13 +55,6 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
 )
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.fixed_points.stability import (
-    NEGLIGIBLE_JUMPS,
-    column_sums,
-    largest_jump_fraction,
-    replicon,
-    stability,
-)
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch

@@ -20,8 +20,7 @@ from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
-from gamp_attention.state_evolution.equations.edges import eigenvalues_below, growths, lowest_edge
-from gamp_attention.state_evolution.equations.spectrum import Ensemble
+from gamp_attention.state_evolution.equations.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 
 MAX_ALPHA = 1e12  # largest sample complexity
 
