@@ -261,18 +261,7 @@ MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above whic
 
 @dataclass(frozen=True)
 class Plan:
-    """Arguments that do not change during a run; see `run_gamp` and `IterationOptions`.
-
-    Attributes
-    ----------
-    accelerate : whether to extrapolate, or LATE: steps then grow near the end, and extrapolation waits until local
-        minima are kept and the gradient norm is small.
-    V_hat : function of the iteration that returns the response V̂_t, or None for the empirical response.
-    direction : (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector.
-    bounded : whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`.
-    may_bound : whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per
-        sample.
-    """
+    """Arguments that do not change during a run; see `run_gamp` and `IterationOptions`."""
 
     data: Dataset
     risk: str
@@ -280,32 +269,33 @@ class Plan:
     tol: float
     max_iter: int
     hold_after: int
+    # whether to extrapolate, or LATE: steps then grow near the end, and extrapolation waits until local minima are kept
+    # and the gradient norm is small
     accelerate: bool | str
     settling: bool
+    # function of the iteration that returns the response V̂_t, or None for the empirical response
     V_hat: Callable[[int], np.ndarray | None]
     memory: Memory
     callback: Callback | None
+    # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None
-    bounded: bool
+    bounded: bool  # whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`
+    # whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per sample
     may_bound: bool
 
 
 class ProgressMonitor(Resumable):
-    """Decision at each iteration whether a run continues, and the best states since its start.
+    """Decision at each iteration whether a run continues, and the best states since its start."""
 
-    Attributes
-    ----------
-    best_state, best_norm : state of smallest gradient norm, and this norm.
-    lowest_Q, lowest_loss : weights of lowest training loss, and this loss.
-    patience : number of iterations without progress, at the first adaptive step, after which the run has stalled.
-    mark, mark_norm, mark_loss : iteration of the last progress, and the gradient norm and training loss to improve on.
-    """
-
+    # best_state, best_norm: state of smallest gradient norm, and this norm
     best_state: GampState
     best_norm: float
+    # lowest_Q, lowest_loss: weights of lowest training loss, and this loss
     lowest_Q: np.ndarray
     lowest_loss: float
+    # number of iterations without progress, at the first adaptive step, after which the run has stalled
     patience: float
+    # mark, mark_norm, mark_loss: iteration of the last progress, and the gradient norm and training loss to improve on
     mark: int
     mark_norm: float
     mark_loss: float

@@ -144,22 +144,16 @@ def are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SequenceLabels:
-    """Label model of a sequence model: the targets of a function teacher(u, noise), flattened to one row per sample.
+    """Label model of a sequence model: the targets of a function teacher(u, noise), flattened to one row per sample."""
 
-    Attributes
-    ----------
-    function : the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None.
-    target_shape : shape of its result.
-    n_fields, count : number of fields L t, and of random numbers per sample.
-    even : True if targets stay the same when all fields and the noise change sign.
-    program : the traced function; None if it cannot be traced, so that `function` is called once for each sample.
-    """
-
+    # the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None
     function: Callable[[np.ndarray, np.ndarray], Any] | None
-    target_shape: tuple[int, ...]
+    target_shape: tuple[int, ...]  # shape of its result
+    # n_fields, count: number of fields L t, and of random numbers per sample
     n_fields: int
     count: int
-    even: bool
+    even: bool  # True if targets stay the same when all fields and the noise change sign
+    # the traced function; None if it cannot be traced, so that `function` is called once for each sample
     program: Program | None = field(repr=False, default=None)
 
     def n_noise(self, n_tokens: int, rank: int) -> int:

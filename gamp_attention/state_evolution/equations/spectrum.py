@@ -71,26 +71,18 @@ class Student:
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α.
+    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α."""
 
-    Attributes
-    ----------
-    law : distribution of the coordinates, with S sources of tokens.
-    alpha, h, y : sample complexity, matrices, and teacher fields with mean zero.
-    ridge : (c,) strengths Λ of a ridge penalty.
-    weight : (N,) weights of the samples, which add to 1; equal if not given.
-    groups : rows of samples with the same sources of tokens; one source for each token if not given.
-    student : the dependence of h on a student, if there is one.
-    """
-
-    law: CoordinateLaw
+    law: CoordinateLaw  # distribution of the coordinates, with S sources of tokens
+    # alpha, h, y: sample complexity, matrices, and teacher fields with mean zero
     alpha: float
     h: np.ndarray
     y: np.ndarray
-    ridge: np.ndarray | float = 0.0
-    weight: np.ndarray | None = None
+    ridge: np.ndarray | float = 0.0  # (c,) strengths Λ of a ridge penalty
+    weight: np.ndarray | None = None  # (N,) weights of the samples, which add to 1; equal if not given
+    # rows of samples with the same sources of tokens; one source for each token if not given
     groups: tuple[Group, ...] | None = None
-    student: Student | None = None
+    student: Student | None = None  # the dependence of h on a student, if there is one
 
     @property
     def shape(self) -> tuple[int, int, int]:
