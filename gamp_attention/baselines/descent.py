@@ -29,8 +29,7 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import DESCENTS, ONLINE, RISKS, STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
@@ -38,8 +37,13 @@ from gamp_attention.data.sampling import new_samples, require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.penalties.matrix import penalty_total, proximal_map, smallest_subgradient
-from gamp_attention.penalties.standard import is_ridge, ridge_strengths
+from gamp_attention.penalties.standard import (
+    is_ridge,
+    penalty_total,
+    proximal_map,
+    ridge_strengths,
+    smallest_subgradient,
+)
 from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
 from gamp_attention.state_evolution.dynamics.online_paths import require_ridge

@@ -21,9 +21,8 @@ import numpy as np
 from scipy.special import chdtri
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights, spaced_grid
-from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher

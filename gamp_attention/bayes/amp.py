@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors, project_psd
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, project_psd
 from gamp_attention._core.runs import Run
-from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix, token_products

@@ -30,14 +30,12 @@ from gamp_attention._core.eigenpairs import (
     lowest_eigenpair,
     restarted_lanczos,
 )
-from gamp_attention._core.numerics import deterministic_product, ignore_float_errors, one_thread
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, deterministic_product, generator, ignore_float_errors, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, hessian_product, is_convex, risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres, refuse_spheres
-from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.penalties.standard import InterceptPenalty
+from gamp_attention.penalties.standard import InterceptPenalty, on_kinks
 from gamp_attention.results import Columns, Result
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens

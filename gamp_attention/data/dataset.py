@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import MAX_ROOT, Stream, generator, ignore_float_errors
 from gamp_attention.data.passes import (
     Effort,
     OutputStep,

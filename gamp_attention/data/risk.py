@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
@@ -23,7 +22,7 @@ from gamp_attention.losses.heads import HeadLayout, layout_of
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
-from gamp_attention.penalties.matrix import penalty_total, smallest_subgradient
+from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
 from gamp_attention.results import Overlaps
 
 

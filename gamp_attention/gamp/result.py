@@ -23,8 +23,7 @@ from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_poin
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.survey import SurveyRecord
 from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.penalties.standard import is_ridge
+from gamp_attention.penalties.standard import is_ridge, on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.law.tokens import (
     MAX_REPLICAS,

@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import sample_derivatives

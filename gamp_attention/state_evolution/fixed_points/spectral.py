@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import half_width, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
