@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width, ignore_float_errors
-from gamp_attention._core.seeds import generator
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.bayes.stages import find_stages

@@ -11,10 +11,7 @@ from io import TextIOWrapper
 from gamp_attention._core import interrupts
 from gamp_attention.cli.options import build_parser
 
-MODULES = {
-    "compare": "paper_model", "solve": "paper_model", "trajectory": "paper_model", "fit": "fit", "law": "fit",
-    "sweep": "sweeps", "boundaries": "sweeps",
-}  # fmt: skip
+OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the model of the paper
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _replace_missing_characters()
     options = build_parser().parse_args(arguments)
     try:
-        module = import_module(f"gamp_attention.cli.{MODULES[options.command]}")
+        module = import_module(f"gamp_attention.cli.{'fit' if options.command in OWN_DATA else 'paper_model'}")
         from gamp_attention._core.progress import Progress
         from gamp_attention.cli.output import check_extras, check_outputs
 

@@ -28,15 +28,14 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, agreement_of, overlaps
 from gamp_attention.data.starts import default_start, several_starts
-from gamp_attention.gamp.budget import FULL_SEARCH_FIELDS
 from gamp_attention.gamp.flips import flipped_starts
-from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
+from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -71,7 +70,7 @@ class IterationOptions(DisplayMixin):
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
         further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
         message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
-        `gamp_attention.gamp.budget`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 

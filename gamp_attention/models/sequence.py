@@ -23,12 +23,19 @@ from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, isotropic_law, value_classes
 from gamp_attention.models.glm import GLMModel, LabelTask
-from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels, are_equal, trace_teacher
+from gamp_attention.models.model import Model, TokenClasses
+from gamp_attention.models.sequence_labels import (
+    N_SYMMETRY,
+    TRACE_ERROR,
+    LabelsOfClasses,
+    SequenceLabels,
+    UserFunction,
+    are_equal,
+    evaluate_rows,
+    trace_teacher,
+)
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import ShiftedLabels
-from gamp_attention.models.token_classes import TokenClasses
-from gamp_attention.models.user_functions import TRACE_ERROR, UserFunction, evaluate_rows
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
 

@@ -105,18 +105,12 @@ class LeaveOneOut(Result):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Fields of each sample after a Newton step on the risk without it.
+    """Fields of each sample after a Newton step on the risk without it."""
 
-    Attributes
-    ----------
-    fields : (n, L, r) fields.
-    stiffness : (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights.
-    hessian : the factored Hessian.
-    """
-
-    fields: np.ndarray
+    fields: np.ndarray  # (n, L, r) fields
+    # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
     stiffness: np.ndarray
-    hessian: FactoredHessian
+    hessian: FactoredHessian  # the factored Hessian
 
     @property
     def minimum(self) -> bool:

@@ -27,7 +27,7 @@ from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenR
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.penalties.matrix import on_kinks, penalty_total, smallest_subgradient
+from gamp_attention.penalties.standard import on_kinks, penalty_total, smallest_subgradient
 
 TOL = 1e-8  # gradient norm at which a descent ends
 ACCEPTED = 1e-6  # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum

@@ -17,8 +17,18 @@ from gamp_attention._core.display import Rows
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
-from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, Cell, base_digest, expand_cells, grid
-from gamp_attention.experiments.sweeps.jobs import SettingOptions, Settings, chains, row_overlaps
+from gamp_attention.experiments.sweeps.jobs import (
+    AXES,
+    CELL_FORMAT,
+    Cell,
+    SettingOptions,
+    Settings,
+    base_digest,
+    chains,
+    expand_cells,
+    grid,
+    row_overlaps,
+)
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_model

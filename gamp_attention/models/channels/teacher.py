@@ -16,7 +16,7 @@ A posterior is a sum over K points for each subset. Points of a sample are a Sob
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
 unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
 points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
-of sums of order 1/K², see `gamp_attention.models.channels.points`.
+of sums of order 1/K², see `gamp_attention.models.channels.fibres`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,15 +36,15 @@ from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibres import (
     MAX_BRANCHES,
     N_GROUPS,
+    FibrePoints,
     FibreProgram,
+    ReusedPoints,
     count_solutions,
     fibre_program,
     fill_points,
     for_kernels,
 )
-from gamp_attention.models.channels.points import FibrePoints, ReusedPoints
-from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
-from gamp_attention.models.user_functions import evaluate_rows
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers

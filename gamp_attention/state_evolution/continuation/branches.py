@@ -22,11 +22,10 @@ from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
-from gamp_attention.state_evolution.fixed_points.observables import stationary_loss
+from gamp_attention.state_evolution.fixed_points.observables import SECTORS, family_growth, stability, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
 from gamp_attention.state_evolution.rules.choice import first_rule, prefers_nested, prefers_split
 from gamp_attention.state_evolution.rules.nested import NestedRule
 from gamp_attention.state_evolution.rules.rule import Rule

@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import sample_derivatives
@@ -30,16 +29,17 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sources import Group
 from gamp_attention.penalties.columns import curvature_of, refuse_spheres
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Columns, Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Channel, Hats, n_white, select_sources
-from gamp_attention.state_evolution.equations.edges import (
+from gamp_attention.state_evolution.equations.spectrum import (
+    Ensemble,
+    Student,
     densities,
     eigenvalues_below,
     lowest_edge,
     solve_near_axis,
 )
-from gamp_attention.state_evolution.equations.spectrum import Ensemble, Student
 from gamp_attention.state_evolution.equations.weights import drift_and_noise, linear_response
 from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import half_width, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
-from gamp_attention.state_evolution.equations.edges import eigenvalues_below, growths, lowest_edge
-from gamp_attention.state_evolution.equations.spectrum import Ensemble
+from gamp_attention.state_evolution.equations.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 
 MAX_ALPHA = 1e12  # largest sample complexity
 

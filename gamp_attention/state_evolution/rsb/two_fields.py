@@ -58,8 +58,8 @@ class Grids:
     """Lattice and its centres (n, 2) for n labels, and their tables at a V if they fit into memory.
 
     All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
-    within RADIUS have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of its
-    result are computed without them, so that no result depends on earlier calls.
+    within RADIUS have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
+    its result are computed without them, so that no result depends on earlier calls.
     """
 
     lattice: Lattice
