@@ -101,7 +101,7 @@ def for_kernels(fibre: FibreProgram) -> Fibre:
 
 
 @cache
-def _compile(cls: type[FibreProgram]) -> int:
+def _compile(cls: Any) -> int:
     return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
 
 
