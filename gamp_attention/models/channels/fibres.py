@@ -97,7 +97,8 @@ class Fibre(NamedTuple):
 
 def for_kernels(fibre: FibreProgram) -> Fibre:
     """Return a compiled program in the form that kernels receive, which is valid in this process only."""
-    return Fibre(_compile(type(fibre)), fibre.n_targets, fibre.n_variables)
+    cls: Any = type(fibre)
+    return Fibre(_compile(cls), fibre.n_targets, fibre.n_variables)
 
 
 @cache
