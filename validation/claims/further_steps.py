@@ -3,11 +3,12 @@
 Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)`
 for k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). Then the computation of
 `rsb="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP from
-positional starts, extrapolated to d → ∞ (`positional_minima`). Parts that ended are stored, so that a rerun continues
+positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
+proximal minima of a sample is computed for k = 0 to 3 (`state_evolution.rsb.gap_distribution`). Parts that ended are stored, so that a rerun continues
 (--quick: one step).
 
 Criterion: all results converge; with each further step, V decreases by more than its errors, and is nearer to V of the
-minima; the outer replicon decreases towards 1; V of the limit and of the minima agree within two errors.
+minima; the outer replicon decreases towards 1; the jump mass of the smallest gaps decreases; V of the limit and of the minima agree within two errors.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import broken
+from gamp_attention.state_evolution.rsb import Levels, TwoFields, gap_distribution
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
@@ -25,6 +27,7 @@ from validation._tools.tables import markdown_table
 
 ALPHA, RTOL, FULL_RTOL = 1.5, 1e-2, 2e-2
 NUMBERS = ("V", "q", "m")
+GAPS, GAP_RESOLUTION = np.array([4e-4, 8e-4, 1.6e-3, 3.2e-3]), 2  # gaps in units of the loss of a sample, and grids
 
 
 def solve(k, alpha=ALPHA):
@@ -63,6 +66,19 @@ def describe(se):
     }  # fmt: skip
 
 
+def measure_gaps(solutions):
+    """Return P(gap < ε)/ε and the jump mass of these gaps α E[1(gap < ε)(Δg)²]/2ε of solutions, for all ε in `GAPS`."""
+    problem, signs, both, numbers = TwoFields(ga.paper_model(), ALPHA), np.array([1.0, -1.0]), np.ones(2), {}
+    for name, r in solutions.items():
+        q, parisi = (
+            np.array(r[key][0] if r["levels"] else other) for key, other in (("levels", r["q"][:1]), ("parisi", []))
+        )
+        levels = Levels(np.outer(q, both), r["m"][0] * signs, 0 * both, r["V"][0] * both)
+        found = gap_distribution(problem, levels, parisi, GAPS, GAP_RESOLUTION)
+        numbers[name] = [found.probability / GAPS, ALPHA * found.squares.mean(axis=1) / (2 * GAPS)]
+    return numbers
+
+
 def main():
     args = options(__doc__)
     verdict = Verdict("further_steps", args)
@@ -74,6 +90,16 @@ def main():
     ladder = stored.get("limit", [])
     results = {name: stored[name] for name in parts if name != "limit"}
     results |= dict(zip(("k = 3", "k → ∞"), ladder[2:], strict=False))
+    gaps = {}
+    if not args.quick:
+        known = {name: r for name, r in results.items() if name != "k → ∞"}
+        gaps = complete_parts(args.out / "further_steps_parts.json", {"gaps": partial(measure_gaps, known)})["gaps"]
+        masses = [each[1][0] for each in gaps.values()]
+        verdict.check(masses == sorted(masses, reverse=True), f"jump mass of gaps below {GAPS[0]:g}: {masses}")
+        cells = [[name, *(f"{v:.2f}" for v in density), *(f"{1e4 * v:.2f}" for v in mass)]
+                 for name, (density, mass) in gaps.items()]  # fmt: skip
+        columns = [f"{words}, ε = {1e3 * gap:g}·10⁻³" for words in ("P(gap < ε)/ε", "jump mass, 10⁻⁴") for gap in GAPS]
+        verdict.write_table(markdown_table(["", *columns], cells), "_gaps.md")
     minima = {} if args.quick else load_result(ROOT / "results" / "positional_minima.json")["limits"]
     measured = {name: minima[name]["limit"] for name in minima}
     rows = []
@@ -98,7 +124,7 @@ def main():
         rows.append(["minima − limit, in errors", *(f"{away[name]:.1f}" for name in (*NUMBERS, "train_loss")), "", ""])
     columns = ["", "V", "q", "m", "training loss, 10⁻⁶", "Parisi parameters", "replicons, level 0 to k"]
     verdict.write_table(markdown_table(columns, rows))
-    verdict.end({"results": results, "limit": ladder})
+    verdict.end({"results": results, "limit": ladder, "gaps": gaps})
 
 
 def difference(a, b):

@@ -4,7 +4,8 @@ Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymp
 Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS run to
 zero gradient from the positions of the same instances. Differences between an algorithm and GAMP are paired by
 instance, and extrapolated to d → ∞ linearly in 1/d. Added to the limits of GAMP (`positional_minima`), they are the
-limits of the algorithm. Predictions:
+limits of the algorithm. At d = 500, survey propagation runs from further starts near the positions, √d p_1 + N(0, 1),
+on some instances; the lowest of all minima of an instance on the branch is compared with GAMP, too. Predictions:
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -37,8 +38,9 @@ from validation.claims.positional_minima import FIRST, KEYS, ON_BRANCH, REACHED
 ALPHA = 1.5
 COUNTS = {500: 100, 1000: 40, 2000: 8, 4000: 2}  # instances by d
 LARGE = 50_000  # first seed at d > 1000
+SEARCHED, N_SEARCHES = {500: 30}, 8  # instances with further starts by d, and starts of each
 PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
-SURVEY = 742.8  # Parisi parameter of the ground state, for survey propagation
+SURVEY, SURVEYS = 742.8, (742.8, 300.0)  # Parisi parameters of survey propagation: of the ground state; further starts
 SMALL = 1e-3  # largest excess of the energy of threshold states, relative to the ground state
 NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "descent": "descent, then L-BFGS"}
 
@@ -63,6 +65,19 @@ def run_cell(d, number):
     return rows
 
 
+def search_cell(d, number):
+    """Return the minima of survey propagation from further starts on one instance."""
+    seed = FIRST.get(d, LARGE) + number
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
+    position, rows = data.positions[0][:, None], []
+    for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
+        run = ga.run_gamp(data, np.sqrt(d) * position + noise, "asymptotic", max_iter=1000, survey=SURVEYS[k % 2])
+        overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
+        rows.append({"algorithm": "further", "d": d, "seed": seed, "norm": run.gradient_norm,
+                     "train_loss": run.train_loss, **overlaps})  # fmt: skip
+    return rows
+
+
 def solve_at(parisi):
     """Return F, Σ, E, overlaps and replicons at a Parisi parameter, or at the ground state, with errors."""
     model = ga.paper_model()
@@ -79,13 +94,18 @@ def solve_at(parisi):
 def main():
     args = options(__doc__)
     verdict = Verdict("reached_minima", args)
-    parisi, counts = ((400.0,), {200: 4}) if args.quick else (PARISI, COUNTS)
+    parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
-    plan = {(d, FIRST.get(d, LARGE) + i): partial(run_cell, d, i) for d, count in counts.items() for i in range(count)}
+    plan = {
+        (d, FIRST.get(d, LARGE) + i, name): partial(cell, d, i)
+        for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
+        for d, count in cells.items()
+        for i in range(count)
+    }
     quick = "_quick" if args.quick else ""
     stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts)
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
-    rows = [row for row in rows if (row["d"], row["seed"]) in plan]
+    rows = complete_rows(verdict.path("_runs.jsonl"), plan, key_of, "instances")
+    rows = [row for row in rows if key_of(row) in plan]
     for name in parts:
         verdict.check(stored[name]["status"] == "converged", f"{name}: {stored[name]['status']}")
     reached = float(np.mean([row["norm"] <= REACHED for row in rows]))
@@ -93,21 +113,25 @@ def main():
     if args.quick:
         verdict.end({})
         return
+    rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH and np.isfinite(row["V"])]
     solutions = sorted((stored[name] for name in parts), key=itemgetter("y"))
     bottom = stored["ground state"]["train_loss"][0]
-    threshold = check_clusters(verdict, solutions, bottom)
-    changes = {name: {key: paired_limit(rows, name, key) for key in KEYS} for name in NAMES if name != "gamp"}
-    gamp = {
-        key: value["limit"] for key, value in load_result(ROOT / "results" / "positional_minima.json")["limits"].items()
-    }
-    limits = {"gamp": gamp} | {
-        name: {key: add(gamp[key], change[key]) for key in KEYS} for name, change in changes.items()
-    }
-    states = predictions(threshold)
+    states = predictions(check_clusters(verdict, solutions, bottom))
+    others = [name for name in NAMES if name != "gamp"]
+    changes = {name: {key: paired_limit(rows, name, key) for key in KEYS} for name in others}
+    measured = load_result(ROOT / "results" / "positional_minima.json")["limits"]
+    gamp = {key: measured[key]["limit"] for key in KEYS}
+    limits = {name: {key: add(gamp[key], changes[name][key]) for key in KEYS} for name in others}
+    pairs = tabulate_pairs(rows, changes, gamp)
     verdict.write_table(markdown_table(COLUMNS, [tabulate_solution(solution, bottom) for solution in solutions]))
-    verdict.write_table(tabulate_limits(limits, states), "_limits.md")
-    verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
-    verdict.end({"solutions": stored, "limits": limits, "changes": changes, "states": states})
+    verdict.write_table(tabulate_limits({"gamp": gamp} | limits, states), "_limits.md")
+    verdict.write_table(pairs, "_pairs.md")
+    verdict.end({"solutions": stored, "limits": {"gamp": gamp} | limits, "changes": changes, "states": states})
+
+
+def key_of(row):
+    """Return the key of a row: d, seed of the instance, and whether it is of a further start."""
+    return row["d"], row["seed"], row["algorithm"] == "further"
 
 
 COLUMNS = ("y", "V", "q", "m", "F above the ground state, 10⁻⁹", "complexity Σ, 10⁻³",
@@ -169,11 +193,17 @@ def paired_limit(rows, name, key):
 
 def paired(rows, name, key):
     """Return d and the differences from GAMP of an algorithm, of instances where both end on the branch."""
-    kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in rows
-            if row["norm"] <= REACHED and row["m"] > ON_BRANCH and np.isfinite(row[key])}  # fmt: skip
+    kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in rows}
     both = [(d, seed) for algorithm, d, seed in kept if algorithm == name and ("gamp", d, seed) in kept]
     changes = [kept[name, d, seed] - kept["gamp", d, seed] for d, seed in both]
     return np.array([d for d, _ in both], dtype=float), np.array(changes)
+
+
+def lowest(rows):
+    """Return the lowest minimum of each instance with further starts."""
+    instances = {(row["d"], row["seed"]) for row in rows if row["algorithm"] == "further"}
+    minima = [[row for row in rows if (row["d"], row["seed"]) == instance] for instance in sorted(instances)]
+    return [min(each, key=itemgetter("train_loss")) | {"algorithm": "lowest"} for each in minima]
 
 
 def add(a, b):
@@ -200,13 +230,16 @@ def scaled(key, pair):
 
 def tabulate_pairs(rows, changes, gamp):
     """Return the mean differences from GAMP in per cent of GAMP's limits by d and for d → ∞ as a table."""
-    table = []
-    for name, change in changes.items():
-        for key, words in KEYS.items():
+    table, rows = [], rows + lowest(rows)
+    for name, words in (NAMES | {"lowest": "lowest of all minima"}).items():
+        if name == "gamp":
+            continue
+        for key, label in KEYS.items():
             d, y = paired(rows, name, key)
-            means = [100 * y[d == size] / gamp[key][0] for size in COUNTS]
-            limit = (100 * value / gamp[key][0] for value in change[key])
-            table.append([NAMES[name], words, *(plus_minus(*mean_and_error(v)) for v in means), plus_minus(*limit)])
+            percent = [100 * y[d == size] / gamp[key][0] for size in COUNTS]
+            means = [plus_minus(*mean_and_error(values)) if len(values) else "" for values in percent]
+            limit = plus_minus(*(100 * value / gamp[key][0] for value in changes[name][key])) if name in changes else ""
+            table.append([words, label, *means, limit])
     return markdown_table(["difference from GAMP, %", "", *(f"d = {d}" for d in COUNTS), "d → ∞"], table)
 
 

@@ -1,5 +1,6 @@
-"""Replica symmetry breaking at zero temperature: k steps for models with one field per sample."""
+"""Replica symmetry breaking at zero temperature: k steps for models with one field, and attention with two tokens."""
 
+from gamp_attention.state_evolution.rsb.gaps import gap_distribution
 from gamp_attention.state_evolution.rsb.lattice_averages import average_table
 from gamp_attention.state_evolution.rsb.lattice_tables import Lattice, even_ceil, tabulate
 from gamp_attention.state_evolution.rsb.one_field import OneField, innermost_tables

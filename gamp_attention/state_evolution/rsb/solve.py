@@ -278,15 +278,16 @@ def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) 
     """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
 
     If `near`, the start is near the maximum, and Newton steps (`maximise`) are accepted if F is a maximum at their end.
-    Otherwise `ascend` searches for it.
+    Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
     """
     if near:
         try:
             root, slopes = maximise(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
             if root.size <= SEARCH_TOL and np.linalg.eigvals(slopes.bends).real.max() < 0:
                 return root.x, slopes
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
-            pass
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
+            if packing.k == 1 and isinstance(error, ClustersCollapsed):
+                raise
     return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
 
 
@@ -554,13 +555,14 @@ def solve_steps(
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
     `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
-    The status is LOST if clusters collapse from the last start: two successive levels of q become equal.
+    The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
+    solution with weak breaking would be: two successive levels of q become equal.
     """
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
+        weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
         try:
-            weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
             near = weak or (packing.k > 1 and packing.parisi is None)
             if not near:
                 x = iterate(problem, packing, x, DAMPED_STEPS)
@@ -575,7 +577,10 @@ def solve_steps(
                 x, slopes = find_maximum(problem, packing, x, near)
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
-            failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
+            collapsed = isinstance(error, ClustersCollapsed)
+            failure, status = str(error), Status.LOST if collapsed else Status.NONFINITE
+            if weak and collapsed:
+                break
             continue
         if solution.status is not Status.MAX_ITER:
             return solution

@@ -125,17 +125,17 @@ class TwoFields(Problem):
         """Return the problem with the grids for these overlaps, or itself if its grids are fixed already."""
         if self.grids is not None:
             return self
-        params, _, centres, _ = self._labels(levels, resolution)
-        lattice = self._lattice(params, centres, self._variances(levels), float(levels.V[0]), parisi, resolution)
+        params, _, centres, _ = self.labels(levels, resolution)
+        lattice = self._lattice(params, centres, self.variances(levels), float(levels.V[0]), parisi, resolution)
         return replace(self, grids=Grids(lattice, centres, []))
 
-    def _variances(self, levels: Levels) -> np.ndarray:
+    def variances(self, levels: Levels) -> np.ndarray:
         """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
         rho, theta = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         return np.array([outer, *levels.gaps[:, 0]])
 
-    def _labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
+    def labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
         """Return parameters and constants of the losses, means of the outer fields, and (teacher fields, weights)."""
         rho, theta, m = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0]), float(levels.m[0])
         u, probability = self.teacher(theta == 0 or m == 0, resolution)
@@ -144,8 +144,8 @@ class TwoFields(Problem):
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
-        params, constants, centres, (u, probability) = self._labels(levels, resolution)
-        variances, V = self._variances(levels), float(levels.V[0])
+        params, constants, centres, (u, probability) = self.labels(levels, resolution)
+        variances, V = self.variances(levels), float(levels.V[0])
         grids = self.with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
         if len(parisi) and grids.lattice.spacing > COARSER * spacings(variances, resolution).min():
