@@ -139,7 +139,7 @@ def list_points(rows):
 
 def read_first(rows):
     """Return the first iterations (2, N, levels) of rows for both cosines; inf for levels that are not reached."""
-    return np.array([row["first"] for row in rows], float).transpose(1, 0, 2)
+    return np.nan_to_num(np.array([row["first"] for row in rows], float), nan=np.inf).transpose(1, 0, 2)
 
 
 def mean_and_error(events):
@@ -226,7 +226,7 @@ def draw(path, points):
             axes[0, column].set(title=f"ω = {where[0]:g}, σ = {where[1]:g}")
             for k, colour in ((0, "#D55E00"), (3, "#CC79A7"), (5, SURVEY)):
                 draw_times(axes[1, column], here[k]["times"], colour, alphas[k])
-            axes[1, column].legend(frameon=False, fontsize=7)
+            axes[1, column].legend(frameon=False, loc="upper left", bbox_to_anchor=(0.0, 1.0))
         draw_legend(axes[0, 0], columns=3)
 
 
@@ -248,10 +248,11 @@ def draw_times(axis, times, colour, alpha):
     """Draw the fraction of surveys and of paths whose cosine reaches 0.5 within t iterations."""
     t = np.arange(LATE + 1)
     for name, style in (("survey", "-"), ("path", "--")):
-        words = f"α = {alpha:g}: " + ("surveys" if name == "survey" else "nonlinear theory")
+        words = f"α = {alpha:g}" if name == "survey" else None
         reached = 100 * np.mean(times[name][:, None] <= t, axis=0)
         axis.step(t, reached, style, where="post", color=colour, lw=1.5, label=words)
-    axis.set(xlabel="iteration t", ylabel="cosine of 0.5 reached by t, %", ylim=(0, 105), xlim=(0, LATE))
+    axis.set(xlabel="iteration t", ylabel="cosine of 0.5 reached by t, %", ylim=(0, 125), xlim=(0, LATE),
+             title="surveys (solid), nonlinear theory (dashed)")  # fmt: skip
 
 
 def main():
