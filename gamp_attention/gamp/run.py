@@ -26,11 +26,11 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tre
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import agreement_of, overlaps
+from gamp_attention.data.risk import RiskAtPoint, agreement_of, overlaps
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.flips import flipped_starts
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
-from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
+from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
@@ -275,6 +275,21 @@ def run_gamp(
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
     result = replace(result, starts=records, message=message, surveys=() if phase is None else phase.all_records)
     return finish(result, raise_on_failure, "run_gamp")
+
+
+def report_minimum(data: Dataset, state: GampState, at: RiskAtPoint, tol: float, max_iter: int) -> GampResult:
+    """Return the result of `run_gamp` from a state at a minimum of the exact risk, without an iteration.
+
+    The risk at the minimum is `at`; its gradient norm must be at most `tol`.
+    """
+    plan = Plan(
+        data, "exact", "adaptive", tol, max_iter, HOLD_AFTER, LATE, True, lambda t: None, averaged_memory, None,
+        state.direction, False, False,
+    )  # fmt: skip
+    runs = SuccessiveHalving(plan, [("given", state)], 1, False, None, None, None, ROUNDS)
+    loop = runs.loops[0]
+    result = build_result(plan, loop, loop.end_at(at), [], False, at)
+    return replace(result, starts=runs.records(result, loop))
 
 
 def run_surveys(

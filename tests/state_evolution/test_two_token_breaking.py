@@ -156,6 +156,27 @@ def test_tables_follow_to_a_nearby_V_with_their_jumps(u, change):
     assert np.abs(near.curvature - exact.curvature).mean() < 0.05 * np.abs(exact.curvature).mean()
 
 
+def test_averages_do_not_depend_on_earlier_calls():
+    """Without fixed grids and at the start of a search, also after averages at a nearby V, whose tables are stored."""
+    problem = TwoFields(ga.paper_model(), ALPHA)
+    nearby = POSITIONAL._replace(V=1.001 * POSITIONAL.V)
+    before = [each.hats(POSITIONAL, PARISI, ROUGH) for each in (problem, searched(problem))]
+    fixed = searched(problem)
+    fixed.hats(nearby, PARISI, ROUGH)
+    problem.hats(nearby, PARISI, ROUGH)
+    for each, hats in zip((problem, searched(problem)), before, strict=True):
+        again = each.hats(POSITIONAL, PARISI, ROUGH)
+        assert all(np.array_equal(a, b) for a, b in zip(again, hats, strict=True))
+    reused = fixed.hats(POSITIONAL, PARISI, ROUGH)
+    assert np.allclose(reused.q, before[1].q, rtol=2e-5)
+    assert abs(reused.phi[0] / before[1].phi[0] - 1) < 1e-7
+
+
+def searched(problem):
+    """Return the problem with the grids of a search."""
+    return problem.with_fixed_grids(POSITIONAL, PARISI, ROUGH)
+
+
 def test_levels_with_equal_parisi_parameters_are_one_level():
     """Two levels with y_1 = y_2 are the same as one level: two Gaussian convolutions of one exponential are one."""
     problem, middle = TwoFields(ga.paper_model(), ALPHA), 0.04880

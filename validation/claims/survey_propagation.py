@@ -24,7 +24,6 @@ of the algorithm, delete this file. `--stored` evaluates the stored instances on
 
 import time
 from functools import cache, partial
-from operator import itemgetter
 
 import numpy as np
 from scipy.stats import binomtest
@@ -34,7 +33,6 @@ from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
@@ -85,6 +83,9 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
     "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 4),
 }
+PAIRS = {"α = 1.5": ("gamp",), "L = 3, α = 0.5": ("gamp",), "L = 5, α = 0.3": ("lbfgs",)}  # further comparisons
+FIRST_PAIR, N_PAIRS = 100, 60  # first seed, and number of instances of further comparisons
+LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
 
@@ -161,13 +162,13 @@ def run_target(alpha, d, seed):
     return rows | {"gamp": restart("gamp", data, [Q0], 0.0)}
 
 
-def run_setting(setting, d, seed):
-    """Run all methods from random starts in equal time, and the informed run."""
+def run_setting(setting, d, seed, methods=tuple(METHODS)):
+    """Run methods from random starts in equal time, and the informed run."""
     compile_methods(setting)
     build, arguments, alpha = SETTINGS[setting][:3]
     data = ga.sample(build(**arguments), d, alpha, seed)
     informed = {"informed": measure(data, ga.run_gamp(data, "semantic").Q) | {"n_runs": 1}}
-    return informed | run_methods(data, seed, METHODS)
+    return informed | run_methods(data, seed, methods)
 
 
 def run_branches(alpha, d, seed):
@@ -204,6 +205,11 @@ def plan_runs(quick, instances):
                 plan[f"equal time {name} {seed}"] = partial(run_setting, name, setting[3], seed)
         if seed < max(n, instances):
             plan |= {f"branches {alpha:g} {seed}": partial(run_branches, alpha, d, seed) for alpha in alphas}
+    for seed in range(FIRST_PAIR, FIRST_PAIR + N_PAIRS * (not quick)):
+        plan |= {
+            f"pairs {name} {seed}": partial(run_setting, name, SETTINGS[name][3], seed, methods)
+            for name, methods in PAIRS.items()
+        }
     return plan
 
 
@@ -370,17 +376,14 @@ def draw(path, rows):
 
 def main():
     args = options(
-        __doc__, draw=True,
+        __doc__,
+        draw=True,
+        stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
-        stored={"action": "store_true", "help": "evaluate the stored instances, without further instances"},
-    )  # fmt: skip
+    )
     verdict = Verdict("survey_propagation", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
     plan = plan_runs(args.quick, args.instances)
-    todo = {} if args.draw or args.stored else {key: partial(run_part, key, function) for key, function in plan.items()}
-    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
     draw(verdict.path(".png"), rows)
     if args.draw:
         return

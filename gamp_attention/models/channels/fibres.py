@@ -22,13 +22,13 @@ The determinants of rectangular Jacobians, of targets that contain the same info
 other subsets (balance heuristic of Veach and Guibas, 1995).
 
 A `FibreProgram` is made for one traced function, as a `gamp_attention.losses.sequence.SequenceLoss` is: its class
-contains the function and its Jacobian as a `Program`, which numba receives as machine instructions.
+contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. These are compiled
+for each function; all other kernels are compiled once, and call them at the address in a `Fibre`.
 
 **Reuse of points.** The fibre of a sample, the surface of variables with its target, does not change during message
-passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fibre
-(`gamp_attention.models.channels.fibres`) that were drawn for one prior therefore give the posterior for any similar
-prior, by other weights, at a hundredth of the cost of new points. `ReusedPoints` draws new points if the prior has
-changed too much:
+passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fibre that were drawn for one
+prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost of new points.
+`ReusedPoints` draws new points if the prior has changed too much:
 
 - the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
 - the effective number of points, in the mean over the samples, is less than a fraction `MIN_EFFECTIVE` of the number
@@ -44,11 +44,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
-from gamp_attention._core.emission import emit
+from gamp_attention._core.emission import emit, emit_call
 from gamp_attention._core.expressions import Program
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention.models.channels.channel import Halves, Posterior
@@ -63,6 +64,7 @@ MAX_STEP = 3.0  # largest change of a variable in one step
 N_GROUPS = 4  # number of independent groups of points
 NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
 LOG_TWO_PI = float(np.log(2 * np.pi))
+VECTOR = types.float64[::1]
 
 
 class FibreProgram(NamedTuple):
@@ -85,9 +87,27 @@ def fibre_program(program: Program, n_targets: int, n_variables: int) -> FibrePr
     return cls(n_targets, n_variables)
 
 
+class Fibre(NamedTuple):
+    """A `FibreProgram` as kernels receive it."""
+
+    address: int  # of the compiled program
+    n_targets: int
+    n_variables: int
+
+
+def for_kernels(fibre: FibreProgram) -> Fibre:
+    """Return a compiled program in the form that kernels receive, which is valid in this process only."""
+    return Fibre(_compile(type(fibre)), fibre.n_targets, fibre.n_variables)
+
+
+@cache
+def _compile(cls: Any) -> int:
+    return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
+
+
 def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
-    """Fill out (P + P D,) with h and its Jacobian at v (D,)."""
-    program: Program = fibre.instance_class.program
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a pointer to a program, whose type is all it needs."""
+    program: Program = fibre.dtype.instance_class.program
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args[1:3]
@@ -107,7 +127,29 @@ def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
     return types.void(fibre, v, out), generate
 
 
-_evaluate: Any = intrinsic(_emit_evaluation)
+_fill_results: Any = intrinsic(_emit_evaluation)
+
+
+@sample_kernel
+def _fill(fibre, v, out):
+    _fill_results(fibre, v, out)
+
+
+def _emit_call(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a `Fibre`."""
+    if (v, out) != (VECTOR, VECTOR):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = builder.extract_value(arguments[0], 0)
+        no_program = context.get_constant_null(types.voidptr)
+        emit_call(context, builder, address, types.none, (types.voidptr, v, out), [no_program, *arguments[1:]])
+        return context.get_dummy_value()
+
+    return types.void(fibre, v, out), generate
+
+
+_evaluate: Any = intrinsic(_emit_call)
 
 
 @sample_kernel
@@ -328,7 +370,7 @@ def fill_points(
 
     Parameters
     ----------
-    fibre : the traced function.
+    fibre : the traced function, from `for_kernels`.
     y, error : (n, P) targets, and allowed differences from them.
     centre : (n, D) prior means ω of the variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.

@@ -42,6 +42,7 @@ from gamp_attention.models.channels.fibres import (
     count_solutions,
     fibre_program,
     fill_points,
+    for_kernels,
 )
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
 
@@ -194,8 +195,9 @@ class TeacherChannel:
         nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while True:
             first = fill_points(
-                self.fibre, transformed, error, centre, nodes, n_nodes, *prior, self.subsets, self.affine, self.single,
-                self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends, work, *arrays,
+                for_kernels(self.fibre), transformed, error, centre, nodes, n_nodes, *prior, self.subsets,
+                self.affine, self.single, self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends,
+                work, *arrays,
             )  # fmt: skip
             if first == n:
                 break
@@ -447,8 +449,8 @@ def _test(
     # the free variables of another sample, for the number of solutions, then of the sample itself
     for variables in (np.roll(probes, 1, axis=0), probes):
         count_solutions(
-            one.fibre, transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0], _starts(D),
-            SPREAD * one.spread, found, n_solutions,
+            for_kernels(one.fibre), transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0],
+            _starts(D), SPREAD * one.spread, found, n_solutions,
         )  # fmt: skip
         largest = max(largest, int(n_solutions.max()))
     if found.mean() < MIN_FOUND:

@@ -1,4 +1,4 @@
-"""Growth of small overlaps in survey propagation for d → ∞: the linear response around a trajectory without overlaps.
+"""Growth of the overlaps of random weights in survey propagation: linear response for d → ∞, and paths at finite d.
 
 From random weights, the overlaps with the teacher and with the positions are of order d^(−1/2). As long as they are
 small, they follow linear equations on the trajectory with θ = m = 0 (`survey_paths`). For one column of weights and the
@@ -19,8 +19,18 @@ The forces on the teacher and on the positions are sums over αd samples, and ha
 
 They are as important as the initial overlaps: the overlaps at finite d are sums of the initial overlaps times their
 growth and of the response to the fluctuations, both of order d^(−1/2).
+
+Overlaps of order one follow nonlinear equations. `sample_cosines` draws initial cosines of variance 1/d and iterates
+state evolution at these overlaps. In each iteration it adds fluctuations of the above covariances to m̂ and θ̂,
+
+    θ̂_l^t + ξ^t/(E[π²] Σ_l γ_l √d),   m̂_l^t + v_l χ^t/√(s d)
+
+with the largest eigenvalue s of E[τ τᵀ] and its eigenvector v. The covariances are averages over the same sampled
+paths, so that they depend on the overlaps. Fluctuations of q, V and U are neglected: they are small compared with their
+means.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,8 +39,9 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.standard import Ridge
+from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath
 from gamp_attention.state_evolution.dynamics.start_law import start_law
-from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
+from gamp_attention.state_evolution.dynamics.survey_paths import SurveyPaths, follow_survey
 
 
 class OverlapGrowth(NamedTuple):
@@ -44,6 +55,29 @@ class OverlapGrowth(NamedTuple):
     semantic_noise: np.ndarray
     positional_noise: np.ndarray
     spread: np.ndarray  # (T + 1,) trace of U, relative to the trace of the second moments q + U of the fields
+
+
+class Axes(NamedTuple):
+    """Variances of the tokens and second moments of the coordinates of the positions and the teacher."""
+
+    gamma: np.ndarray  # (L,) variances of the tokens
+    positions: np.ndarray  # (L, L) second moments of the coordinates of the positions
+    teacher: float  # second moment of the coordinates of the teacher
+    largest: float  # largest eigenvalue of `positions`
+    main: np.ndarray  # (L,) its eigenvector: the first principal direction
+
+
+def _axes_of(model: Model) -> Axes:
+    """Return the axes of a model; raise ValueError if it is not of the kind that `follow_growth` describes."""
+    law, S = model.coordinates, model.n_tokens
+    plain = len(law.weight) == 1 and not model.is_mixture and not model.intercept and type(model.penalty) is Ridge
+    if not (model.even and plain and model.rank == model.teacher_rank == 1):
+        needs = "an even loss and teacher, one column each, the ridge and one class of coordinates"
+        raise check.fail("model", model, needs)
+    moments = law.moments[0]
+    size, directions = np.linalg.eigh(moments[:S, :S])
+    largest = max(float(size[-1]), 0.0)
+    return Axes(law.gamma[0], moments[:S, :S], float(moments[S, S]), largest, directions[:, -1])
 
 
 def follow_growth(
@@ -62,15 +96,7 @@ def follow_growth(
     ------
     ValueError : if the model is not of this kind.
     """
-    law = model.coordinates
-    plain = len(law.weight) == 1 and not model.is_mixture and not model.intercept and type(model.penalty) is Ridge
-    if not (model.even and plain and model.rank == model.teacher_rank == 1):
-        needs = "an even loss and teacher, one column each, the ridge and one class of coordinates"
-        raise check.fail("model", model, needs)
-    gamma, moments, S = law.gamma[0], law.moments[0], model.n_tokens
-    positions, teacher = moments[:S, :S], moments[S, S]
-    size, directions = np.linalg.eigh(positions)
-    largest, main = max(float(size[-1]), 0.0), directions[:, -1]
+    gamma, positions, teacher, largest, main = _axes_of(model)
     start = start_law(model, "random")
     start = replace(start, V=np.full_like(start.V, np.nan))  # surveys begin with the V of `initial_survey`
     # Columns are the responses to the initial overlap, for x with cosine 1 and E[x²] = 1, and to each fluctuation.
@@ -108,3 +134,53 @@ def follow_growth(
         positional_noise=positional @ noise[1] @ positional.T,
         spread=U / (q + U),
     )
+
+
+def sample_cosines(
+    model: Model, alpha: float, d: int, damping: Any, parisi: float, n_iter: int, n_paths: int,
+    rng: np.random.Generator, V: np.ndarray, jumps: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return one random path of the cosines in survey propagation from random weights at finite d, by theory.
+
+    Parameters
+    ----------
+    model : a model as for `follow_growth`, with positions that are not zero.
+    alpha, damping, parisi, n_iter, n_paths, rng, jumps : as for `follow_survey`. The sampling errors of the paths add a
+        fraction of about αd/n_paths to the variance of the fluctuations.
+    d : dimension.
+    V : (L, 1, 1) initial variances, for example of `initial_survey` for a data set.
+
+    Returns
+    -------
+    Cosines of the weights with the teacher, and with the first principal direction of the positions, each (T + 1,).
+
+    Raises
+    ------
+    ValueError : if the model is not of this kind.
+    """
+    gamma, _, teacher, largest, main = _axes_of(model)
+    if largest == 0:
+        raise check.fail("model", model, "positions that are not zero")
+    start, S = start_law(model, "random"), model.n_tokens
+    moments, scales = start.moments.copy(), np.sqrt([teacher, largest])
+    semantic, positional = scales * np.sqrt(moments[0, 0, 0] / d) * rng.standard_normal(2)
+    moments[0, 0, 1:] = moments[0, 1:, 0] = np.append(positional * main, semantic)
+    start = replace(start, moments=moments, V=V)
+    noise = [GaussianPath(np.zeros((1, 0)), np.zeros((0, 0))) for _ in scales]
+
+    def fluctuate(paths: Sequence[SurveyPaths]) -> tuple[np.ndarray, np.ndarray]:
+        rows = paths[0].force_covariances(gamma, scales[1] * main)
+        on_teacher, on_positions = (
+            path.draw(rng.standard_normal((1, 1)), alpha * row[None, :-1], alpha * row[-1:, None])[0, 0] / np.sqrt(d)
+            for path, row in zip(noise, rows, strict=True)
+        )
+        m_change = main[:, None] * on_positions / np.sqrt(largest)
+        return m_change, np.full((S, 1, 1), on_teacher / (teacher * gamma.sum()))
+
+    states, _, _, _ = follow_survey(
+        model, alpha, start, damping, parisi, n_iter, n_paths, rng, jumps=jumps, fluctuate=fluctuate
+    )
+    norms = np.sqrt(np.array([state.q[:, 0, 0].sum() for state in states]) / gamma.sum())
+    T = np.array([state.theta[0, 0, 0] for state in states]) / gamma[0]
+    M = np.array([state.m[:, 0] @ main for state in states])
+    return T / (scales[0] * norms), M / (scales[1] * norms)

@@ -39,11 +39,13 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]]
 Observer = Callable[[Sequence["SurveyPaths"], np.ndarray, np.ndarray, float], None]
+Fluctuations = Callable[[Sequence["SurveyPaths"]], tuple[np.ndarray, np.ndarray]]
 
 
 def follow_survey(
     model: Model, alpha: float, start: StartLaw, damping: Any, parisi: float, n_iter: int, n_paths: int,
     rng: np.random.Generator, U: np.ndarray | None = None, jumps: bool = False, observe: Observer | None = None,
+    fluctuate: Fluctuations | None = None,
 ) -> SurveyRun:  # fmt: skip
     """Return overlaps, U and losses at every iteration, and conjugates of ḡ at all but the last.
 
@@ -62,6 +64,8 @@ def follow_survey(
     jumps : whether the iteration is the one of `survey_step(jumps=True)`.
     observe : function that is called in each iteration with the paths, F(t, s) (t + 1, S, r, r), the response
         W + y W' (S, r, r) of the weights and the step β.
+    fluctuate : function that is called in each iteration with the paths, and returns the deviations of m̂ (S, r) and
+        θ̂ (S, r, t) at finite d from their limits; None for d → ∞.
     """
     step, law = Damping(damping), model.coordinates
     paths = [SurveyPaths(component, n_paths, n_iter, rng) for component in model.components]
@@ -83,6 +87,9 @@ def follow_survey(
         spread, hats = symmetrise(spread), conjugates(model, alpha, now, moments)
         theta_hat, F = _responses(model, alpha, now, hats, paths)
         losses.append(mean_losses(alpha, weights, paths))
+        if fluctuate is not None:
+            m_change, theta_change = fluctuate(paths)
+            hats, theta_hat = replace(hats, m=hats.m + m_change), theta_hat + theta_change
         inner = replace(hats, theta=theta_hat, V=hats.V_derivative + parisi * spread)
         weights.survey(inner, q_hats, step(t), spread, parisi, F)
         W = weights.W + parisi * weights.W_inner
@@ -183,14 +190,16 @@ class SurveyPaths(MessagePaths):
     def force_covariances(self, gamma: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return d times the covariances of the forces on the teacher and on the positions for one sample, for r = 1.
 
-        They are E[(Σ_l y_l ḡ_l^s)(Σ_l y_l ḡ_l^t)] and Σ_l γ_l E[ḡ_l^s ḡ_l^t] + E[(a·ḡ^s)(a·ḡ^t)] for the latest t and
-        every s ≤ t, each (t + 1,). The first term of the latter is from the tokens' components along the positions,
-        which are independent of the fields; `direction` a (L,) has the components of the positions themselves.
+        They are cov(Σ_l y_l ḡ_l^s, Σ_l y_l ḡ_l^t) and Σ_l γ_l E[ḡ_l^s ḡ_l^t] + cov(a·ḡ^s, a·ḡ^t) for the latest t and
+        every s ≤ t, each (t + 1,), to leading order in the overlaps. The first term of the latter is from the tokens'
+        components along the positions, which are independent of the fields; `direction` a (L,) has the components of
+        the positions themselves.
         """
         g, y = self._g.array[..., 0], self._paths.y[..., 0]
-        on_teacher, on_positions = np.einsum("snl,nl->sn", g, y), g @ direction
-        along = np.einsum("snl,nl->sn", g, gamma * g[-1]) + on_positions * on_positions[-1]
-        return (on_teacher @ on_teacher[-1]) / self._n, along.mean(axis=1)
+        forces = np.array([np.einsum("snl,nl->sn", g, y), g @ direction])
+        forces -= forces.mean(axis=2, keepdims=True)
+        on_teacher, on_positions = np.einsum("fsn,fn->fs", forces, forces[:, -1]) / self._n
+        return on_teacher, on_positions + np.einsum("snl,nl->s", g, gamma * g[-1]) / self._n
 
     def responses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return E[∂ḡ^t/∂y] (L, r, t) and E[∂ḡ^t/∂ω̃^s] (t + 1, L, r, r) for the latest t and every s ≤ t."""

@@ -24,10 +24,11 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.rule import Expansion, Rule, average_channels, expand_channels
+from gamp_attention.state_evolution.rules.rule import Expansion, Rule, adapt_rule, average_channels, expand_channels
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
+OFTEN_LOWERED = 0.01  # fraction of points with lower minima, from which later averages search more points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
 EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
@@ -99,15 +100,21 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
+        return replace(self, rule=adapt_rule(self.rule, self.model, overlaps))._choose_at(overlaps, squares)
+
+    def _choose_at(self, overlaps: Overlaps, squares: bool) -> "OverlapMap":
+        """Return the map with choices from the averages at given overlaps; its rule has been adapted to them."""
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and not self.model.attention:
             # the correction at few points has no bias, but much noise if the global minimum is often another one
             moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
-            if not moments or _mean(moments).lowered_fraction > 0:
+            if not moments or _mean(moments).lowered_fraction > OFTEN_LOWERED:
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
                 return replace(self, choices=Choices(True, True, overlaps, moments, squares, often_lowered=True))
-            return replace(self, choices=Choices(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares))
+            mean = _mean(moments)
+            counts_jumps = mean.lowered_fraction > 0 or self._is_near_jumps(mean)
+            return replace(self, choices=Choices(counts_jumps, True, overlaps, moments, squares))
         if can_save and self.expects_rare_minima:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
