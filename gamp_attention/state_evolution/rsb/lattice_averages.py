@@ -24,19 +24,13 @@ BLOCK = 32  # number of rows of a block of a matrix with entries near its diagon
 
 
 class Bands(NamedTuple):
-    """Three matrices (m, n) with entries near a diagonal: a Gaussian, and the same times its displacement and square.
+    """Three matrices (m, n) with entries near a diagonal: a Gaussian, and it times its displacement and the square."""
 
-    Attributes
-    ----------
-    rows, columns : slices of each block.
-    blocks : (3, rows, columns) entries of each block.
-    shape : m and n.
-    """
-
+    # rows, columns: slices of each block
     rows: list[slice]
     columns: list[slice]
-    blocks: list[np.ndarray]
-    shape: tuple[int, int]
+    blocks: list[np.ndarray]  # (3, rows, columns) entries of each block
+    shape: tuple[int, int]  # m and n
 
     def along_first(self, values: np.ndarray, count: int) -> np.ndarray:
         """Return the products (count, m, …) of the first `count` matrices with values (n, …)."""
@@ -91,20 +85,15 @@ def gaussian_bands(n: int, spacing: float, stride: int, variance: float, drift: 
 
 
 class Transition(NamedTuple):
-    """The transition p_j from nodes of a lattice (m, m) to nodes of a finer lattice (n, n).
+    """The transition p_j from nodes of a lattice (m, m) to nodes of a finer lattice (n, n)."""
 
-    Attributes
-    ----------
-    log_mean, first, second : (m, m), (2, m, m) and (3, m, m) log E exp(ψ), and mean ⟨δ⟩ and covariance (entries 11, 12
-        and 22) of the displacement δ minus their values for ψ = 0, along the directions of the lattice.
-    bands : probabilities of the Gaussian in one direction.
-    density, norm : (n, n) exp(ψ − c) and (m, m) its Gaussian average, with a constant c.
-    """
-
+    # log_mean, first, second: (m, m), (2, m, m) and (3, m, m) log E exp(ψ), and mean ⟨δ⟩ and covariance (entries 11, 12
+    # and 22) of the displacement δ minus their values for ψ = 0, along the directions of the lattice
     log_mean: np.ndarray
     first: np.ndarray
     second: np.ndarray
-    bands: Bands
+    bands: Bands  # probabilities of the Gaussian in one direction
+    # density, norm: (n, n) exp(ψ − c) and (m, m) its Gaussian average, with a constant c
     density: np.ndarray
     norm: np.ndarray
 
@@ -135,23 +124,14 @@ def transition(psi: np.ndarray, bands: Bands, second: bool = True) -> Transition
 
 
 class LabelAverages(NamedTuple):
-    """Averages for one label; tokens in the order of the fields.
+    """Averages for one label; tokens in the order of the fields."""
 
-    Attributes
-    ----------
-    phi : (k + 1,) averages of φ_j over P_j.
-    slopes : (k + 1, 2) averages of (φ_j')².
-    first : (2,) average of φ_0'.
-    bend : (2,) average of −φ_0'', by Stein's identity for the outer field.
-    response : (2,) average of the a.e. derivative −∂g/∂ω over P_k.
-    squares : (k + 1, 2, 2) averages of (∂²φ_j)², the last without jumps; NaN for j < k if they were not requested.
-    """
-
-    phi: np.ndarray
-    slopes: np.ndarray
-    first: np.ndarray
-    bend: np.ndarray
-    response: np.ndarray
+    phi: np.ndarray  # (k + 1,) averages of φ_j over P_j
+    slopes: np.ndarray  # (k + 1, 2) averages of (φ_j')²
+    first: np.ndarray  # (2,) average of φ_0'
+    bend: np.ndarray  # (2,) average of −φ_0'', by Stein's identity for the outer field
+    response: np.ndarray  # (2,) average of the a.e. derivative −∂g/∂ω over P_k.
+    # (k + 1, 2, 2) averages of (∂²φ_j)², the last without jumps; NaN for j < k if they were not requested
     squares: np.ndarray
 
 

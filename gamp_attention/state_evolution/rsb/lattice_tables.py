@@ -31,18 +31,11 @@ SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattic
 
 
 class Lattice(NamedTuple):
-    """Square lattice of fields.
+    """Square lattice of fields."""
 
-    Attributes
-    ----------
-    spacing : distance of neighbouring nodes of the innermost level.
-    n : number of nodes on each side of the centre.
-    strides : (k,) distances of the nodes of level j − 1 in nodes of level j, for j = 1, …, k.
-    """
-
-    spacing: float
-    n: int
-    strides: tuple[int, ...]
+    spacing: float  # distance of neighbouring nodes of the innermost level
+    n: int  # number of nodes on each side of the centre
+    strides: tuple[int, ...]  # (k,) distances of the nodes of level j − 1 in nodes of level j, for j = 1, …, k
 
 
 def even_ceil(x: float, factor: int = 1) -> int:
@@ -51,39 +44,28 @@ def even_ceil(x: float, factor: int = 1) -> int:
 
 
 class Rivals(NamedTuple):
-    """Second minima of some nodes of a table.
+    """Second minima of some nodes of a table."""
 
-    Attributes
-    ----------
-    node : (N,) indices of the nodes in the flattened lattice.
-    phi, slope, curvature : (N,), (2, N) and (3, N) as in `Table`.
-    """
-
-    node: np.ndarray
+    node: np.ndarray  # (N,) indices of the nodes in the flattened lattice
+    # phi, slope, curvature: (N,), (2, N) and (3, N) as in `Table`
     phi: np.ndarray
     slope: np.ndarray
     curvature: np.ndarray
 
 
 class Table(NamedTuple):
-    """φ_k on the lattice of a label.
+    """φ_k on the lattice of a label."""
 
-    Attributes
-    ----------
-    V : response of a minimum.
-    axes : two arrays (n,), displacements from the centre along the directions of the lattice.
-    phi, slope : (n, n) and (2, n, n) φ_k and its gradient g.
-    curvature : (3, n, n) −∂g_1/∂ω_1, −∂g_1/∂ω_2 and −∂g_2/∂ω_2 almost everywhere. Both derivatives are stored in single
-        precision, because tables may fill the memory.
-    rivals : higher minima near jumps.
-    """
-
-    V: float
+    V: float  # response of a minimum
+    # two arrays (n,), displacements from the centre along the directions of the lattice
     axes: tuple[np.ndarray, np.ndarray]
+    # phi, slope: (n, n) and (2, n, n) φ_k and its gradient g
     phi: np.ndarray
     slope: np.ndarray
+    # (3, n, n) −∂g_1/∂ω_1, −∂g_1/∂ω_2 and −∂g_2/∂ω_2 almost everywhere. Both derivatives are stored in single
+    # precision, because tables may fill the memory.
     curvature: np.ndarray
-    rivals: list[Rivals]
+    rivals: list[Rivals]  # higher minima near jumps
 
     def at(self, V: float) -> "Table":
         """Return the table at another V, without rivals; its `curvature` is not changed, except at new minima."""

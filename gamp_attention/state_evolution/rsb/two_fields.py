@@ -69,18 +69,12 @@ class Grids:
 
 @dataclass(frozen=True, eq=False)
 class TwoFields(Problem):
-    """Problem of k-step replica symmetry breaking for attention with two tokens and one column.
+    """Problem of k-step replica symmetry breaking for attention with two tokens and one column."""
 
-    Attributes
-    ----------
-    model : an attention model with L = 2, r = t = 1 that is even and reversible.
-    alpha : sample complexity.
-    grids : fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all
-        numbers except V, at which the jumps pass nodes of the lattice.
-    """
-
-    model: Model
-    alpha: float
+    model: Model  # an attention model with L = 2, r = t = 1 that is even and reversible
+    alpha: float  # sample complexity
+    # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
+    # except V, at which the jumps pass nodes of the lattice.
     grids: Grids | None = None
 
     @cached_property
