@@ -16,7 +16,9 @@ OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    _replace_missing_characters()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # "?" for characters that the terminal lacks, such as Greek
     options = build_parser().parse_args(arguments)
     try:
         module = import_module(f"gamp_attention.cli.{'fit' if options.command in OWN_DATA else 'paper_model'}")
@@ -36,10 +38,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error) or "interrupted, nothing was written: run the same command again for the same numbers"
         print(f"gamp-attention {options.command}: {message}", file=sys.stderr)
         return 130
-
-
-def _replace_missing_characters() -> None:
-    """Print "?" for characters that the terminal's encoding lacks, such as Greek letters, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")

@@ -405,7 +405,8 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
     _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
-    constant = not spec.program.has_choices and not _hessian_depends(derivatives, spec)
+    hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
+    constant = not spec.program.has_choices and not hessian.depends_on(0)
     lowest = float(eigenvalues.min()) if constant else -np.inf
     size = np.abs(eigenvalues).max() + 1
     if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
@@ -418,11 +419,6 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
         even=are_equal(values, spec.evaluate(y, -z)),
         rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
     )
-
-
-def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
-    """Return whether the Hessian depends on targets or fields."""
-    return derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused().depends_on(0)
 
 
 def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -156,11 +156,6 @@ class LawParts:
     coordinates: CoordinateLaw
     model: Model
 
-    @property
-    def shapes_differ(self) -> bool:
-        """True if the Σ_l differ significantly in shape."""
-        return differ(self.shapes)
-
     @classmethod
     def of(cls, seen: SeenTokens, problem: Problem, correlated: bool) -> "LawParts":
         """Estimate all parts from tokens, in five steps; `correlated` selects a model with correlated tokens.
@@ -325,7 +320,7 @@ def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.nd
     measured |= _spread(seen, size, law) | _fields(seen, law.resolvent.vectors, teacher)
     measured |= {"norm of the mean token": _largest_mean(seen)} | _measure_repetition(seen)
     treatments = {"correlation of tokens": "included in the model"} if correlated else {}
-    if law.shapes_differ:
+    if differ(law.shapes):
         treatments["differences between covariances"] = "each Σ_l has its eigenvalues along common vectors"
     return tuple(build_departure(name, estimate, treatments.get(name)) for name, estimate in measured.items())
 

@@ -264,7 +264,7 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     ValueError : if `path` is a file that `save` did not write, unless `overwrite` is True.
     OSError : if the file cannot be written.
     """
-    require_netcdf()
+    require_modules("a netCDF file", "xarray", "h5netcdf", "h5py")
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
@@ -274,11 +274,6 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
     write_atomically(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
-
-
-def require_netcdf() -> None:
-    """Raise ImportError, with the command to install them, if the packages that write netCDF files are missing."""
-    require_modules("a netCDF file", "xarray", "h5netcdf", "h5py")
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:

@@ -49,16 +49,12 @@ STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
 
 
 class Hull(NamedTuple):
-    """Lower convex hull of z²/2V + ℓ(z) on a grid of z.
+    """Lower convex hull of z²/2V + ℓ(z) on a grid of z."""
 
-    Attributes
-    ----------
-    points, values : (N,) its vertices.
-    narrow : (N - 1,) whether a segment joins neighbours on the grid; other segments are jumps of the minimum.
-    """
-
+    # points, values: (N,) its vertices
     points: np.ndarray
     values: np.ndarray
+    # (N - 1,) whether a segment joins neighbours on the grid; other segments are jumps of the minimum
     narrow: np.ndarray
 
 
@@ -79,16 +75,10 @@ def trace_hull(z, values, vertex):
 
 @dataclass(frozen=True, eq=False)
 class OneField(Problem):
-    """Problem of k-step replica symmetry breaking for a model with one field.
+    """Problem of k-step replica symmetry breaking for a model with one field."""
 
-    Attributes
-    ----------
-    model : a model of labels with L = r = t = 1.
-    alpha : sample complexity.
-    """
-
-    model: Model
-    alpha: float
+    model: Model  # a model of labels with L = r = t = 1
+    alpha: float  # sample complexity
 
     @cached_property
     def weights(self) -> BrokenWeights:

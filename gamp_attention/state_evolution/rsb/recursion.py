@@ -29,39 +29,28 @@ CUT = 9.0  # distance in standard deviations from its most likely field beyond w
 
 
 class Innermost(NamedTuple):
-    """The function φ_k = −M_V at nodes that integrate it with its kinks.
+    """The function φ_k = −M_V at nodes that integrate it with its kinks."""
 
-    Attributes
-    ----------
-    x, weight : (N,) increasing nodes, and quadrature weights of integrals over the field.
-    phi, slope : (N,) φ_k and its derivative, the output function g.
-    response : (N,) −∂g/∂ω, the almost-everywhere derivative.
-    """
-
+    # x, weight: (N,) increasing nodes, and quadrature weights of integrals over the field
     x: np.ndarray
     weight: np.ndarray
+    # phi, slope: (N,) φ_k and its derivative, the output function g
     phi: np.ndarray
     slope: np.ndarray
-    response: np.ndarray
+    response: np.ndarray  # (N,) −∂g/∂ω, the almost-everywhere derivative
 
 
 class Averages(NamedTuple):
-    """Averages of functions of the field at each level, over the k + 1 distributions P_j.
+    """Averages of functions of the field at each level, over the k + 1 distributions P_j."""
 
-    Attributes
-    ----------
-    phi, slopes, curvatures : (k + 1,) averages of φ_j, (φ_j')² and (φ_j'')², the last of the a.e. derivative for j = k.
-    first : average of φ_0', for the position.
-    bend : average of −φ_0''.
-    response : average of −φ_k'' over P_k without the jumps.
-    """
-
+    # phi, slopes, curvatures: (k + 1,) averages of φ_j, (φ_j')² and (φ_j'')², the last of the a.e. derivative for j =
+    # k.
     phi: np.ndarray
     slopes: np.ndarray
     curvatures: np.ndarray
-    first: float
-    bend: float
-    response: float
+    first: float  # average of φ_0', for the position
+    bend: float  # average of −φ_0''
+    response: float  # average of −φ_k'' over P_k without the jumps
 
 
 @kernel
