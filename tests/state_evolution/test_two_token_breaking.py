@@ -205,7 +205,7 @@ def test_gaps_of_a_sum_of_losses_are_known_exactly():
 
 
 def test_small_gaps_give_the_jump_mass():
-    """α E[1(gap < ε)(Δg)²]/2ε is the jump mass V̂_derivative − V̂ for small ε; few nodes of the lattice have such gaps."""
+    """α E[1(gap < ε)(Δg)²]/2ε is the jump mass V̂_derivative − V̂ for small ε; few nodes have such gaps."""
     problem, gap = TwoFields(ga.paper_model(), ALPHA), np.array([5e-4])
     hats = problem.hats(POSITIONAL, PARISI, 1, replicons=False)
     squares = gap_distribution(problem, POSITIONAL, PARISI, gap, 1).squares.mean()

@@ -4,11 +4,12 @@ Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional bran
 for k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). Then the computation of
 `rsb="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP from
 positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
-proximal minima of a sample is computed for k = 0 to 3 (`state_evolution.rsb.gap_distribution`). Parts that ended are stored, so that a rerun continues
-(--quick: one step).
+proximal minima of a sample is computed for k = 0 to 3 (`state_evolution.rsb.gap_distribution`). Parts that ended are
+stored, so that a rerun continues (--quick: one step).
 
 Criterion: all results converge; with each further step, V decreases by more than its errors, and is nearer to V of the
-minima; the outer replicon decreases towards 1; the jump mass of the smallest gaps decreases; V of the limit and of the minima agree within two errors.
+minima; the outer replicon decreases towards 1; the jump mass of the smallest gaps decreases; V of the limit and of the
+minima agree within two errors.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
@@ -27,7 +28,7 @@ from validation._tools.tables import markdown_table
 
 ALPHA, RTOL, FULL_RTOL = 1.5, 1e-2, 2e-2
 NUMBERS = ("V", "q", "m")
-GAPS, GAP_RESOLUTION = np.array([4e-4, 8e-4, 1.6e-3, 3.2e-3]), 2  # gaps in units of the loss of a sample, and grids
+GAPS, GAP_RESOLUTION = np.array([4e-4, 8e-4, 1.6e-3, 3.2e-3]), 1  # gaps in units of the loss of a sample, and grids
 
 
 def solve(k, alpha=ALPHA):

@@ -63,10 +63,10 @@ def gap_distribution(
     below, squares = np.zeros(len(gaps)), np.zeros((len(gaps), 2))
     for number, (p, constant, centre) in enumerate(zip(params, constants, centres, strict=True)):
         table = tabulate(loss, p, constant, centre, V, lattice, number)
-        descent = smooth_levels(table, variances, parisi, lattice, squares=False)
-        law = descent.outer_law(np.zeros(2), float(variances[0]))[0]
-        for each in descent.transitions:
-            law = each.spread(law)
+        smoothed = smooth_levels(table, variances, parisi, lattice, squares=False)
+        law = smoothed.outer_law(np.zeros(2), float(variances[0]))[0]
+        for transition in smoothed.transitions:
+            law = transition.spread(law)
         inner = np.zeros(law.shape, dtype=bool)
         inner[REACH:-REACH, REACH:-REACH] = True
         nodes = np.argwhere(inner & (law > NEGLIGIBLE * law.max()))

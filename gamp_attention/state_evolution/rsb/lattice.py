@@ -319,7 +319,7 @@ class LabelAverages(NamedTuple):
     squares: np.ndarray
 
 
-class Descent(NamedTuple):
+class SmoothedLevels(NamedTuple):
     """φ_j of all levels, and the transitions between them, for one label.
 
     Attributes
@@ -342,7 +342,7 @@ class Descent(NamedTuple):
 
 def smooth_levels(
     table: Table, variances: np.ndarray, parisi: np.ndarray, lattice: Lattice, squares: bool = True
-) -> Descent:
+) -> SmoothedLevels:
     """Return φ_j of all levels for one label; arguments as in `average_table`."""
     h, phi, axes = lattice.spacing, table.phi, table.axes
     levels = [(phi, table.slope, table.curvature)]
@@ -355,7 +355,7 @@ def smooth_levels(
         first, second = np.tensordot(DIRECTIONS.T, moved.first, 1), np.tensordot(ROTATION, moved.second, 1)
         levels.insert(0, (phi, first / (y * delta), second / (y * delta**2)))
         transitions.insert(0, moved)
-    return Descent(levels, transitions, axes)
+    return SmoothedLevels(levels, transitions, axes)
 
 
 def average_table(
@@ -372,9 +372,9 @@ def average_table(
     lattice : lattice of the innermost level, and the coarser lattices of the other levels.
     squares : whether the squares of second derivatives are needed.
     """
-    descent = smooth_levels(table, variances, parisi, lattice, squares)
-    levels, transitions = descent.levels, descent.transitions
-    law, offsets = descent.outer_law(move, float(variances[0]))
+    smoothed = smooth_levels(table, variances, parisi, lattice, squares)
+    levels, transitions = smoothed.levels, smoothed.transitions
+    law, offsets = smoothed.outer_law(move, float(variances[0]))
     along, across = ((law * levels[0][1]).sum(axis=axis) for axis in (2, 1))
     rates = np.stack([along @ offsets[0], across @ offsets[1]], axis=1) @ DIRECTIONS
     means = []
