@@ -358,11 +358,14 @@ class Channel:
         scale = np.linalg.eigvalsh(self.overlaps.q).max()
         if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
             return None
-        inverse, centre = np.linalg.inv(self.root), self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y)
-        exponents = np.empty((len(y), len(signs)))
-        for number, sign in enumerate(signs):
-            distance = np.einsum("lab,nlb->nla", inverse, sign * (fields + self.overlaps.m) - centre)
-            exponents[:, number] = -0.5 * np.einsum("nla,nla->n", distance, distance)
+        # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
+        precision = np.linalg.inv(self.root @ self.root)
+        centre, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
+        linear = np.einsum("nla,lab,nlb->na", omega, precision, centre, optimize=True)
+        exponents = linear @ signs.T
+        if (precision != precision * np.eye(len(precision[0]))).any():
+            products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)
+            exponents -= 0.5 * np.einsum("nab,sa,sb->ns", products, signs, signs, optimize=True)
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
