@@ -67,12 +67,12 @@ class SignMeans(NamedTuple):
 
 
 def average(
-    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps, weights: np.ndarray,
-    means: SignMeans | None,
+    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps,
+    weights: np.ndarray | None = None, means: SignMeans | None = None,
 ) -> Moments:  # fmt: skip
     """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
 
-    `weights` (n,) are factors of the samples; averages are sums divided by n.
+    `weights` (n,) are factors of the samples, 1 by default; averages are sums divided by n.
 
     With `means`, each sample counts for all its images under sign changes of columns that leave the loss unchanged:
     if ω_a changes its sign, so does g_a. Averages of products of derivatives are NaN if the denoiser did not compute
@@ -80,6 +80,7 @@ def average(
     """
     n, L, r = noise.shape
     V, square = overlaps.V, np.full((L, L, r * r, r * r), np.nan)
+    weights = np.ones(n) if weights is None else weights
     g = weights[:, None, None] * out.g
     if len(out.jacobian):
         slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
@@ -133,14 +134,15 @@ def _choose_searched(moreau: np.ndarray, searched: int) -> tuple[np.ndarray, np.
     """Return indices of points to search for lower minima, and factors with which they stand for all points.
 
     Lower minima exist mostly at points with a large Moreau envelope (n,), the objective at the nearest minimum. The
-    n/searched points with the largest are searched, and of the others the first n/(4 searched).
+    n/searched points with the largest envelopes are searched, a quarter of the next 2n/searched, a sixteenth of the
+    next 4n/searched, and so on, in each case the first in the order of the points.
     """
-    n = len(moreau)
-    n_largest, n_first = max(n // searched, 1), max(n // (4 * searched), 1)
-    largest = np.zeros(n, dtype=bool)
-    largest[np.argsort(-moreau, kind="stable")[:n_largest]] = True
-    rows = np.flatnonzero(largest | (np.arange(n) < n_first))
-    return rows, np.where(largest[rows], 1.0, n / n_first)
+    n, rank = len(moreau), np.empty(len(moreau), dtype=int)
+    rank[np.argsort(-moreau, kind="stable")] = np.arange(n)
+    band = np.log2(1 + searched * rank / n).astype(int)
+    n_first = np.maximum(n // 4**band, 1)
+    rows = np.flatnonzero(np.arange(n) < n_first)
+    return rows, n / n_first[rows]
 
 
 def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
@@ -356,11 +358,14 @@ class Channel:
         scale = np.linalg.eigvalsh(self.overlaps.q).max()
         if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
             return None
-        inverse, centre = np.linalg.inv(self.root), self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y)
-        exponents = np.empty((len(y), len(signs)))
-        for number, sign in enumerate(signs):
-            distance = np.einsum("lab,nlb->nla", inverse, sign * (fields + self.overlaps.m) - centre)
-            exponents[:, number] = -0.5 * np.einsum("nla,nla->n", distance, distance)
+        # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
+        precision = np.linalg.inv(self.root @ self.root)
+        centre, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
+        linear = np.einsum("nla,lab,nlb->na", omega, precision, centre, optimize=True)
+        exponents = linear @ signs.T
+        if (precision != precision * np.eye(len(precision[0]))).any():
+            products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)
+            exponents -= 0.5 * np.einsum("nab,sa,sb->ns", products, signs, signs, optimize=True)
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))

@@ -24,8 +24,8 @@ RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.55  # the same if the proximal map jumps, so that errors decrease hardly faster than for random points
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at about 1/16 of the points
-OFTEN_DIVISOR = 4  # the same if the search often finds lower minima: least error for a given time
+SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at about 1/16 of the points
+OFTEN_DIVISOR = 8  # the same if the search often finds lower minima: least error for a given time
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
