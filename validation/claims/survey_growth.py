@@ -33,7 +33,7 @@ from validation._tools.tables import markdown_table
 from validation.claims.survey_map import FOUNDING, GRIDS, NARROW, build_model, compute_row
 from validation.claims.survey_propagation import draw_starts
 
-DIM, SURVEYS, PATHS = 150, 100, 40  # dimension, and numbers of surveys and of paths of nonlinear theory at each point
+DIM, SURVEYS, PATHS = 150, 100, 30  # dimension, and numbers of surveys and of paths of nonlinear theory at each point
 FIRST_SEED, SEEDS = 1000, 1000  # first seed of the first point, and distance between the first seeds of points
 REPLICAS, N_PATHS, N_DRAWS = 2, 8192, 4000  # linear theory: sets of sampled paths, their size, and initial cosines
 MIN_PATHS, PATHS_PER_SAMPLE = 2048, 8  # nonlinear theory: minimum number of sampled paths, and relative to αd
