@@ -141,8 +141,11 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
     """Return the thresholds of one set of points; the hard phase only if the average over sets has a fold."""
     equations = curve.equations
     weak = 0.0
-    if equations.has_zero_fixed_point():
-        weak = _limit_at_zero(curve) if equations.exact else 1 / equations.linear_growth()
+    if equations.has_zero_fixed_point() and equations.exact:  # the limit for s → 0, extrapolated from two points
+        one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
+        weak = 2 * one - two
+    elif equations.has_zero_fixed_point():
+        weak = 1 / equations.linear_growth()
     alphas = np.array([point.alpha for point in points])
     top = int(np.argmax(alphas))
     full = np.nan
@@ -155,12 +158,6 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
     first, last = fold
     hard_to = _maximize_alpha(curve, points, first) if first > 0 else max(weak, alphas[0])
     return _Thresholds(weak, float(full), _first_order_transition(curve, points, first, last, hard_to), hard_to)
-
-
-def _limit_at_zero(curve: Curve) -> float:
-    """Return the limit of α for s → 0, linearly extrapolated from two points."""
-    one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
-    return 2 * one - two
 
 
 def _limit(curve: Curve, points: list[Point]) -> float:

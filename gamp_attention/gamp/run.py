@@ -279,7 +279,8 @@ def run_gamp(
         result, loop = refine_minimum(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
-    result = replace(result, starts=records, message=message, surveys=() if phase is None else phase.all_records)
+    surveyed = () if phase is None else (*phase.records, *phase.refinements)
+    result = replace(result, starts=records, message=message, surveys=surveyed)
     return finish(result, raise_on_failure, "run_gamp")
 
 

@@ -341,11 +341,6 @@ class SurveyPhase(Resumable):
         if tree is not None:
             self.restore(tree)
 
-    @property
-    def all_records(self) -> tuple[SurveyRecord, ...]:
-        """Return the records of all surveys, in their order."""
-        return (*self.records, *self.refinements)
-
     def run(self, save: Save = None) -> list[SurveyRecord]:
         """Make the surveys until two find the same weights, or all if their parameters are given; return their records.
 

@@ -28,39 +28,18 @@ from gamp_attention.penalties.base import (
 from gamp_attention.penalties.columns import SPHERE, ColumnRidge, curvature_of, has_spheres
 
 
-@dataclass(frozen=True)
-class InterceptPenalty:
-    """Penalty of all rows of Q except the last, the intercept.
+class WrappedPenalty:
+    """Base of penalties of whole matrices that apply a penalty of single weights to some of the weights."""
 
-    Raises
-    ------
-    ValueError : if the penalty has spherical columns.
-    """
+    penalty: Any
 
-    penalty: Any  # the penalty of the other rows
-
-    # the response of the last row differs from the others, so that code for a single λ does not apply
+    # λ differs between rows, so that code for a single λ does not apply
     quadratic = False
-
-    def __post_init__(self) -> None:
-        if has_spheres(self.penalty):
-            needs = "a number for each column, as columns on a sphere have no intercept"
-            raise check.fail("lam", list(self.penalty.lams), needs)
 
     @property
     def lam(self) -> float:
-        """Return λ of the penalty."""
+        """Return λ of the penalty of single weights."""
         return float(self.penalty.lam)
-
-    @property
-    def strength(self) -> float:
-        """Return the unit of gradients and variances."""
-        return float(self.penalty.strength)
-
-    @property
-    def convexity(self) -> float:
-        """Return a number μ such that the penalty, minus μx²/2, is convex in all rows."""
-        return min(float(self.penalty.convexity), 0.0)
 
     @property
     def even(self) -> bool:
@@ -71,6 +50,33 @@ class InterceptPenalty:
     def smooth(self) -> bool:
         """Return whether the penalty has no kinks."""
         return bool(self.penalty.smooth)
+
+
+@dataclass(frozen=True)
+class InterceptPenalty(WrappedPenalty):
+    """Penalty of all rows of Q except the last, the intercept.
+
+    Raises
+    ------
+    ValueError : if the penalty has spherical columns.
+    """
+
+    penalty: Any  # the penalty of the other rows
+
+    def __post_init__(self) -> None:
+        if has_spheres(self.penalty):
+            needs = "a number for each column, as columns on a sphere have no intercept"
+            raise check.fail("lam", list(self.penalty.lams), needs)
+
+    @property
+    def strength(self) -> float:
+        """Return the unit of gradients and variances."""
+        return float(self.penalty.strength)
+
+    @property
+    def convexity(self) -> float:
+        """Return a number μ such that the penalty, minus μx²/2, is convex in all rows."""
+        return min(float(self.penalty.convexity), 0.0)
 
 
 def has_intercept(penalty: Any) -> bool:
@@ -105,7 +111,7 @@ def refuse_intercept(present: bool, needs: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledPenalty:
+class ScaledPenalty(WrappedPenalty):
     """r(Q) = Σ_ia [ρ(c_i Q_ia) + ε_i Q_ia²/2] for a penalty ρ of single weights.
 
     If column i of the rows is divided by s_i, its weight is multiplied by s_i, and c_i = 1/s_i keeps the penalty of the
@@ -120,13 +126,6 @@ class ScaledPenalty:
     bounds: tuple[float, float]
     ridge: np.ndarray  # (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat
 
-    quadratic = False  # λ differs from row to row, and code for one λ does not apply
-
-    @property
-    def lam(self) -> float:
-        """Return λ of ρ."""
-        return float(self.penalty.lam)
-
     @cached_property  # iterations evaluate it many times
     def strength(self) -> float:
         """Return the strength of ρ at the median factor of the penalised rows, within `bounds`."""
@@ -138,16 +137,6 @@ class ScaledPenalty:
     def convexity(self) -> np.ndarray:
         """Return numbers μ_i (d, 1) such that the penalty of a weight in row i, minus μ_i x²/2, is convex."""
         return (self.penalty.convexity * self.scales**2 + self.ridge)[:, None]
-
-    @property
-    def even(self) -> bool:
-        """Return whether ρ(−x) = ρ(x)."""
-        return bool(self.penalty.even)
-
-    @property
-    def smooth(self) -> bool:
-        """Return whether ρ has no kinks."""
-        return bool(self.penalty.smooth)
 
     @property
     def units(self) -> np.ndarray:

@@ -349,7 +349,8 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products) -> dict[str, Es
         return {}
     pairs = [(l, k) for l in range(L) for k in range(l + 1, L)]
     largest = max(pairs, key=lambda pair: abs(seen.correlation[pair]))
-    number = Estimate(float(seen.correlation[largest]), float(seen.correlation_error[largest]))
+    correlation_error = seen.overlaps.std(axis=0, ddof=1) / np.sqrt(len(seen.tokens))
+    number = Estimate(float(seen.correlation[largest]), float(correlation_error[largest]))
     dependence = []
     for l, k in pairs:
         cross = part_covariances(seen.unit[:, l], seen.unit[:, k], N_PARTS)

@@ -111,11 +111,6 @@ class SeenTokens:
         size = np.sqrt(np.diag(mean))
         return mean / np.outer(size, size)
 
-    @cached_property
-    def correlation_error(self) -> np.ndarray:
-        """Standard error (L, L) of the correlation."""
-        return self.overlaps.std(axis=0, ddof=1) / np.sqrt(len(self.tokens))
-
     def true_means(self, effective_dim: float) -> np.ndarray:
         """Return means (S, d) whose products are corrected for sampling noise; zero if noise explains all of them.
 
@@ -282,10 +277,6 @@ class Resolvent(NamedTuple):
         """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
         return np.mean(squares * self.eigenvalues / (self.eigenvalues + self.z[:, None]), axis=1)
 
-    def of_grid(self, gamma: np.ndarray) -> np.ndarray:
-        """Return γ/(γ + κ), (k, J), for eigenvalues γ (J,)."""
-        return gamma / (gamma + self.kappa[:, None])
-
 
 class Spectrum(NamedTuple):
     """Eigenvalues (J,) of Σ in increasing order, and the fraction (J,) of coordinates with each."""
@@ -302,7 +293,8 @@ class Spectrum(NamedTuple):
         low = max(0.3 * resolvent.eigenvalues[0], LOWEST * mean)
         gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], N_EIGENVALUES)
         averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
-        rows = [resolvent.of_grid(gamma) / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
+        on_grid = gamma / (gamma + resolvent.kappa[:, None])
+        rows = [on_grid / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
         target = np.append(np.ones(len(averages)), [EXACT_WEIGHT] * 2)
         weight, _ = nnls(np.vstack(rows), target, maxiter=MAX_STEPS)
         used = weight > 0

@@ -134,7 +134,9 @@ def branches(
     for i, (first, a) in enumerate(list(solutions)):
         for second, b in solutions[i + 1 :]:
             for weight in MIXTURES:
-                rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
+                ends = a.overlaps.arrays(), b.overlaps.arrays()
+                mixed = {name: (1 - weight) * v + weight * ends[1][name] for name, v in ends[0].items()}
+                rough = _newton_from(F, Overlaps(**mixed))
                 if rough is None or _name_of(rough, solutions):
                     continue
                 se = solve(rough)
@@ -152,11 +154,6 @@ def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult
             if relative_change(mirrored, overlaps) < SAME:
                 return name
     return None
-
-
-def _mixture(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
-    """Return the linear mixture of two overlaps in which b has a given weight."""
-    return Overlaps(**{name: (1 - weight) * v + weight * b.arrays()[name] for name, v in a.arrays().items()})
 
 
 def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:

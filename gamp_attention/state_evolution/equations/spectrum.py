@@ -48,7 +48,7 @@ q̂_l = −α E[(R (a + U g))_l g_lᵀ] of the forces,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -112,10 +112,6 @@ class Ensemble:
     def inverse_rho(self) -> np.ndarray:
         """Inverse ρ_l⁻¹ (S, t, t), a pseudo-inverse if ρ_l is singular."""
         return np.linalg.pinv(self.law.rho, hermitian=True)
-
-    def negate(self) -> "Ensemble":
-        """Return the ensemble of the negative matrices, whose lowest eigenvalues are minus the highest."""
-        return replace(self, h=-self.h, ridge=-np.asarray(self.ridge))
 
 
 class Resolvent:

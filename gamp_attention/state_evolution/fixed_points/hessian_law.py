@@ -12,7 +12,7 @@ which a minimum of the proximal problem disappears. The spectrum then begins at 
 resolvent, which is V̂ in its derivative form at x = 0, has grown to the V of the fixed point.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -300,7 +300,8 @@ def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> di
     n_teacher = t - ensemble.n_student
     parts = {"positions": slice(0, S), "teacher": slice(S, S + n_teacher), "weights": slice(S + n_teacher, S + t)}
     edges, rows = [], []
-    for sign, side, its_limit in ((1.0, ensemble, limit), (-1.0, ensemble.negate(), None)):
+    negative = replace(ensemble, h=-ensemble.h, ridge=-np.asarray(ensemble.ridge))  # its lowest are minus the highest
+    for sign, side, its_limit in ((1.0, ensemble, limit), (-1.0, negative, None)):
         path = lowest_edge(side, its_limit)
         edges.append(sign * path[-1].x.real)
         if ensemble.student is not None:
