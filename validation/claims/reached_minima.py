@@ -2,10 +2,12 @@
 
 Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP, survey propagation (at the
 Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS run to
-zero gradient from the positions of the same instances. Differences between an algorithm and GAMP are paired by
-instance, and extrapolated to d → ∞ linearly in 1/d. Added to the limits of GAMP (`positional_minima`), they are the
-limits of the algorithm. At d = 500, survey propagation runs from further starts near the positions, √d p_1 + N(0, 1),
-on some instances; the lowest of all minima of an instance on the branch is compared with GAMP, too. Predictions:
+zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
+positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
+Differences from GAMP are paired by instance, averaged with weights d, and added to the limit d → ∞ of GAMP
+(`positional_minima`), as if they did not depend on d. The limit of descent is the stored limit of `end_of_descent`,
+from d up to 8000. Minima with m < .2, which are not on the branch (m = .255, scatter .015 at d = 500), are left
+out. Predictions:
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -33,21 +35,22 @@ from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import markdown_table, mean_and_error
 from validation.claims.end_of_descent import HOW, STEPS
 from validation.claims.further_steps import describe, difference, show
-from validation.claims.positional_minima import FIRST, KEYS, ON_BRANCH, REACHED
+from validation.claims.positional_minima import FIRST, KEYS, REACHED
 
 ALPHA = 1.5
-COUNTS = {500: 100, 1000: 40, 2000: 8, 4000: 2}  # instances by d
-LARGE = 50_000  # first seed at d > 1000
-SEARCHED, N_SEARCHES = {500: 30}, 8  # instances with further starts by d, and starts of each
+COUNTS = {500: 54, 1000: 8}  # instances by d
+SEARCHED, N_SEARCHES = {500: 14}, 8  # instances with further starts by d, and starts of each
 PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
 SURVEY, SURVEYS = 742.8, (742.8, 300.0)  # Parisi parameters of survey propagation: of the ground state; further starts
+NEAR_BRANCH = 0.2  # smallest m of a minimum on the branch
 SMALL = 1e-3  # largest excess of the energy of threshold states, relative to the ground state
 NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "descent": "descent, then L-BFGS"}
+WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS, d up to 8000"}
 
 
 def run_cell(d, number):
     """Return the minima of all algorithms from the positions on one instance."""
-    seed = FIRST.get(d, LARGE) + number
+    seed = FIRST.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     rows = []
     for name in NAMES:
@@ -67,7 +70,7 @@ def run_cell(d, number):
 
 def search_cell(d, number):
     """Return the minima of survey propagation from further starts on one instance."""
-    seed = FIRST.get(d, LARGE) + number
+    seed = FIRST.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
@@ -97,7 +100,7 @@ def main():
     parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
     plan = {
-        (d, FIRST.get(d, LARGE) + i, name): partial(cell, d, i)
+        (d, FIRST.get(d, 0) + i, name): partial(cell, d, i)
         for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
         for d, count in cells.items()
         for i in range(count)
@@ -113,20 +116,27 @@ def main():
     if args.quick:
         verdict.end({})
         return
-    rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH and np.isfinite(row["V"])]
+    rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > NEAR_BRANCH]
     solutions = sorted((stored[name] for name in parts), key=itemgetter("y"))
     bottom = stored["ground state"]["train_loss"][0]
     states = predictions(check_clusters(verdict, solutions, bottom))
-    others = [name for name in NAMES if name != "gamp"]
-    changes = {name: {key: paired_limit(rows, name, key) for key in KEYS} for name in others}
-    measured = load_result(ROOT / "results" / "positional_minima.json")["limits"]
-    gamp = {key: measured[key]["limit"] for key in KEYS}
-    limits = {name: {key: add(gamp[key], changes[name][key]) for key in KEYS} for name in others}
-    pairs = tabulate_pairs(rows, changes, gamp)
+    measured, ends = (
+        load_result(ROOT / "results" / f"{name}.json") for name in ("positional_minima", "end_of_descent")
+    )
+    gamp = {key: measured["limits"][key]["limit"] for key in KEYS}
+    rows += lowest(rows)
+    changes = {
+        name: {key: paired_mean(rows, name, key) for key in KEYS} for name in ("survey", "lbfgs", "descent", "lowest")
+    }
+    limits = {"gamp": gamp} | {
+        name: {key: [gamp[key][0] + change[key][0], float(np.hypot(gamp[key][1], change[key][1]))] for key in KEYS}
+        for name, change in changes.items()
+    }
+    limits["end"] = relative_to(ends["fixed"], ends["limits"]["descent"])
     verdict.write_table(markdown_table(COLUMNS, [tabulate_solution(solution, bottom) for solution in solutions]))
-    verdict.write_table(tabulate_limits({"gamp": gamp} | limits, states), "_limits.md")
-    verdict.write_table(pairs, "_pairs.md")
-    verdict.end({"solutions": stored, "limits": {"gamp": gamp} | limits, "changes": changes, "states": states})
+    verdict.write_table(tabulate_limits(limits, states), "_limits.md")
+    verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
+    verdict.end({"solutions": stored, "limits": limits, "changes": changes, "states": states})
 
 
 def key_of(row):
@@ -165,35 +175,31 @@ def check_clusters(verdict, solutions, bottom):
 def predictions(threshold):
     """Return V, q, m and the training loss with errors of the states; NaN without a prediction."""
     steps, descent = (load_result(ROOT / "results" / f"{name}.json") for name in ("further_steps", "end_of_descent"))
-    full, fixed = steps["limit"][-1], descent["fixed"]
-    ends = descent["theory"][max(descent["theory"], key=float)]  # jumps counted
-    dynamics = {
-        key: [fixed[key] * (1 + ends[key]["end"]["mean"]), fixed[key] * ends[key]["end"]["error"]] for key in ("q", "m")
-    }
-    nothing = {key: [np.nan, np.nan] for key in KEYS}
+    full, theory = steps["limit"][-1], descent["theory"]
+    ends = theory[max(theory, key=float)]  # jumps counted
     return {
         "ground state, k → ∞": {key: full[key] for key in KEYS},
         "threshold states": {key: threshold["energy" if key == "train_loss" else key] for key in KEYS},
-        "end of descent, theory": nothing | dynamics,
+        "end of descent, theory": relative_to(descent["fixed"], {key: ends[key]["end"] for key in ("q", "m")}),
     }
 
 
-def paired_limit(rows, name, key):
-    """Return the mean difference of an algorithm from GAMP on the same instances for d → ∞, and its error.
+def relative_to(fixed, numbers):
+    """Return q and m with errors from deviations relative to the fixed point; the other numbers are NaN."""
+    known = {key: [fixed[key] * (1 + numbers[key]["mean"]), fixed[key] * numbers[key]["error"]] for key in ("q", "m")}
+    return {key: known.get(key, [np.nan, np.nan]) for key in KEYS}
 
-    Differences are fitted by a + b/d with noise of variance 1/d.
-    """
+
+def paired_mean(rows, name, key):
+    """Return the mean difference of an algorithm from GAMP, with weights d, and its error."""
     d, y = paired(rows, name, key)
-    columns = np.stack([np.ones(len(d)), 1 / d], axis=1) * np.sqrt(d)[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * np.sqrt(d))
-    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(y) - 2)
-    return [float(found[0]), float(np.sqrt(noise * inverse[0, 0]))]
+    mean = float(np.average(y, weights=d))
+    return [mean, float(np.sqrt(np.sum((d * (y - mean)) ** 2)) / d.sum())]
 
 
 def paired(rows, name, key):
     """Return d and the differences from GAMP of an algorithm, of instances where both end on the branch."""
-    kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in rows}
+    kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in rows if np.isfinite(row[key])}
     both = [(d, seed) for algorithm, d, seed in kept if algorithm == name and ("gamp", d, seed) in kept]
     changes = [kept[name, d, seed] - kept["gamp", d, seed] for d, seed in both]
     return np.array([d for d, _ in both], dtype=float), np.array(changes)
@@ -206,16 +212,11 @@ def lowest(rows):
     return [min(each, key=itemgetter("train_loss")) | {"algorithm": "lowest"} for each in minima]
 
 
-def add(a, b):
-    """Return the sum of two numbers with independent errors."""
-    return [a[0] + b[0], float(np.hypot(a[1], b[1]))]
-
-
 def tabulate_limits(limits, states):
     """Return limits and predictions, and their differences in units of the errors of the differences."""
     table = [[name, *(scaled(key, state[key]) for key in KEYS)] for name, state in states.items()]
     for name, limit in limits.items():
-        table.append([NAMES[name], *(scaled(key, limit[key]) for key in KEYS)])
+        table.append([WORDS[name], *(scaled(key, limit[key]) for key in KEYS)])
         for state, prediction in states.items():
             away = [difference(limit[key], prediction[key]) for key in KEYS]
             table.append([f"− {state}, in errors", *(f"{v:.1f}" if np.isfinite(v) else "" for v in away)])
@@ -229,18 +230,17 @@ def scaled(key, pair):
 
 
 def tabulate_pairs(rows, changes, gamp):
-    """Return the mean differences from GAMP in per cent of GAMP's limits by d and for d → ∞ as a table."""
-    table, rows = [], rows + lowest(rows)
-    for name, words in (NAMES | {"lowest": "lowest of all minima"}).items():
-        if name == "gamp":
-            continue
+    """Return numbers of pairs and mean differences from GAMP in per cent of GAMP's limits by d as a table."""
+    table = []
+    for name, change in changes.items():
+        sizes = paired(rows, name, "q")[0]
+        table.append([WORDS[name], "pairs", *(f"{np.sum(sizes == size)}" for size in COUNTS), f"{len(sizes)}"])
         for key, label in KEYS.items():
             d, y = paired(rows, name, key)
             percent = [100 * y[d == size] / gamp[key][0] for size in COUNTS]
             means = [plus_minus(*mean_and_error(values)) if len(values) else "" for values in percent]
-            limit = plus_minus(*(100 * value / gamp[key][0] for value in changes[name][key])) if name in changes else ""
-            table.append([words, label, *means, limit])
-    return markdown_table(["difference from GAMP, %", "", *(f"d = {d}" for d in COUNTS), "d → ∞"], table)
+            table.append(["", label, *means, plus_minus(*(100 * value / gamp[key][0] for value in change[key]))])
+    return markdown_table(["difference from GAMP, %", "", *(f"d = {d}" for d in COUNTS), "all"], table)
 
 
 if __name__ == "__main__":
