@@ -267,8 +267,8 @@ def draw_times(axis, times, colour, alpha):
         words = f"α = {alpha:g}" if name == "survey" else None
         reached = 100 * np.mean(times[name][:, None] <= t, axis=0)
         axis.step(t, reached, style, where="post", color=colour, lw=1.5, label=words)
-    axis.set(xlabel="iteration t", ylabel="cosine of 0.5 reached by t, %", ylim=(0, 125), xlim=(0, LATE), yticks=range(0, 101, 20),
-             title="surveys (solid), nonlinear theory (dashed)")  # fmt: skip
+    axis.set(xlabel="iteration t", ylabel="cosine of 0.5 reached by t, %", ylim=(0, 125), xlim=(0, LATE),
+             yticks=range(0, 101, 20), title="surveys (solid), nonlinear theory (dashed)")  # fmt: skip
 
 
 def main():
