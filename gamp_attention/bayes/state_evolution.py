@@ -11,7 +11,7 @@
 3. The difference of the two rules, or the spread of the random sets, gives the errors. If a set does not have the fixed
    point, as may happen at a threshold, the status is INACCURATE.
 
-For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.iteration`),
+For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.stages`),
 so that unstable fixed points are not.
 """
 
