@@ -33,8 +33,8 @@ from gamp_attention.experiments.inference.leave_one_out import (
     refits_by_default,
     require_trained,
     responses,
-    sample_errors,
 )
+from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, digest, run_gamp
 from gamp_attention.gamp.step import near_fixed_point
