@@ -17,7 +17,7 @@ from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_one_strength
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult

@@ -28,21 +28,19 @@ from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
-    deterministic_test_error,
-    predicted_test_error,
-    stationary_loss,
-    test_error_slopes,
-)
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.fixed_points.search import remove_columns
-from gamp_attention.state_evolution.fixed_points.stability import (
     NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
+    deterministic_test_error,
     largest_jump_fraction,
+    predicted_test_error,
     replicon,
+    stationary_loss,
+    test_error_slopes,
     validity,
 )
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.denoisers.output import denoise
-from gamp_attention.state_evolution.rsb.lattice_averages import smooth_levels
-from gamp_attention.state_evolution.rsb.lattice_tables import APART, DIRECTIONS, tabulate
+from gamp_attention.state_evolution.rsb.lattice import APART, DIRECTIONS, smooth_levels, tabulate
 from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels
 

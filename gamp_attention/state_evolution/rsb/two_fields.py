@@ -13,8 +13,7 @@ order in the spacing. It is far smaller if the distances of the nodes from the l
 Niederreiter, 1974). Jumps of attention lie near lines of equal fields and near the axes; the slope of the lattice
 relative to both is a quadratic irrational number. In addition the lattice is shifted from one label to the next.
 
-The recursion over the levels is in `lattice_averages`. The proximal problems are solved at few values of V
-(`lattice_tables`).
+The recursion over the levels is in `lattice`. The proximal problems are solved at few values of V.
 
 Averages over labels are a product rule for the teacher's fields: Gauss-Hermite in their sum, and a trapezoidal sum in
 their difference, on which the labels depend strongly. It is restricted to a fundamental domain of the symmetries:
@@ -31,8 +30,14 @@ import numpy as np
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.models.model import Model
-from gamp_attention.state_evolution.rsb.lattice_averages import LabelAverages, average_table
-from gamp_attention.state_evolution.rsb.lattice_tables import Lattice, Table, even_ceil, tabulate
+from gamp_attention.state_evolution.rsb.lattice import (
+    LabelAverages,
+    Lattice,
+    Table,
+    average_table,
+    even_ceil,
+    tabulate,
+)
 from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
@@ -69,18 +74,12 @@ class Grids:
 
 @dataclass(frozen=True, eq=False)
 class TwoFields(Problem):
-    """Problem of k-step replica symmetry breaking for attention with two tokens and one column.
+    """Problem of k-step replica symmetry breaking for attention with two tokens and one column."""
 
-    Attributes
-    ----------
-    model : an attention model with L = 2, r = t = 1 that is even and reversible.
-    alpha : sample complexity.
-    grids : fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all
-        numbers except V, at which the jumps pass nodes of the lattice.
-    """
-
-    model: Model
-    alpha: float
+    model: Model  # an attention model with L = 2, r = t = 1 that is even and reversible
+    alpha: float  # sample complexity
+    # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
+    # except V, at which the jumps pass nodes of the lattice.
     grids: Grids | None = None
 
     @cached_property
