@@ -11,12 +11,12 @@ averaged over the fields P_k of minima. With each step of breaking fewer samples
 make minima sensitive to the other samples.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention.denoisers.output import denoise
-from gamp_attention.state_evolution.rsb.lattice import APART, DIRECTIONS, smooth_levels, tabulate
+from gamp_attention.state_evolution.rsb.lattice import APART, DIRECTIONS, Table, smooth_levels, tabulate
 from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels
 
@@ -56,7 +56,7 @@ def gap_distribution(
     resolution : resolution of the grids.
     """
     params, constants, centres, (_, probability) = problem.labels(levels, resolution)
-    variances, V, block = problem.variances(levels), float(levels.V[0]), np.full((2, 1, 1), levels.V[0])
+    variances, V, gaps = problem.variances(levels), float(levels.V[0]), np.asarray(gaps, dtype=float)
     grids = problem.with_fixed_grids(levels, parisi, resolution).grids
     assert grids is not None
     lattice, loss = grids.lattice, problem.model.loss
@@ -67,28 +67,36 @@ def gap_distribution(
         law = smoothed.outer_law(np.zeros(2), float(variances[0]))[0]
         for transition in smoothed.transitions:
             law = transition.spread(law)
-        inner = np.zeros(law.shape, dtype=bool)
-        inner[REACH:-REACH, REACH:-REACH] = True
-        nodes = np.argwhere(inner & (law > NEGLIGIBLE * law.max()))
-        here = tuple(nodes.T)
-        fields = centre + np.stack([axis[index] for axis, index in zip(table.axes, here, strict=True)], 1) @ DIRECTIONS
-        slope, curvature = table.slope[:, here[0], here[1]].T, table.curvature[:, here[0], here[1]]
-        curvature = curvature[[0, 1, 1, 2]].T.reshape(-1, 2, 2)
-        gap, jump = np.full(len(nodes), np.inf), np.zeros((len(nodes), 2))
-        for shift in NEIGHBOURS:
-            step = lattice.spacing * np.array(shift) @ DIRECTIONS
-            there = table.slope[:, here[0] + shift[0], here[1] + shift[1]].T
-            moved = V * (there - slope + curvature @ step)  # deviation of the minimiser from its linear prediction
-            different = np.flatnonzero(np.abs(moved).max(axis=1) > APART * np.abs(step).max())
-            start = fields[different] + step + V * there[different]
-            rows = np.tile(p, (len(different), 1))
-            out = denoise(loss, rows, fields[different, :, None], block, start[:, :, None], hold=True)
-            excess = out.moreau + constant + table.phi[here][different]
-            change = out.g[:, :, 0] - slope[different]
-            lower = out.solved & (excess < gap[different]) & (V * np.abs(change).max(axis=1) > APART * lattice.spacing)
-            gap[different[lower]], jump[different[lower]] = excess[lower], change[lower]
-        weight = probability[number] * law[here]
-        small = gap < np.asarray(gaps)[:, None]
+        likely = law > NEGLIGIBLE * law.max()
+        likely[:REACH], likely[-REACH:], likely[:, :REACH], likely[:, -REACH:] = False, False, False, False
+        nodes = np.argwhere(likely)
+        gap, jump = find_second_minima(loss, p, constant, centre, table, nodes, lattice.spacing)
+        weight, small = probability[number] * law[likely], gap < gaps[:, None]
         below += small @ weight
         squares += small @ (weight[:, None] * jump**2)
-    return GapDistribution(np.asarray(gaps, dtype=float), below, squares)
+    return GapDistribution(gaps, below, squares)
+
+
+def find_second_minima(
+    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, table: Table, nodes: np.ndarray, spacing: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gap (N,) of each of N nodes (N, 2) of a table, infinite without a second minimum, and Δg (N, 2).
+
+    The minimisation starts at the minimisers of nodes at distance `REACH` that deviate from the linear prediction.
+    """
+    i, j = nodes.T
+    fields = centre + np.stack([table.axes[0][i], table.axes[1][j]], axis=1) @ DIRECTIONS
+    slope, curvature = table.slope[:, i, j].T, table.curvature[:, i, j][[0, 1, 1, 2]].T.reshape(-1, 2, 2)
+    gap, jump = np.full(len(nodes), np.inf), np.zeros((len(nodes), 2))
+    for a, b in NEIGHBOURS:
+        step, there = spacing * np.array([a, b]) @ DIRECTIONS, table.slope[:, i + a, j + b].T
+        moved = table.V * (there - slope + curvature @ step)  # deviation of the minimiser from its linear prediction
+        different = np.flatnonzero(np.abs(moved).max(axis=1) > APART * np.abs(step).max())
+        start = fields[different] + step + table.V * there[different]
+        rows, block = np.tile(params, (len(different), 1)), np.full((2, 1, 1), table.V)
+        out = denoise(loss, rows, fields[different, :, None], block, start[:, :, None], hold=True)
+        excess = out.moreau + constant + table.phi[i, j][different]
+        change = out.g[:, :, 0] - slope[different]
+        lower = out.solved & (excess < gap[different]) & (table.V * np.abs(change).max(axis=1) > APART * spacing)
+        gap[different[lower]], jump[different[lower]] = excess[lower], change[lower]
+    return gap, jump
