@@ -235,7 +235,9 @@ def reflections_of(symmetry: Symmetry, shape: tuple[int, int, int], n_white: int
         reflections.append(reflection(-np.eye(L * t), np.eye(L * r), -noise))
     if symmetry.diagonal:
         for signs in 1 - 2 * np.eye(r)[1:]:  # all columns together are the first reflection, up to the noise
-            reflections.append(reflection(np.kron(np.eye(L), np.diag(signs)), np.kron(np.eye(L), np.diag(signs)), noise))
+            reflections.append(
+                reflection(np.kron(np.eye(L), np.diag(signs)), np.kron(np.eye(L), np.diag(signs)), noise)
+            )
     if symmetry.exchange:
         for first in range(0, L - 1, 2):
             order = np.arange(L)

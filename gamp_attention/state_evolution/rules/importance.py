@@ -16,7 +16,7 @@ much. A `Proposal` draws such samples more often:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
