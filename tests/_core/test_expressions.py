@@ -22,13 +22,13 @@ def test_slopes_equal_differences(name):
 def test_operation_without_derivative_is_named():
     graph = Graph(1)
     value = graph._store(("gamma", graph.inputs[0]))
-    with pytest.raises(ValueError, match="name: .*'gamma'"):
+    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
         graph.derivative(value, 0)
 
 
 def test_unknown_operation_on_constants_is_named():
     graph = Graph(1)
-    with pytest.raises(ValueError, match="name: .*'gamma'"):
+    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
         graph.apply("gamma", graph.constant(1.0))
-    with pytest.raises(ValueError, match="name: .*'gamma'"):
+    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
         graph.apply("gamma", graph.inputs[0])

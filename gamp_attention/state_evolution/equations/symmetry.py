@@ -83,21 +83,28 @@ def free_columns(model: Model) -> list[int]:
     return [int(row.argmin()) for row in signs if (row < 0).sum() == 1]
 
 
+def overlaps_of_column(name: str, shape: tuple[int, ...], column: int) -> np.ndarray:
+    """Return a mask of the overlaps of a family that a column has with the teacher, positions or other columns."""
+    mask = np.zeros(shape, dtype=bool)
+    mask[:, column] = True
+    if name in ("q", "V"):
+        mask[:, :, column] = True
+        mask[:, column, column] = False
+    return mask
+
+
 def column_overlaps(overlaps: Overlaps, column: int) -> bool:
     """Return whether a column of the student has any overlap with the teacher, with positions or with other columns."""
-    mixed = (np.delete(values[:, column], column, axis=1) for values in (overlaps.q, overlaps.V))
-    return any(values.any() for values in (overlaps.theta[:, column], overlaps.m[:, column], *mixed))
+    arrays = overlaps.arrays().items()
+    return any(values[overlaps_of_column(name, values.shape, column)].any() for name, values in arrays)
 
 
 def without_column(overlaps: Overlaps, column: int) -> Overlaps:
     """Return overlaps in which a column has no overlap with the teacher, with positions or with other columns."""
-    values = {name: array.copy() for name, array in overlaps.arrays().items()}
-    values["theta"][:, column] = values["m"][:, column] = 0.0
-    for name in ("q", "V"):
-        diagonal = values[name][:, column, column].copy()
-        values[name][:, column] = values[name][:, :, column] = 0.0
-        values[name][:, column, column] = diagonal
-    return Overlaps(**values)
+    arrays = overlaps.arrays().items()
+    return Overlaps(**{
+        name: np.where(overlaps_of_column(name, values.shape, column), 0.0, values) for name, values in arrays
+    })  # fmt: skip
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:

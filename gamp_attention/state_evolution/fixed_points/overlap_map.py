@@ -77,23 +77,17 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Choices taken from the averages at one point, and these averages.
+    """Choices taken from the averages at one point, and these averages."""
 
-    Attributes
-    ----------
-    counts_jumps : whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no
-        point of the averages is near a jump, the average derivative equals it and has a lower variance.
-    rare_minima : whether second minima are so rare that later averages search only a few points for them.
-    overlaps, moments : the point, and its averages for each replica of the rule.
-    squares : whether these averages include products of derivatives.
-    often_lowered : whether later averages search more of the points, because the search found lower minima.
-    """
-
+    # whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no point of the
+    # averages is near a jump, the average derivative equals it and has a lower variance.
     counts_jumps: bool
-    rare_minima: bool
+    rare_minima: bool  # whether second minima are so rare that later averages search only a few points for them
+    # overlaps, moments: the point, and its averages for each replica of the rule
     overlaps: Overlaps
     moments: list[Moments]
-    squares: bool
+    squares: bool  # whether these averages include products of derivatives
+    # whether later averages search more of the points, because the search found lower minima
     often_lowered: bool = False
 
     def covers(self, overlaps: Overlaps, squares: bool) -> bool:
@@ -106,27 +100,19 @@ class Choices:
 
 @dataclass(frozen=True)
 class OverlapMap:
-    """Map from overlaps to overlaps.
+    """Map from overlaps to overlaps."""
 
-    Attributes
-    ----------
-    model, alpha : the model and the sample complexity α.
-    rule : quadrature rule of the averages.
-    response : form of V̂, "stein" or "derivative".
-    choices : choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from
-        its averages.
-    expects_rare_minima : whether second minima were rare on a coarser rule; `with_choices_at` then first searches few
-        points.
-    expects_lower_minima : whether searches found lower minima on a coarser rule; `with_choices_at` then searches more
-        points.
-    """
-
+    # model, alpha: the model and the sample complexity α
     model: Model
     alpha: float
-    rule: Rule
-    response: str = "stein"
+    rule: Rule  # quadrature rule of the averages
+    response: str = "stein"  # form of V̂, "stein" or "derivative"
+    # choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from its
+    # averages.
     choices: Choices | None = field(default=None, compare=False, repr=False)
+    # whether second minima were rare on a coarser rule; `with_choices_at` then first searches few points
     expects_rare_minima: bool = False
+    # whether searches found lower minima on a coarser rule; `with_choices_at` then searches more points
     expects_lower_minima: bool = False
     limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and

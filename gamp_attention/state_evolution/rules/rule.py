@@ -132,15 +132,10 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class LeveledRule(Rule):
-    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels.
+    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels."""
 
-    Parameters
-    ----------
-    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
-    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
-    """
-
-    level: int = 0
+    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
+    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
     max_work: float = np.inf
     deterministic: ClassVar[bool] = True
     initial_tolerance: ClassVar[float] = 1e-4
