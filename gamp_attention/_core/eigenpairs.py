@@ -97,14 +97,16 @@ def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.nda
 
 def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:
     """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough."""
-    shift = SHIFT * scale
+    shift, most = SHIFT * scale, min(max_vectors, len(start))
     for basis, matrix, size in _krylov_spaces(product, start):
+        if len(basis) < min(MIN_PRODUCTS, most) and not _is_invariant(np.diag(matrix), size):
+            continue
         values, vectors = np.linalg.eigh(matrix)
         value, weights = float(values[0]), vectors[:, 0]
         tol = ROUGH if abs(value) > CLEAR * scale else FINE
         accurate = len(basis) >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
         exhausted = _is_invariant(values, size)
-        if accurate or exhausted or len(basis) == min(max_vectors, len(start)):
+        if accurate or exhausted or len(basis) == most:
             break
     return value, basis.T @ weights, accurate or exhausted
 

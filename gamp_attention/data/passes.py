@@ -149,16 +149,11 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class Effort(NamedTuple):
-    """Effort of the proximal steps of an iteration.
+    """Effort of the proximal steps of an iteration."""
 
-    Attributes
-    ----------
-    most : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start.
-    last_step : relative size of a Newton step after which none follows.
-    """
-
+    # maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start
     most: int = MAX_STARTS
-    last_step: float = LAST_STEP
+    last_step: float = LAST_STEP  # relative size of a Newton step after which none follows
 
 
 class Part(NamedTuple):

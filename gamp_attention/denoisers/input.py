@@ -13,8 +13,7 @@ from gamp_attention._core.check import read_only
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
-from gamp_attention.penalties.intercept import InterceptPenalty
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity

@@ -16,6 +16,7 @@ from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.gamp.convex_start import can_start, newton_start
 from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import report_minimum
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
@@ -24,6 +25,7 @@ from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_pena
 
 LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
 ROUNDING = 1e-12  # root mean square of a centred column, relative to its mean, below which the column is constant
+BLOCK = 1 << 16  # number of entries of rows that stay in the cache while they are scaled
 MAX_UNIT = 1e100  # size of numbers above which, or below the inverse of which, rows are divided by it
 WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest: the curvature along a column
 TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes, along which the risk is flat
@@ -69,7 +71,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             _require_determined(columns, labels, loss, intercept)
         flat = isinstance(loss, MultinomialLoss) & ((factors == 0) | bare)  # a common shift changes no probability
         data = LabelledDataset(
-            columns, labels, loss, rank=rank, spectra=np.maximum(_mean_squares(columns, None), 1e-100)[None],
+            columns, labels, loss, rank=rank, spectra=np.maximum(_sum_squares(columns, None) / n, 1e-100)[None],
             penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
             sample_weight=weights,
         )  # fmt: skip
@@ -115,37 +117,52 @@ def _scale_columns(
     offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
     columns = np.empty((n, d + intercept))
     columns[:, d:] = 1.0
-    centred = columns[:, :d]  # operations in place: each temporary copy takes as long as a product with the rows
-    np.subtract(X, offset, out=centred)
     size = max(float(X.max()), -float(X.min()))
     size = 1.0 if 1 / MAX_UNIT < size < MAX_UNIT or size == 0 else size
-    if size != 1:
-        centred /= size  # squares are within the range of doubles
-    relative = np.sqrt(_mean_squares(centred, weights))
+    # blocks of rows that stay in the cache: each pass over all rows takes as long as a product with the rows
+    step = max(1, BLOCK // d)
+    blocks = [slice(first, first + step) for first in range(0, n, step)]
+    squares = np.zeros(d)
+    for block in blocks:
+        centred = X[block] - offset
+        if size != 1:
+            centred /= size  # squares are within the range of doubles
+        squares += _sum_squares(centred, None if weights is None else weights[block])
+    relative = np.sqrt(squares / (n if weights is None else weights.sum()))
     constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
     empty = constant | (relative == 0)
-    centred *= np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
-    return columns, offset, np.where(empty, 1.0, relative * size)
+    scale = np.where(empty, 1.0, relative * size)
+    factors = np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
+    for block in blocks:
+        centred = X[block] - offset
+        if size != 1:
+            centred /= size
+        np.multiply(centred, factors, out=columns[block, :d])
+    return columns, offset, scale
 
 
-def _mean_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Return the mean square (D,) of each column (n, D) over the rows, which may have weights (n,)."""
+def _sum_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return the sum of squares (D,) of each column (n, D) over the rows, which may have weights (n,)."""
     if weights is None:
-        return np.einsum("ni,ni->i", columns, columns) / len(columns)
-    return np.einsum("n,ni,ni->i", weights, columns, columns) / weights.sum()
+        return np.einsum("ni,ni->i", columns, columns)
+    return np.einsum("n,ni,ni->i", weights, columns, columns)
 
 
 def train_rows(model: LinearRows, data: LabelledDataset, init: Any, n_starts: int) -> tuple[GampResult, int]:
     """Return the result of training, and the number of Newton steps and iterations of message passing.
 
-    If Newton's method is faster, message passing begins at the minimum that it returns, and verifies it.
+    If Newton's method is faster, its minimum is verified to be a fixed point of message passing. If rounding errors end
+    it before, message passing begins there.
     """
     tol, max_iter = check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
     if not (tol > 0 and can_start(data)):
         result = train(model, data, init, n_starts)
         return result, result.n_iter
-    state, n_steps = newton_start(data, tol, max_iter)
-    result = train(model, data, init if state is None else state, n_starts)
+    state, at, n_steps = newton_start(data, tol, max_iter)
+    if state is not None and at.gradient_norm <= tol:
+        result = report_minimum(data, state, at, tol, max_iter)
+    else:
+        result = train(model, data, init if state is None else state, n_starts)
     message = f"Newton's method ended after {n_steps} steps. {result.message}"
     return replace(result, message=message), n_steps + result.n_iter
 

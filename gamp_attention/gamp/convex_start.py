@@ -10,7 +10,8 @@ Each step minimises the risk with the losses replaced by their quadratic model, 
 - for weights without kinks of the penalty r: (H + r'') P = −∇R, by a Cholesky factor;
 - for a penalty with kinks: coordinate descent on the model (Friedman, Hastie and Tibshirani, 2010), which makes this a
   proximal Newton method (Lee, Sun and Saunders, 2014). Once the descent has identified the weights at kinks, the linear
-  system of the other weights gives the next steps.
+  system of the other weights gives the next steps. The model has only the weights whose subgradient is not zero, and
+  further weights are added if their subgradients become the larger part.
 
 Steps are halved until the risk falls. A Hessian takes as long as many gradients, so it is used for several steps, as
 long as they reduce the gradient norm. For a smooth penalty it is meanwhile updated by the changes of the gradient, as
@@ -18,6 +19,7 @@ in the L-BFGS method (Nocedal, 1980).
 """
 
 from collections.abc import Callable
+from copy import copy
 from math import inf
 from typing import Any
 
@@ -34,8 +36,7 @@ from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.penalties.matrix import on_kinks, penalty_total
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.penalties.standard import ScaledPenalty, on_kinks, penalty_total
 
 MAX_DENSE = 3000  # maximum d r for which a Hessian is computed
 MAX_KINKS = 1000  # maximum d r for penalties with kinks, for which every step needs a Hessian
@@ -48,6 +49,7 @@ SHORTEST = 1e-4  # fraction of a step below which the line search fails
 USEFUL = 1e-2  # ratio of the gradient norms after and before Newton's method, above which it has failed
 TYPICAL = 30  # typical number of steps without a Hessian
 MEMORY = 30  # number of previous steps that update a Hessian
+MOST = 0.7  # fraction of the weights above which a model for a penalty with kinks has all weights
 MAX_SWEEPS = 2000  # maximum number of sweeps of a coordinate descent
 SWEEP_TOL = 1e-14  # decrease of the model at one weight, relative to the largest so far, that ends the descent
 MIN_CURVATURE = 1e-3  # curvature of the model for weights that affect no field, in units of the penalty's strength
@@ -67,8 +69,8 @@ def can_start(data: Dataset) -> bool:
 
 
 @ignore_float_errors
-def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple[GampState | None, int]:
-    """Return the state of message passing at the minimum of a convex risk, and the number of Newton steps.
+def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple[GampState | None, RiskAtPoint, int]:
+    """Return the state of message passing at the minimum of a convex risk, the risk, and the number of Newton steps.
 
     The steps end at a gradient norm of at most `tol`, or if rounding errors prevent any further decrease. The state is
     None if Newton's method fails, for example because the risk has no minimum.
@@ -81,7 +83,10 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
     first, n_steps, dense = begin, 0, not smooth or (quadratic and n_cheap < TYPICAL)
     while at.gradient_norm > tol and n_steps < max_steps:
         if model is None:
-            model, begin, since = _Model(data, at, dense), at.gradient_norm, 0
+            model = _Model(data, at, dense, None if smooth else _working_set(data, at, Q))
+            begin, since = at.gradient_norm, 0
+        elif not smooth and model.misses_most(at):
+            model, identified = model.extend(data, at, _working_set(data, at, Q)), False
         # if weights are at kinks, a shorter step of the others is no better: the descent then finds the kinks again
         end = _search_line(data, at, Q, model.solve(at, Q), SHORTEST if smooth else 1.0) if identified else None
         if end is None and not smooth:
@@ -99,12 +104,12 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
         if remaining > n_cheap + 3 and since >= MIN_USE * n_cheap:
             model, dense = None, True
     if not at.gradient_norm <= max(tol, USEFUL * first):
-        return None, n_steps
+        return None, at, n_steps
     V = susceptibility(data, at, Q, quick=True)
     if not np.isfinite(V).all():
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
     direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
-    return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), n_steps
+    return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), at, n_steps
 
 
 def _steps_per_hessian(data: Dataset) -> float:
@@ -120,16 +125,30 @@ def _steps_per_hessian(data: Dataset) -> float:
     return hessian / (STEP + n * (CALL + 2 * d * r * PRODUCT))
 
 
+def _working_set(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | None:
+    """Return the sorted places of weights that are not at kinks, or whose subgradient is not zero; None for all.
+
+    Weights are counted column after column of Q. If most weights would be selected, all are.
+    """
+    _, free, _ = on_kinks(data.penalty, Q, at.smooth)
+    chosen = np.flatnonzero(((free > 0) | (at.gradient != 0)).T.ravel())
+    return chosen if len(chosen) < MOST * Q.size else None
+
+
 class _Model:
     """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q.
 
-    If `dense` is False, H is an estimate of its diagonal only.
+    If `dense` is False, H is an estimate of its diagonal only. Weights outside of `places` (k,), sorted indices in this
+    order, have no steps; None stands for all weights.
     """
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool) -> None:
+    def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool, places: np.ndarray | None = None) -> None:
         self._penalty, self._shape, self.dense = data.penalty, (data.dim, data.rank), dense
+        self._places = np.arange(data.dim * data.rank) if places is None else places
         if dense:
-            self._H = risk_hessian(data, at.hessians)
+            columns = np.split(self._places, np.searchsorted(self._places, data.dim * np.arange(1, data.rank)))
+            free = tuple(part - data.dim * a for a, part in enumerate(columns))
+            self._H = risk_hessian(data, at.hessians, None if places is None else free)
         else:
             sums = np.einsum("naa->a", at.hessians) / data.dim
             self._H = (
@@ -139,6 +158,29 @@ class _Model:
             )
         self._system: tuple[np.ndarray, np.ndarray, Any] | None = None  # free weights, curvatures and factor
         self._pairs = list[tuple[np.ndarray, np.ndarray]]()
+
+    def misses_most(self, at: RiskAtPoint) -> bool:
+        """Return whether the larger part of the subgradient belongs to weights that the model does not have."""
+        squares = at.gradient.T.ravel() ** 2
+        return float(squares[self._places].sum()) < 0.5 * float(squares.sum())
+
+    def extend(self, data: Dataset, at: RiskAtPoint, more: np.ndarray | None) -> "_Model":
+        """Return the model at the current weights with further weights `more`, or None for all."""
+        places = np.arange(data.dim * data.rank) if more is None else np.union1d(self._places, more)
+        rows = data.matrix.small_rows()
+        if rows is None or not (isinstance(data.student, SquaredLoss) and data.rank == 1):
+            return _Model(data, at, self.dense, places)
+        other = copy(self)  # the Hessian does not change: only the new rows and columns are computed
+        other._places, other._system = places, None
+        old, new = np.searchsorted(places, self._places), np.setdiff1d(places, self._places)
+        with one_thread():
+            products = (rows[:, new] * at.hessians[:, 0]).T @ rows / data.dim
+        other._H = np.empty((len(places), len(places)))
+        other._H[np.ix_(old, old)] = self._H
+        at_new = np.searchsorted(places, new)
+        other._H[at_new] = products[:, places]
+        other._H[:, at_new] = products[:, places].T
+        return other
 
     def add_pair(self, step: np.ndarray, change: np.ndarray) -> None:
         """Correct the later solutions of a smooth problem by the change (d, r) of the gradient along a step."""
@@ -153,22 +195,29 @@ class _Model:
         """
         from scipy.linalg import LinAlgError
 
-        moved, free, curvature = (array.T.ravel() for array in on_kinks(self._penalty, Q, at.smooth))
+        places = self._places
+        moved, free, curvature = (array.T.ravel()[places] for array in on_kinks(self._penalty, Q, at.smooth))
         movable = np.flatnonzero(free)
         try:
             if self._system is None or not all(map(np.array_equal, self._system, (free, curvature))):
                 self._system = free, curvature, self._factor(movable, curvature)
         except LinAlgError:
             return None
-        slope, weights = at.gradient.T.ravel(), list[float]()
+        slope, weights = at.gradient.T.ravel()[places], list[float]()
         for s, y in reversed(self._pairs):  # the recursion of Nocedal (1980)
             weights.append((s @ slope) / (y @ s))
             slope = slope - weights[-1] * y
-        step = moved - Q.T.ravel()
+        step = moved - Q.T.ravel()[places]
         step[movable] -= self._system[2](slope[movable])
         for (s, y), weight in zip(self._pairs, reversed(weights), strict=True):
             step -= s * (weight + (y @ step) / (y @ s))
-        return step.reshape(self._shape[::-1]).T
+        return self._expand(step)
+
+    def _expand(self, step: np.ndarray) -> np.ndarray:
+        """Return the step (d, r) of all weights for a step of the weights in the model."""
+        whole = np.zeros(self._shape[::-1])
+        whole.reshape(-1)[self._places] = step
+        return whole.T
 
     def _restrict(self, movable: np.ndarray, curvature: np.ndarray) -> np.ndarray:
         """Return H + r'' of the movable weights."""
@@ -191,21 +240,23 @@ class _Model:
         from scipy.linalg import eigh
 
         _, free, curvature = (array.T.ravel() for array in on_kinks(self._penalty, Q, at.smooth))
+        n_free, free, curvature = np.count_nonzero(free), free[self._places], curvature[self._places]
         movable, direction = np.flatnonzero(free), np.zeros(free.shape)
-        if not (self.dense and len(movable)):
+        if not (self.dense and len(movable) == n_free > 0):
             return None
         with one_thread():
             H = self._restrict(movable, curvature)
             direction[movable] = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)[1][:, 0]
-        return direction.reshape(self._shape[::-1]).T
+        return self._expand(direction)
 
     def sweep(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         """Return the step P (d, r) to the minimum of the model and a `ScaledPenalty`, by coordinate descent."""
-        penalty, r = self._penalty, self._shape[1]
-        x, slope = Q.T.ravel(), at.smooth.T.ravel()
-        rows = (np.tile(array, r) for array in (penalty.units, penalty.scales == 0, penalty.ridge))
+        penalty, r, places = self._penalty, self._shape[1], self._places
+        before, slope = Q.T.ravel()[places], at.smooth.T.ravel()[places]
+        rows = (np.tile(array, r)[places] for array in (penalty.units, penalty.scales == 0, penalty.ridge))
+        x = before.copy()
         _descend(penalty.penalty, self._H, slope, x, *rows, MIN_CURVATURE * penalty.strength, SWEEP_TOL, MAX_SWEEPS)
-        return x.reshape(self._shape[::-1]).T - Q
+        return self._expand(x - before)
 
 
 def _search_line(

@@ -9,20 +9,21 @@ from gamp_attention._core import progress
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
-from gamp_attention.gamp.budget import (
+from gamp_attention.gamp.loop import (
     FURTHER_STARTS,
     HESSIANS_TO_HOLD,
     HESSIANS_TO_SEARCH,
+    Loop,
+    Plan,
     can_solve_for_variances,
+    describe_risk,
     samples_to_verify,
 )
-from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.survey import SurveyRecord
 from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.intercept import is_ridge
-from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.penalties.standard import is_ridge, on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
@@ -176,7 +177,9 @@ def _settle_and_report(plan: Plan, loop: Loop, ending: Status, start: np.ndarray
     return build_result(plan, loop, ending, descents, start is not None)
 
 
-def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool) -> GampResult:
+def build_result(
+    plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool, known: RiskAtPoint | None = None
+) -> GampResult:
     """Select the best weights of message passing and descents, check them, and return the result.
 
     Parameters
@@ -185,6 +188,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     ending : status at the end of message passing.
     descents : ends of the descents after it.
     at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
+    known : risk at the weights of the best state, if it is known.
     """
     data, risk, tol = plan.data, plan.risk, plan.tol
     n_settle, n_iter = sum(settled.n_iter for settled in descents), loop.t
@@ -192,7 +196,9 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     best = loop.state if keep_last else loop.monitor.best_state
     Q, V, status, descent = best.Q, best.V, ending, None
     if tol > 0 and not data.penalty.smooth:
-        Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
+        moved, free, _ = on_kinks(data.penalty, Q, (risk_at(data, Q, risk) if known is None else known).smooth)
+        if known is None or not np.array_equal(moved[free == 0], Q[free == 0]):
+            Q, known = moved, None
     message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(n_iter)}"
     if descents:
         lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
@@ -211,7 +217,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     message += "."
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
-    at = risk_at(data, Q, risk)
+    at = risk_at(data, Q, risk) if known is None else known
     if descents and can_solve_for_variances(data, loop.bounded):
         solved_V = susceptibility(data, at, Q, quick=loop.bounded, start=V if loop.handed_over else None)
         V = solved_V if np.isfinite(solved_V).all() else V

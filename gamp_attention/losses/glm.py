@@ -43,6 +43,11 @@ class SquaredLoss(NamedTuple):
             total += 0.5 * grad[i] ** 2
         return total
 
+    def of_fields(self, p: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,) and labels p (n,)."""
+        difference = z - p
+        return 0.5 * difference**2, difference, np.ones_like(z)
+
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         return 0.5 * ((z.flatten(1) - p) ** 2).sum(1)
@@ -81,6 +86,13 @@ class LogisticLoss(NamedTuple):
             for j in range(z.size):
                 hess[i, j] = p[0] ** 2 * wrong * (1 - wrong)
         return np.log1p(small) + max(-total, 0.0)
+
+    def of_fields(self, p: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,) and labels p (n,)."""
+        total = p * z
+        small = np.exp(-np.abs(total))
+        wrong = np.where(total > 0, small, 1.0) / (1 + small)  # probability of the other label
+        return np.log1p(small) + np.maximum(-total, 0.0), -p * wrong, p**2 * wrong * (1 - wrong)
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

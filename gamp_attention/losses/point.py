@@ -253,6 +253,11 @@ def _derivatives(first, last, loss, params, z, value, grad, hess):
 def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
     n, L, r = z.shape
+    point, weighted = (loss.point, True) if isinstance(loss, WeightedLoss) else (loss, False)
+    if L * r == 1 and isinstance(point, PointLoss) and hasattr(point.loss, "of_fields"):
+        parts = point.loss.of_fields(params[:, 0], z.ravel())  # vector instructions take a tenth of the time
+        value, grad, hess = (params[:, -1] * part for part in parts) if weighted else parts
+        return value, grad.reshape(n, 1, 1), hess.reshape(n, 1, 1)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(z).reshape(n, L * r)
     value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))

@@ -40,8 +40,8 @@ SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 3))
 UNTIED = ga.DotProductAttention(tied=False)
 KINKED = ga.ElasticNet(0.0, 0.2)
 PROBLEMS = {
-    "attention": (ga.paper_model(), 1.5, "semantic"),
-    "rank 2": (ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), 3.0, "semantic"),
+    "attention": (ga.paper_model(), 2.0, "semantic"),
+    "rank 2": (ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), 4.0, "semantic"),
     "untied": (ga.attention_model(2, 2, 1, omega=0.2, sigma=0.7, lam=0.1, student=UNTIED), 3.0, "random"),
     "mixture": (CLASSES, 2.0, "semantic"),
     "spectrum": (ga.attention_model(coordinates=SPECTRUM, lam=0.05), 2.0, "semantic"),

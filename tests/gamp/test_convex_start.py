@@ -78,10 +78,10 @@ def test_fits_equal_scikit_learn_for_few_and_many_rows(rows, columns):
 def test_steps_without_a_hessian_reach_the_same_minimum(monkeypatch):
     x = RNG.standard_normal((120, 200))
     data = ga.LabelledDataset(x, np.sign(x[:, 0] + 0.5), ga.LogisticLoss(), lam=0.05)
-    state, n_dense = newton_start(data, 1e-9)
+    state, _, n_dense = newton_start(data, 1e-9)
     monkeypatch.setattr(convex_start, "MAX_DENSE", 0)
     monkeypatch.setattr(convex_start, "risk_hessian", None)
-    other, n_cheap = newton_start(data, 1e-9)
+    other, _, n_cheap = newton_start(data, 1e-9)
     assert n_dense < n_cheap < 60
     assert np.allclose(state.Q, other.Q, rtol=0, atol=1e-7)
     logistic = minimize(
@@ -120,7 +120,7 @@ def test_there_is_no_start_if_there_is_no_minimum_or_the_risk_is_not_convex():
     rows = (X - X.mean(axis=0)) / X.std(axis=0)
     bare = ScaledPenalty(ga.Ridge(0.0), np.ones(D), (1e-3, 1.0), np.zeros(D))
     data = ga.LabelledDataset(rows, y, ga.LogisticLoss(), penalty=bare)
-    state, n_steps = newton_start(data, 1e-8, 5)
+    state, _, n_steps = newton_start(data, 1e-8, 5)
     assert n_steps == 5
     assert state is None or risk_at(data, state.Q, "exact").gradient_norm > 1e-8
     assert not can_start(ga.LabelledDataset(rows, y**2, ga.PhaseRetrievalLoss(), lam=0.1))

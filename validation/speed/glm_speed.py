@@ -19,7 +19,7 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 
 import gamp_attention as ga
 from gamp_attention.estimators import rows as estimators
-from gamp_attention.gamp import convex_start, loop, result
+from gamp_attention.gamp import convex_start, result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
@@ -30,10 +30,9 @@ PARTS = {
     "Hessians": (convex_start, "risk_hessian"),
     "variances": (convex_start, "susceptibility"),
     "Newton start, whole": (estimators, "newton_start"),
-    "iteration": (loop, "gamp_step"),
     "fixed point": (result, "is_fixed_point"),
     "lowest eigenvalue": (result, "lowest_curvature"),
-    "message passing, whole": (estimators, "train"),
+    "verification, whole": (estimators, "report_minimum"),
 }
 
 

@@ -29,9 +29,9 @@ from gamp_attention.experiments.inference.hessian import (
     scaled_blocks,
     token_rows,
 )
-from gamp_attention.experiments.inference.refits import refit_samples
+from gamp_attention.experiments.inference.hysteresis import has_many_minima
+from gamp_attention.experiments.inference.refits import refit_samples, sample_errors
 from gamp_attention.losses.glm import SquaredLoss
-from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Result
 
@@ -105,18 +105,12 @@ class LeaveOneOut(Result):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Fields of each sample after a Newton step on the risk without it.
+    """Fields of each sample after a Newton step on the risk without it."""
 
-    Attributes
-    ----------
-    fields : (n, L, r) fields.
-    stiffness : (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights.
-    hessian : the factored Hessian.
-    """
-
-    fields: np.ndarray
+    fields: np.ndarray  # (n, L, r) fields
+    # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
     stiffness: np.ndarray
-    hessian: FactoredHessian
+    hessian: FactoredHessian  # the factored Hessian
 
     @property
     def minimum(self) -> bool:
@@ -201,7 +195,6 @@ TOGETHER = 128  # number of samples that are refitted at the same time
 TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
 SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
 DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
-ROUGH = 0.04  # median remainder above which the risk has many minima, for d ≥ 225; 0.6/√d for smaller d
 SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 
 
@@ -273,6 +266,9 @@ def _estimate(
     step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
     reasons = _training_faults(gamp, step, fields)
+    if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
+        choice = "one of which was selected for these samples"
+        reasons = [f"the risk has many minima, {choice}: the estimate may be too low"]
     estimate = _Estimate(data, at, fields, step)
     if not reasons and not (estimate.is_exact and refits is None):
         count = refits_by_default(data) if refits is None else refits
@@ -296,13 +292,6 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
     return Q, at
 
 
-def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
-    """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
-    terms = data.terms("exact")
-    losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
-    return losses if data.is_labelled else 2 * losses / data.n_tokens
-
-
 class _Estimate:
     """Leave-one-out errors, corrected by exact refits of some samples.
 
@@ -311,7 +300,6 @@ class _Estimate:
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
-    rough : True if the curvature changes so much that the risk has many minima.
     """
 
     def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: LeftOut | None) -> None:
@@ -321,7 +309,7 @@ class _Estimate:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.correction_error, self.bias, self.unknown, self.lost, self.rough = 0.0, 0.0, 0.0, 0, False
+        self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 
     @property
     def is_exact(self) -> bool:
@@ -337,27 +325,21 @@ class _Estimate:
         """Refit `count` samples, and correct the fields of all other samples."""
         n = self.data.n_samples
         top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
-        bound = np.inf if is_convex(self.data) else max(ROUGH, 0.6 / np.sqrt(self.data.dim))
-        drawn = random if len(random) else top  # random samples have typical remainders
-        fields, remainder, reached = self._refit_parts(Q, drawn, tokens, H, bound)
-        self.remainder[drawn] = remainder
-        if len(drawn) and np.median(remainder) > bound:
-            self.rough = True
-            return
         if len(random):
+            fields, reached = self._refit_parts(Q, random, tokens, H)
             self._correct(random[reached], fields[reached], n - len(top))
             self._use(random, fields, reached, (n - len(top)) / len(random))
-            fields, remainder, reached = self._refit_parts(Q, top, tokens, H, np.inf)
-            self.remainder[top] = remainder
+        fields, reached = self._refit_parts(Q, top, tokens, H)
         self._use(top, fields, reached, 1.0)
 
-    def _refit_parts(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
-        """Refit samples (m,) in parts; return their fields, remainders, and whether they reached a minimum."""
+    def _refit_parts(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any) -> Any:
+        """Refit samples (m,) in parts; return their fields, and whether they reached a minimum."""
         if not len(samples):
-            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0), np.zeros(0, bool)
+            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0, bool)
         parts = np.array_split(samples, -(-len(samples) // TOGETHER))
-        refits = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
-        return (np.concatenate([getattr(part, name) for part in refits]) for name in ("fields", "remainder", "reached"))
+        refits = [refit_samples(self.data, self.at, Q, part, tokens, H) for part in parts]
+        self.remainder[samples] = np.concatenate([part.remainder for part in refits])
+        return (np.concatenate([getattr(part, name) for part in refits]) for name in ("fields", "reached"))
 
     def _use(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
         """Use the fields of refits that reached a minimum; the errors of the others, times `weight`, are unknown."""
@@ -409,9 +391,6 @@ class _Estimate:
 
     def reasons(self) -> list[str]:
         """Return the reasons not to trust the estimate."""
-        if self.rough:
-            choice = "one of which was selected for these samples"
-            return [f"the risk has many minima, {choice}: the estimate may be too low"]
         if not self.is_uncertain:
             return []
         size = self.correction_error + self.bias

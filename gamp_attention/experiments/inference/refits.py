@@ -17,6 +17,7 @@ refitted at the same time.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenR
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.penalties.matrix import on_kinks, penalty_total, smallest_subgradient
+from gamp_attention.penalties.standard import on_kinks, penalty_total, smallest_subgradient
 
 TOL = 1e-8  # gradient norm at which a descent ends
 ACCEPTED = 1e-6  # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum
@@ -54,8 +55,7 @@ class Refits:
 
 
 def refit_samples(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None,
-    bent: float = np.inf,
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None
 ) -> Refits:  # fmt: skip
     """Minimise the risk without each of some samples, from the minimum Q (d, r) with all samples.
 
@@ -66,14 +66,10 @@ def refit_samples(
     data, at, Q : all samples, their exact risk at Q, and the minimum.
     samples : (m,) indices of the samples to leave out, each separately.
     tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
-    bent : maximum median remainder for which descents follow if Newton steps do not converge. Above it the curvature
-        changes so much that the estimate is not trusted, and descents would be useless.
     """
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
         refits = _newton(around, _iterative_solver(around) if H is None else _factored_solver(around, H))
-        if np.median(refits.remainder) > bent:
-            return refits
         for k in np.flatnonzero(~refits.reached).tolist():
             if around.Q.size <= DENSE:
                 refits.fields[k], refits.reached[k] = _descend(around, k)
@@ -86,6 +82,13 @@ def refit_samples(
         if refits.reached[k]:
             refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
     return refits
+
+
+def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+    """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
+    terms = data.terms("exact")
+    losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
+    return losses if data.is_labelled else 2 * losses / data.n_tokens
 
 
 def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:

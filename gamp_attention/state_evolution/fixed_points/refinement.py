@@ -28,21 +28,19 @@ from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
-    deterministic_test_error,
-    predicted_test_error,
-    stationary_loss,
-    test_error_slopes,
-)
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.fixed_points.search import remove_columns
-from gamp_attention.state_evolution.fixed_points.stability import (
     NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
+    deterministic_test_error,
     largest_jump_fraction,
+    predicted_test_error,
     replicon,
+    stationary_loss,
+    test_error_slopes,
     validity,
 )
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
@@ -283,16 +281,11 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     limit ends the refinement early, the result has status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
-    packing = root.packing
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
     if random:  # a deterministic rule needs a second point for an error
-        remaining = _without_zero_columns(points[0], errors_of(points), slopes, F.rule.initial_tolerance)
-        if remaining is not None:  # on finer rules, Newton steps would follow the noise of these overlaps
-            last, slopes = remaining
-            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
-            points = [point_of(last, slopes, rtol)]
-        error = _largest_error(points, errors_of(points))
+        slopes, errors, count = _drop_zero_columns(points, slopes, F.rule.initial_tolerance, rtol)
+        J, n_iter, error = points[0].root.jacobian, n_iter + count, _largest_error(points, errors)
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
         x, J = points[0].root.overlaps, None
@@ -300,28 +293,22 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
         try:
-            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
+            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
             counting = last.F.count_jumps(last.overlaps)
             if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
-                last = newton(counting, last.overlaps, tol, jacobian=J, packing=packing)
+                last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
             if len(points) == 1:
                 raise
             break
-        J, n_iter = last.jacobian, n_iter + len(last.path) - 1
-        errors = errors_of(points)
-        error = _largest_error(points, errors)
-        remaining = _without_zero_columns(points[-1], errors, slopes, tol)
-        if remaining is not None:
-            last, slopes = remaining
-            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
-            points[-1] = point_of(last, slopes, rtol)
-            errors = errors_of(points)
-            error = _largest_error(points, errors)
+        n_iter += len(last.path) - 1
+        slopes, errors, count = _drop_zero_columns(points, slopes, tol, rtol)
+        last, n_iter, error = points[-1].root, n_iter + count, _largest_error(points, errors)
+        J = last.jacobian
         if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
-                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=packing)
+                last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
                 points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
@@ -335,21 +322,27 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
 
-def _without_zero_columns(
-    point: Point, errors: np.ndarray, slopes: np.ndarray, tol: float
-) -> tuple[Root, np.ndarray] | None:
-    """Return the fixed point without overlaps of columns that are zero within their errors, and the slopes of V̂ there.
+def _drop_zero_columns(
+    points: list[Point], slopes: np.ndarray, tol: float, rtol: float
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Replace the last point if columns have only overlaps that are zero within their errors, and if zero attracts.
 
-    Only for random rules and columns that may change sign alone, and if zero attracts. None otherwise.
+    Only for random rules, on which Newton steps would follow the noise of these overlaps, and columns that may change
+    sign alone. Return the slopes of V̂ at the last point, its errors, and the number of overlaps on the path to it.
     """
-    root, theta = point.root, point.overlaps.theta
+    errors, last = errors_of(points), points[-1]
+    root, theta = last.root, last.overlaps.theta
     if root.F.rule.deterministic:
-        return None
-    error = np.abs(root.packing.unpack(errors[: len(point.best)]).theta)
+        return slopes, errors, 0
+    error = np.abs(root.packing.unpack(errors[: len(last.best)]).theta)
     candidates = set(free_columns(root.F.model)) - set(root.packing.absent)
     columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= ZERO_ERRORS * error[:, a])]
-    found = remove_columns(replace(root, path=[point.overlaps]), columns, tol) if columns else None
-    return None if found is None else (found[0], slopes @ found[1])
+    found = remove_columns(replace(root, path=[last.overlaps]), columns, tol) if columns else None
+    if found is None:
+        return slopes, errors, 0
+    reduced, slopes = found[0], slopes @ found[1]
+    points[-1] = point_of(reduced, slopes, rtol)
+    return slopes, errors_of(points), len(reduced.path)
 
 
 def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:

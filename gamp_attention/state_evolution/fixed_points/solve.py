@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
@@ -40,6 +39,13 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     newton,
     newton_step,
 )
+from gamp_attention.state_evolution.fixed_points.observables import (
+    NEGLIGIBLE_JUMPS,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    stability,
+)
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import (
     StateEvolutionHistory,
@@ -48,13 +54,6 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
 )
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.fixed_points.stability import (
-    NEGLIGIBLE_JUMPS,
-    column_sums,
-    largest_jump_fraction,
-    replicon,
-    stability,
-)
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
