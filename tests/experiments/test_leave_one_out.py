@@ -252,7 +252,7 @@ def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not(
 def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, form):
     """Independent data sets: errors of different samples are correlated, which almost doubles the standard error."""
     d, n, found = 40, 60, []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng([seed, 1])
         x, teacher = rng.normal(size=(n, d)), rng.normal(size=d)
         y = x @ teacher / np.sqrt(d) + 0.5 * rng.normal(size=n)
