@@ -522,7 +522,7 @@ def minimize_risk(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
     >>> descent = ga.minimize_risk(data, "semantic", method="lbfgs")
     >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
     (True, True)

@@ -48,7 +48,7 @@ from numba import typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
+from gamp_attention._core.compiled import kernel, sample_kernel
 from gamp_attention._core.emission import emit, emit_call
 from gamp_attention._core.expressions import Program
 from gamp_attention._core.hashes import hash_bytes
@@ -438,13 +438,23 @@ def fill_points(
                         break
                 if n_branches > 0:
                     n_previous = min(n_branches, MAX_PREVIOUS)
-                    previous[:n_previous] = branches[:n_previous]
+                    for q in range(n_previous):
+                        _copy(branches[q], previous[q])
         ends[mu] = end
     return n
 
 
-@inner_kernel
-def _normalise(mean, second, total, top, highest):
+@sample_kernel
+def _add(mean, second, factor, mu, source, target):
+    """Add `factor` times the moments of sample mu of one group to the moments of another."""
+    for i in range(mean.shape[2]):
+        mean[target, mu, i] += factor * mean[source, mu, i]
+        for j in range(i + 1):
+            second[target, mu, i, j] += factor * second[source, mu, i, j]
+
+
+@sample_kernel
+def _normalise(mean, second, mu, total, top, highest):
     """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
 
     Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
@@ -457,20 +467,24 @@ def _normalise(mean, second, total, top, highest):
             if total[g] > 0:
                 factor = np.exp(top[g] - higher)
                 size += factor * total[g]
-                mean[to] += factor * mean[g]
-                second[to] += factor * second[g]
-        mean[to] /= size
-        second[to] /= size
+                _add(mean, second, factor, mu, g, to)
+        _divide(mean, second, size, mu, to)
         for g in (2 * pair, 2 * pair + 1):
             if total[g] > 0:
-                mean[g] /= total[g]
-                second[g] /= total[g]
+                _divide(mean, second, total[g], mu, g)
             else:
-                mean[g] = mean[to]
-                second[g] = second[to]
+                _add(mean, second, 1.0, mu, to, g)
         if size > 0:
             both += size * np.exp(higher - highest)
     return both
+
+
+@sample_kernel
+def _divide(mean, second, size, mu, group):
+    for i in range(mean.shape[2]):
+        mean[group, mu, i] /= size
+        for j in range(i + 1):
+            second[group, mu, i, j] /= size
 
 
 @kernel
@@ -494,7 +508,8 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
     weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
-        top[:] = -np.inf
+        for g in range(N_GROUPS):
+            top[g], total[g] = -np.inf, 0.0
         for q in range(begin, ends[mu]):
             for f in range(F):
                 value = logs[q]
@@ -507,10 +522,14 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     value -= part * image[i]
                 weight[q - begin, f] = value
                 top[groups[q]] = max(top[groups[q]], value)
-        total[:] = 0.0
-        mean[:, mu] = 0.0
-        second[:, mu] = 0.0
-        squares, highest = 0.0, top.max()
+        squares, highest = 0.0, -np.inf
+        for g in range(N_GROUPS):
+            highest = max(highest, top[g])
+        for g in range(len(mean)):
+            for i in range(k):
+                mean[g, mu, i] = 0.0
+                for j in range(i + 1):
+                    second[g, mu, i, j] = 0.0
         for q in range(begin, ends[mu]):
             g = groups[q]
             for f in range(F):
@@ -525,7 +544,7 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
                         second[g, mu, i, j] += w * image[i] * image[j]
-        both = _normalise(mean[:, mu], second[:, mu], total, top, highest)
+        both = _normalise(mean, second, mu, total, top, highest)
         for g in range(len(second)):
             for i in range(k):
                 for j in range(i):
