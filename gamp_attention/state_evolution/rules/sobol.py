@@ -24,8 +24,8 @@ RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at about 1/15 of the points
-OFTEN_DIVISOR = 8  # the same if the search often finds lower minima: least error for a given time
+SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
+OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
@@ -78,8 +78,8 @@ class SobolRule(Rule):
         the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
-    searched : the global minimum is computed at about n_points/`searched` points, at other points the minimum nearest
-        to the fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
+    searched : 1 to compute the global minimum at all points; otherwise at n_points/`searched` points and a part of the
+        others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
     proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
         density. Empty before `adapted_to` was called.
@@ -121,7 +121,7 @@ class SobolRule(Rule):
         return replace(self, n_points=min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
-        """Return a rule that computes the global minimum at 1/16 of the points only; at 1/4 if `often`.
+        """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
 
         A search costs as much as four local minimizations. Rules of lines are returned unchanged.
         """
