@@ -8,7 +8,7 @@ import pytest
 NUMERICAL = ("numpy", "scipy", "numba", "llvmlite", "tqdm")
 OPTIONAL = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py", "sklearn")
 HELP = "from gamp_attention.cli.main import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
-COMMANDS = "from gamp_attention.cli import fit, paper_model, sweeps"
+COMMANDS = "from gamp_attention.cli import fit, paper_model"
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,278 @@
 All compile options are in this module. Kernels release the GIL and work on a range of rows. `over_blocks` gives blocks
 of rows to threads. The blocks do not depend on the number of threads, so neither do the results, and several Python
 threads may call kernels. (Numba's parallel layer is not safe in this case, and rejects nested NamedTuples.)
+
+**Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
+By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
+optimised once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
+a symbol, whose address the linker looks up when a caller is loaded. Each stored caller therefore has a list of the
+`Callee` objects that must be loaded before it.
+
+Numba's disk cache checks the source file of the compiled function only, and identifies types by references to their
+classes. Kernels also contain code from other files (by `overload`) and from the losses, attention maps and penalties
+that users define. `KernelCache` therefore stamps each kernel with a hash of the sources of the package, and identifies
+types by their names and by the source of user-defined classes.
+
+Functions that are inlined into kernels need no machine code; `InlinedCompiler` stops before that.
 """
 
+import gc
+import inspect
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial, wraps
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import config, extending
 from numba.core import cgutils, types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.environment import lookup_environment
+from numba.core.funcdesc import ExternalFunctionDescriptor
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
-from gamp_attention._core.kernels import InlinedCompiler, Kernel
+from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.interrupts import interruptible
+from gamp_attention._core.progress import announce_compilation
+
+PACKAGE = Path(__file__).parent.parent
+# text in files that contain kernels, classes or constants that kernels read, or compile options
+COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)", b"from numba.core")
+
+
+class InlinedLibrary(JITCodeLibrary):
+    """Code library without machine code, which is only ever linked into the libraries of its callers."""
+
+    @property
+    def codegen(self) -> Any:
+        """Return self: numba registers the address of the environment with the library; inlined code has none."""
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Do nothing: the callers set the environments, see `set_environments`."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class InlinedCompiler(Compiler):
+    """Compiler that stops at the intermediate code of a function, which the callers of the function link."""
+
+    def _compile_bytecode(self) -> Any:
+        state = self.state
+        state.library = InlinedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super()._compile_bytecode()
+
+
+def set_environments(library: Any) -> list[Any]:
+    """Register the environments of inlined functions with the compiled code; numba needs them to raise errors."""
+    names = [var.name for var in library._final_module.global_variables if var.name.startswith("_ZN08NumbaEnv")]
+    environments = {name: environment for name in names if (environment := lookup_environment(name)) is not None}
+    for name, environment in environments.items():
+        library.codegen.set_env(name, environment)
+    return list(environments.values())
+
+
+class Callee(NamedTuple):
+    """A kernel, for given argument types, that another kernel calls; stored on disk together with its caller."""
+
+    module: str
+    name: str
+    args: tuple[Any, ...]
+    symbol: str
+
+    def __call__(self) -> None:
+        """Load the kernel, or compile it, unless its symbol is already defined in this process."""
+        if self.symbol in _DEFINED:
+            return
+        kernel: Any = import_module(self.module)
+        for part in self.name.split("."):
+            kernel = getattr(kernel, part)
+        getattr(kernel, "kernel", kernel).compile(self.args)
+        if self.symbol not in _DEFINED:
+            raise LookupError(f"{self.name} has changed since its caller was compiled")
+
+
+_DEFINED: dict[str, Callee] = {}  # kernels that were loaded or compiled in this process, by symbol
+_LOADED: list[Any] = []  # references to all compiled code: it is never freed, as other code may contain its address
+
+
+class Kernel(CPUDispatcher):
+    """A function that is compiled once for given argument types, and that other kernels call by its symbol.
+
+    Python can call it, too, unless it is compiled without an entry point for Python (`inner`).
+    """
+
+    @property
+    def inner(self) -> bool:
+        """True if there is no code that takes the arguments from Python."""
+        return bool(self.targetoptions.get("no_cpython_wrapper"))
+
+    def enable_caching(self) -> None:
+        """Store compiled code on disk."""
+        self._cache = KernelCache(self.py_func)
+
+    def compile(self, sig: Any) -> Any:
+        """Compile for given argument types, or load from disk."""
+        collects = gc.isenabled()
+        gc.disable()  # the compiler makes many objects: garbage collections took a seventh of its time
+        try:
+            with interruptible():
+                return super().compile(sig)
+        finally:
+            if collects:
+                gc.enable()
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Return the signature of a call by another kernel; a literal number has the type of any other number."""
+        unliteral = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(map(types.unliteral, args)), unliteral)
+
+    def add_overload(self, compiled: Any) -> None:
+        """Make code that numba has just compiled or loaded callable from Python, and by symbol from other kernels."""
+        function, args = compiled.fndesc, compiled.signature.args
+        if self.inner:
+            self.overloads[args] = compiled  # the base class would require the entry point for Python
+        else:
+            super().add_overload(compiled)
+
+        # Numba stores the functions in `reload_init` on disk and calls them before it loads this code again. They
+        # define the symbols that this code declares without defining them, so that it can be linked.
+        declared = [code.name for code in compiled.library._final_module.functions if code.is_declaration]
+        compiled.reload_init.extend(_DEFINED[name] for name in declared if name in _DEFINED)
+
+        # The linker resolves the symbol in code that is loaded from now on.
+        symbol = self._symbol(compiled.signature)
+        binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
+        _DEFINED[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
+        _LOADED.append((compiled, set_environments(compiled.library)))
+
+        # Numba has registered the function such that its code is copied into callers. An external function of the same
+        # types is registered instead: callers then only declare the symbol.
+        self.targetctx.remove_user_function(compiled.entry_point)
+        external = ExternalFunctionDescriptor(symbol, function.restype, function.argtypes)
+        self.targetctx.insert_user_function(compiled.entry_point, external)
+
+    def address(self, args: tuple[Any, ...]) -> tuple[int, Any]:
+        """Return the address of the code for given argument types, compiled if necessary, and its return type."""
+        self.compile(args)
+        compiled: Any = self.overloads[args]
+        return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name), compiled.signature.return_type
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        if self.inner:
+            raise TypeError(f"{self.py_func.__qualname__}: is called by kernels only, got arguments from Python")
+        return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
+
+    def _symbol(self, signature: Any) -> str:
+        """Return a symbol for given types, identical in all processes that can load the code from disk."""
+        name, key = self.py_func.__qualname__, key_of_types((*signature.args, signature.return_type))
+        if key is None or "<locals>" in name:
+            return f"{name}.{uuid4().hex}"
+        return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
+
+
+class KernelCache(FunctionCache):
+    """Compiled code of one kernel on disk; it is used only while all sources that went into it are unchanged."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp(), package_digest()
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled kernel, or None if it is not stored."""
+        try:
+            stored = super().load_overload(sig, target_context) if is_identifiable(sig) else None
+        except Exception:  # the file may be damaged in any way; the kernel can always be compiled again
+            self.flush()
+            stored = None
+        if stored is None:
+            announce_compilation()
+        return stored
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store a compiled kernel, together with the kernels of other versions of a user's sources."""
+        if is_identifiable(sig):
+            super().save_overload(sig, data)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        _, magic, code = super()._index_key(sig, codegen)
+        return key_of_types(sig), magic, code
+
+
+@lru_cache
+def package_digest() -> str:
+    """Return a hash of all files of the package that go into kernels."""
+    sources = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
+    return hash_bytes(b"\0".join(source for source in sources if any(mark in source for mark in COMPILED)))
+
+
+def key_of_types(sig: Any) -> tuple[Any, ...] | None:
+    """Return a key that identifies argument types in all processes, with the sources of user-defined classes.
+
+    None if a type cannot be identified.
+    """
+    return (str(sig), *map(_key_of_class, user_classes(sig))) if is_identifiable(sig) else None
+
+
+def is_identifiable(sig: Any) -> bool:
+    """Return whether all user-defined classes among the types can be imported by other processes and have a source."""
+    return all(_is_importable(cls) and _source(cls) is not None for cls in user_classes(sig))
+
+
+def user_classes(sig: Any) -> list[type]:
+    """Return the user-defined NamedTuples among the types of a signature, including nested NamedTuples."""
+    classes, pending = [], list(sig)
+    while pending:
+        kind = pending.pop(0)
+        if isinstance(kind, types.CPointer):
+            kind = kind.dtype
+        if isinstance(kind, types.BaseNamedTuple):
+            cls: type = kind.instance_class  # type: ignore[attr-defined]
+            pending.extend(kind)  # type: ignore[arg-type]
+            if not cls.__module__.startswith("gamp_attention."):
+                classes.append(cls)
+    return classes
+
+
+def _is_importable(cls: type) -> bool:
+    """Return whether a class is in an imported module; classes of a script are not."""
+    value: Any = None if cls.__module__ in ("__main__", "__mp_main__") else sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value is cls
+
+
+@lru_cache  # once for all kernels
+def _key_of_class(cls: type) -> tuple[str, str, str]:
+    source = _source(cls)
+    assert source is not None
+    return cls.__module__, cls.__qualname__, hash_bytes(source)
+
+
+@lru_cache
+def _source(cls: type) -> bytes | None:
+    """Return the file that defines a class; changes of other files that it imports helpers from are not detected."""
+    try:
+        path = inspect.getsourcefile(cls) or getattr(sys.modules[cls.__module__], "__file__", None)
+        return None if path is None else Path(path).read_bytes()
+    except (OSError, TypeError, KeyError):
+        return None
+
 
 CACHE_LINE = 64  # size in bytes of the unit of memory that a processor loads
 

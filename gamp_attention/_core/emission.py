@@ -1,6 +1,7 @@
-"""Machine code of straight-line programs: LLVM instructions that numba's compiler receives inside of a kernel.
+"""Machine code that numba's compiler receives as LLVM instructions inside of a kernel.
 
-Emitting the instructions takes a small fraction of the time that numba needs for the same program as Python source.
+`emit` adds a straight-line program; this takes a small fraction of the time that numba needs for the same program as
+Python source. `emit_call` adds a call of a kernel whose address is known only when the code runs.
 """
 
 import math
@@ -75,3 +76,23 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         else:
             values.append(call(name, *(values[k] for k in arguments)))
     return [values[k] for k in program.outputs]
+
+
+def emit_call(
+    context: Any, builder: Any, address: Any, returns: Any, kinds: Sequence[Any], values: Sequence[Any]
+) -> Any:
+    """Add a call of the kernel at an address, an integer; return its result, and propagate its exceptions.
+
+    Parameters
+    ----------
+    context, builder : as numba passes them to the code generator of an intrinsic.
+    address : LLVM value of the address.
+    returns, kinds : numba types of the result and of the arguments for which the kernel was compiled.
+    values : LLVM values of the arguments.
+    """
+    convention = context.call_conv
+    function = builder.inttoptr(address, convention.get_function_type(returns, kinds).as_pointer())
+    status, result = convention.call_function(builder, function, returns, kinds, values)
+    with builder.if_then(status.is_error, likely=False):
+        convention.return_status_propagate(builder, status)
+    return result

@@ -95,6 +95,8 @@ class Graph:
 
     def apply(self, name: str, *arguments: int) -> int:
         """Return the index of an operation on earlier operations, simplified if an argument is a constant."""
+        if name not in OPERATIONS:
+            raise ValueError(f"name: needs an operation of OPERATIONS, got {name!r}")
         values = [self.value(argument) for argument in arguments]
         if all(value is not None for value in values):
             with np.errstate(all="ignore"):
@@ -240,33 +242,54 @@ class Graph:
         """Return the index of the derivative of an elementary function of x; k is the function itself."""
         add, sub, mul = (lambda a, b, operation=op: self.apply(operation, a, b) for op in ("add", "sub", "mul"))
         one, inv, square = self.constant(1.0), lambda a: self.apply("inv", a), mul(x, x)
-        slopes: dict[str, Callable[[], int]] = {
-            "neg": lambda: self.constant(-1.0),
-            "inv": lambda: self.apply("neg", mul(k, k)),
-            "exp": lambda: k,
-            "expm1": lambda: self.apply("exp", x),
-            "log": lambda: inv(x),
-            "log1p": lambda: inv(add(one, x)),
-            "sqrt": lambda: mul(self.constant(0.5), inv(k)),
-            "sin": lambda: self.apply("cos", x),
-            "cos": lambda: self.apply("neg", self.apply("sin", x)),
-            "tan": lambda: add(one, mul(k, k)),
-            "arcsin": lambda: inv(self.apply("sqrt", sub(one, square))),
-            "arccos": lambda: self.apply("neg", inv(self.apply("sqrt", sub(one, square)))),
-            "arctan": lambda: inv(add(one, square)),
-            "sinh": lambda: self.apply("cosh", x),
-            "cosh": lambda: self.apply("sinh", x),
-            "tanh": lambda: sub(one, mul(k, k)),
-            "arcsinh": lambda: inv(self.apply("sqrt", add(one, square))),
-            "erf": lambda: mul(self.constant(2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square))),
-            "erfc": lambda: mul(self.constant(-2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square))),
-            "expit": lambda: mul(k, self.apply("expit", self.apply("neg", x))),
-            "softplus": lambda: self.apply("expit", x),
-            "abs": lambda: self.apply("sign", x),
-            "sign": lambda: self.constant(0.0),
-            "floor": lambda: self.constant(0.0),
-        }
-        return slopes[name]()
+        match name:
+            case "neg":
+                return self.constant(-1.0)
+            case "inv":
+                return self.apply("neg", mul(k, k))
+            case "exp":
+                return k
+            case "expm1":
+                return self.apply("exp", x)
+            case "log":
+                return inv(x)
+            case "log1p":
+                return inv(add(one, x))
+            case "sqrt":
+                return mul(self.constant(0.5), inv(k))
+            case "sin":
+                return self.apply("cos", x)
+            case "cos":
+                return self.apply("neg", self.apply("sin", x))
+            case "tan":
+                return add(one, mul(k, k))
+            case "arcsin":
+                return inv(self.apply("sqrt", sub(one, square)))
+            case "arccos":
+                return self.apply("neg", inv(self.apply("sqrt", sub(one, square))))
+            case "arctan":
+                return inv(add(one, square))
+            case "sinh":
+                return self.apply("cosh", x)
+            case "cosh":
+                return self.apply("sinh", x)
+            case "tanh":
+                return sub(one, mul(k, k))
+            case "arcsinh":
+                return inv(self.apply("sqrt", add(one, square)))
+            case "erf":
+                return mul(self.constant(2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square)))
+            case "erfc":
+                return mul(self.constant(-2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square)))
+            case "expit":
+                return mul(k, self.apply("expit", self.apply("neg", x)))
+            case "softplus":
+                return self.apply("expit", x)
+            case "abs":
+                return self.apply("sign", x)
+            case "sign" | "floor":
+                return self.constant(0.0)
+        raise ValueError(f"name: needs a function of one number with a known derivative, got {name!r}")
 
 
 def _torch_operations(torch: Any) -> dict[str, Callable[..., Any]]:

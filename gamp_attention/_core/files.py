@@ -1,9 +1,9 @@
 """Output files: written completely or not at all, and only in place of files that the package has written.
 
 Every file that the package writes contains a mark, in a form that its format allows: an array of an archive, a key of
-JSON, an attribute of netCDF, the software field of a picture, or a line after the numbers of an .npy file. Files of
-versions before these marks are recognised by their contents, except pictures and netCDF. The mark lists the arrays,
-keys or variables of the file. If users have added others, the file counts as theirs and is not replaced.
+JSON, an attribute of netCDF, the software field of a picture, or a line after the numbers of an .npy file. The mark
+lists the arrays, keys or variables of the file. If users have added others, the file counts as theirs and is not
+replaced.
 """
 
 import gzip
@@ -35,16 +35,6 @@ KINDS = {
     "dataset": "a dataset of a sweep",
     "tokens": "tokens that were sampled into a file",
 }
-EARLIER_FIT = {"Q", "gradient_norm", "status", "n_iter"}  # arrays of results before version 0.1.0 wrote marks
-EARLIER_REPORTS = (  # keys of reports of each command before marks
-    {"gradient_norm", "result", "standardised"},
-    {"branches", "settings", "linear_baseline"},
-    {"jump_mass", "replicon", "growth"},
-    {"method", "jump_mass_error", "train_loss_error", "V_hat"},
-    {"cells", "rows", "counts", "folder"},
-    {"parameter", "lines", "range"},
-    {"departures", "gamma", "teacher_cov"},
-)
 UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
 PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
 
@@ -200,19 +190,14 @@ def is_text(start: bytes) -> bool:
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
-    """Raise ForeignFile unless a path is free or contains a checkpoint, which may be damaged."""
-    if not (os.path.isfile(path) and is_damaged_checkpoint(path)):
-        require_replaceable(name, path, "checkpoint", remedy="")
-
-
-def is_damaged_checkpoint(path: str | Path) -> bool:
-    """Return whether the beginning of an archive that cannot be read is the beginning of a checkpoint."""
-    with open(path, "rb") as file:
-        start = file.read(1024)
-    ours = re.match(rb"PK\x03\x04.{26}(/[\w/#]+\.npy|" + MARK.encode() + rb"\.npy)", start, re.DOTALL)
-    if not ours:
-        return False
-    return ours[1].startswith(b"/") or b"checkpoint" in start.replace(b"\0", b"")
+    """Raise ForeignFile unless a path is free or begins as a checkpoint does, which may be damaged."""
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            start = file.read(1024)
+        ours = re.match(rb"PK\x03\x04.{26}" + MARK.encode() + rb"\.npy", start, re.DOTALL)
+        if ours and b"checkpoint" in start.replace(b"\0", b""):
+            return
+    require_replaceable(name, path, "checkpoint", remedy="")
 
 
 def same_path(one: str | Path, other: str | Path) -> bool:
@@ -265,15 +250,10 @@ def _array_names(path: str | Path) -> list[str]:
 
 
 def _archive_kind(path: str | Path) -> str | None:
-    names = set(_array_names(path))
-    if MARK in names:
-        with np.load(path, allow_pickle=False) as archive:
-            about = json.loads(str(archive[MARK]))
-        is_unchanged = about["kind"] in KINDS and {*about["arrays"], MARK} == names
-        return about["kind"] if is_unchanged else None
-    if names >= {"digest", "format"} and all(name[0] == "/" for name in names - {"digest", "format"}):
-        return "checkpoint"
-    return "fit" if names >= EARLIER_FIT and not names & {"tokens", "outputs"} else None
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged path open
+        about = json.loads(str(archive[MARK]))
+    is_unchanged = about["kind"] in KINDS and {*about["arrays"], MARK} == set(_array_names(path))
+    return about["kind"] if is_unchanged else None
 
 
 def _dataset_kind(path: str | Path) -> str | None:
@@ -289,12 +269,8 @@ def _dataset_kind(path: str | Path) -> str | None:
 def _report_kind(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         data = json.load(file)
-    if not isinstance(data, dict):
-        return None
-    if MARK in data:
-        about = data.pop(MARK)
-        return "report" if about["kind"] == "report" and set(about["keys"]) == set(data) else None
-    return "report" if any(data.keys() >= keys for keys in EARLIER_REPORTS) else None
+    about = data.pop(MARK)
+    return "report" if about["kind"] == "report" and set(about["keys"]) == set(data) else None
 
 
 def _ends_with_trailer(path: str | Path) -> bool:

@@ -1,7 +1,8 @@
-"""Numerical tools: floating-point errors, reproducible linear algebra, errors of means, and roots of covariances."""
+"""Numerical tools: floating-point errors, linear algebra, errors of means, and independent random streams of a seed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
@@ -90,3 +91,22 @@ def project_psd(matrices: np.ndarray) -> np.ndarray:
     """Return symmetric matrices with negative eigenvalues replaced by zero."""
     values, vectors = np.linalg.eigh(matrices)
     return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+
+
+class Stream(IntEnum):
+    """Purposes of random numbers other than data, which are drawn from the seed without a stream."""
+
+    STARTS = 1
+    TEST_SAMPLES = 2
+    PERTURBATIONS = 3
+    MINIBATCHES = 4
+    HELD_OUT = 5
+    FOLDS = 6
+
+
+def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:
+    """Return a numpy Generator for a seed and a stream; a Generator given as seed is returned as it is."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    seed = check.integer("seed", seed, low=0, high=None)
+    return np.random.default_rng([seed] if stream is None else [seed, int(stream)])

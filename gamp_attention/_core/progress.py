@@ -82,7 +82,8 @@ class Progress:
         return main or bool(self._shown)
 
     def _make_bar(self) -> Any:
-        shown = _on_terminal() if self._shown is None else self._shown
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        shown = on_terminal if self._shown is None else self._shown
         self._redrawn = time.monotonic() + DELAY - INTERVAL
         form, measured = WITHOUT_TOTAL if self._total is None else WITH_TOTAL, _columns() > 0
         return tqdm(
@@ -180,7 +181,3 @@ def _columns() -> int:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
         return 0
-
-
-def _on_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()

@@ -1,10 +1,15 @@
 """Baselines of message passing: gradient descent, a linear layer, and predictions without attention."""
 
-from gamp_attention.baselines.descent import DescentResult, minimize_risk, quasi_newton
+from gamp_attention.baselines.descent import (
+    DescentResult,
+    OnlineResult,
+    TorchRisk,
+    few_threads,
+    minimize_risk,
+    quasi_newton,
+)
 from gamp_attention.baselines.linear import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
-from gamp_attention.baselines.online import OnlineResult
 from gamp_attention.baselines.reference import ReferenceErrors, ReferenceVerdict, reference_errors
-from gamp_attention.baselines.torch_risk import TorchRisk, few_threads
 
 __all__ = [
     "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",

@@ -3,11 +3,22 @@
 `minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
 L-BFGS (`quasi_newton`), or takes steps on new samples of a model (`run_online`). `stable_step` derives a step size from
 the curvature of the risk.
+
+**New samples.** Every batch is drawn from the model and used once. `run_online` draws a teacher, and then for every
+iteration round(batch·α·d) new samples. A step moves the weights by
+
+    Q ← Q − η (X̃ᵀ∇ℓ/b + λ Q),   b = (number of samples)/(α d),
+
+whose mean is a step on the risk of α d samples. With `one_sample` the samples of a batch are used one after the other,
+each in a step of size η divided by their number. Gradients are computed by torch, independently of the compiled
+kernels. `state_evolution.dynamics.online_paths` has the theory.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +26,220 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import DESCENTS, ONLINE
+from gamp_attention._core.choices import DESCENTS, ONLINE, RISKS, STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
-from gamp_attention.baselines.online import run_online
-from gamp_attention.baselines.result import DescentResult
-from gamp_attention.baselines.torch_risk import TorchRisk, few_threads
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
+from gamp_attention.data.sampling import new_samples, require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.penalties.intercept import is_ridge, ridge_strengths
-from gamp_attention.penalties.matrix import penalty_total, proximal_map, smallest_subgradient
-from gamp_attention.results import Recorder, Status, finish
+from gamp_attention.penalties.standard import (
+    is_ridge,
+    penalty_total,
+    proximal_map,
+    ridge_strengths,
+    smallest_subgradient,
+)
+from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
+from gamp_attention.state_evolution.dynamics.online_paths import require_ridge
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, eq=False)
+class DescentResult(Ended):
+    """Outcome of `minimize_risk`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
+    iterations : iteration numbers of the entries of `history`, whose V is NaN.
+    Q : (d, r) the last weights; the initial weights if the last weights are not finite.
+    overlaps : overlaps of Q, with V from the Hessians of the samples; V is NaN if these do not determine it.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
+    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN if descent did not converge.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: History
+    iterations: np.ndarray
+    Q: np.ndarray
+    overlaps: Overlaps
+    train_loss: float
+    gradient_norm: float
+    is_minimum: bool
+    lowest_eigenvalue: float
+
+
+@contextmanager
+def few_threads(n_numbers: int) -> Iterator[None]:
+    """Use one torch thread if the tokens have few numbers: synchronization would take longer than the work."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if n_numbers < 10_000_000:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class TorchRisk:
+    """Risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; it includes a ridge, no other penalty.
+
+    The layer is S[(x+p)Q/√d](x+p). Its expanded squared distance to y depends on Q only through the
+    fields, see eq. (41) and `gamp_attention.losses.attention.RiskTerms`.
+    """
+
+    def __init__(self, data: Dataset, risk: str, device: str) -> None:
+        import torch
+
+        terms = data.terms(risk)
+
+        def tensor(values: np.ndarray) -> "torch.Tensor":
+            return torch.as_tensor(values, dtype=torch.float64, device=device)
+
+        self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
+        self._params, self._loss = tensor(terms.params), data.loss
+        self.constant = float(terms.constant.sum())
+        ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
+        self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
+        self._root = math.sqrt(data.dim)
+        self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None
+
+    def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
+        Q, scale = self.retract(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
+        ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
+        return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
+
+    def fit(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """Return the sum of the losses of all samples, or of some rows of the data, without constants."""
+        tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
+        z = (tokens @ Q + self._positions @ Q) / self._root
+        return self._loss.torch(params, z).sum()
+
+    def retract(self, Q: "torch.Tensor") -> "torch.Tensor":
+        """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
+        import torch
+
+        return Q if self._sphere is None else torch.where(self._sphere, self._root * Q / Q.norm(dim=0), Q)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineResult(DescentResult):
+    """Outcome of `minimize_risk` with `method="online"`, which always takes the given number of steps.
+
+    Losses and gradients are estimates of the risk, and of its gradient, from the next batch, before the weights have
+    used it. The last batch is drawn for such estimates only.
+
+    Attributes
+    ----------
+    status : MAX_ITER; NONFINITE if the weights overflow, after which no step is taken.
+    n_iter : number of iterations.
+    residual, gradient_norm : ‖∇R‖_F/(λ√d), estimated at Q.
+    history : overlaps (V is NaN), training loss and gradient norm before each iteration and at the end.
+    iterations : iteration numbers of the entries of `history`.
+    Q : (d, r) the last finite weights.
+    overlaps : overlaps of Q; V is NaN.
+    train_loss : ε_t, estimated at Q.
+    Q_star : (d, t) weights of the teacher.
+    n_samples : number of samples that were used in steps.
+    is_minimum, lowest_eigenvalue : False and NaN, because there are no fixed samples whose risk has a minimum.
+    """
+
+    Q_star: np.ndarray
+    n_samples: int
+
+
+def run_online(
+    model: Any, d: Any, alpha: Any, init: Any, risk: str, method: DescentMethod, max_iter: int, device: str, seed: Any,
+) -> OnlineResult:  # fmt: skip
+    """Run single-pass stochastic gradient descent on a model; `minimize_risk` describes the arguments.
+
+    Every step draws new samples. The loss, the gradient and the overlaps before the step are measured on them, so that
+    the history contains unbiased estimates of the population values.
+    """
+    import torch
+
+    model, d, alpha = _require_sizes(model, d, alpha)
+    require_ridge(model)
+    check.choice("risk", risk, RISKS)
+    if isinstance(init, str):
+        check.choice("init", init, STARTS)
+    rng, n = generator(seed), max(1, round(method.batch * alpha * d))
+    data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
+    start = initial_weights(data, init, seed, risk)
+    if method.spherical:
+        if not np.abs(start).max(axis=0).all():
+            raise check.fail("init", start, "columns that can be rescaled to ‖Q_a‖² = d, not columns of zeros")
+        start *= np.sqrt(d) / np.linalg.norm(start, axis=0)
+    lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
+    Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
+
+    def move(gradient: "torch.Tensor", lr: float) -> None:
+        """Take a step with the gradient of the losses, scaled to α d samples."""
+        Q.data.sub_(lr * (gradient + lam * Q.data))
+        if method.spherical:
+            Q.data.mul_(np.sqrt(d) / Q.data.norm(dim=0))
+
+    with few_threads(n * model.n_tokens * d):
+        for t in range(max_iter + 1):
+            batch = TorchRisk(new_samples(data, n, rng), risk, device)
+            fit = batch.fit(Q)
+            (gradient,) = torch.autograd.grad(fit, Q)
+            scale, here = alpha * d / n, Q.detach().cpu().numpy().copy()
+            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here**2).sum()) / d
+            norm = float((scale * gradient + lam * Q.detach()).norm()) / (lam * np.sqrt(d))
+            if not (np.isfinite(here).all() and np.isfinite(norm) and np.isfinite(loss)):
+                status = Status.NONFINITE
+                break
+            if t:
+                record.step(method.lr(t - 1))
+            record.add(overlaps(data, here, no_V), norm, loss)
+            end = here
+            if t == max_iter:
+                break
+            if not method.one_sample:
+                move(scale * gradient, method.lr(t))
+                continue
+            for row in range(n):
+                (gradient,) = torch.autograd.grad(batch.fit(Q, torch.as_tensor([row], device=device)), Q)
+                move(scale * n * gradient, method.lr(t) / n)
+    if not t and status is Status.NONFINITE:
+        raise check.fail("init", start, "weights at which the risk is finite")
+    at, norm, loss = record.last
+    steps = len(record.history().damping)
+    assert data.Q_star is not None
+    return OnlineResult(
+        status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
+        overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
+        Q_star=data.Q_star, n_samples=n * steps,
+    )  # fmt: skip
+
+
+def _require_sizes(model: Any, d: Any, alpha: Any) -> tuple[Any, int, float]:
+    """Return model, d and α; raise TypeError or ValueError if they are missing or invalid."""
+    if isinstance(model, Dataset):
+        raise check.fail("data", "a dataset", "a model for method 'online', which draws new samples", TypeError)
+    for name, value in (("d", d), ("alpha", alpha)):
+        if value is None:
+            raise check.fail(name, value, "a value for method 'online'", TypeError)
+    return require_size(model, d, alpha)
 
 
 MEMORY = 50  # number of steps of which L-BFGS knows the change of the gradient
@@ -318,7 +522,7 @@ def minimize_risk(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
     >>> descent = ga.minimize_risk(data, "semantic", method="lbfgs")
     >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
     (True, True)

@@ -1,4 +1,4 @@
-"""Bayes-optimal approximate message passing (AMP): the problem, its starts, and the iteration as a pure step.
+"""Bayes-optimal approximate message passing (AMP): the problem, its starts, the iteration, and runs.
 
 The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is seen through a known
 channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
@@ -14,24 +14,28 @@ With the step β, (Q, V, D) move by the fraction β towards these values. The it
 with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import project_psd
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, project_psd
+from gamp_attention._core.runs import Run
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix, token_products
 from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import channel_of, field_moments
-from gamp_attention.models.channels.points import ReusedPoints
+from gamp_attention.models.channels.fibres import ReusedPoints
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.results import Columns, Ended, Result, Status, finish
 
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
@@ -305,3 +309,275 @@ def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.ran
     Q = state.Q.copy()
     Q[:, places] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
     return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))
+
+
+BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
+LEARNT = ("prior", "noise")
+STAGE_TOL, STAGE_ITER = 1e-2, 60  # residual and maximum number of iterations of a run after which columns are started
+
+LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
+LEARN_AFTER = 15  # iterations before hyperparameters are learnt, because the first posteriors are poor
+PATIENCE = 10  # excess of iterations that reverse the previous change, after which the step is halved
+WINDOW = 75  # number of iterations without a change below 0.9 of all earlier changes, after which the step is halved
+MIN_STEP = 0.05  # smallest step β that halving leads to
+MAX_NORM = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
+ENDINGS = {
+    Status.CONVERGED: "converged",
+    Status.MAX_ITER: "stopped",
+    Status.NONFINITE: "numbers overflowed",
+    Status.DIVERGED: "weights grew without bound: try a smaller damping",
+    Status.LOST: "no signal is left, as below weak recovery; above it, other starts may keep one: stopped",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class BayesHistory(Result):
+    """History of a run; entry 0 is the start."""
+
+    overlap: np.ndarray  # (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known
+    # (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
+    norm: np.ndarray
+    V: np.ndarray  # (T + 1, L, t, t) posterior variances of the fields
+
+
+@dataclass(frozen=True, eq=False)
+class BayesAmpResult(Ended):
+    """Outcome of `run_bayes_amp`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the last change of Q divided by
+        the step and by the norm of the prior. The status is LOST if the run ended at a posterior mean of zero, because
+        the data contain no signal or the run lost it.
+    Q, variance : (d, t) posterior mean and variance of the teacher's weights.
+    overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
+        the data do not determine these.
+    V : (L, t, t) posterior variances of the fields.
+    free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
+    priors : prior of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
+        of a mixture of Gaussians.
+    noise : standard deviation of the noise, as given or as learnt.
+    starts : name, status and free entropy of every start.
+    message : the outcome in words.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: BayesHistory
+    Q: np.ndarray
+    variance: np.ndarray
+    overlap: np.ndarray
+    V: np.ndarray
+    free_entropy: float
+    priors: tuple[MixturePrior, ...]
+    noise: float
+    starts: tuple[tuple[str, Status, float], ...]
+    message: str
+
+    _columns: ClassVar[Columns] = {
+        "‖QᵀQ*‖/d": lambda result: f"{norm:.4f}" if np.isfinite(norm := np.linalg.norm(result.overlap)) else "",
+        "‖Q‖²/d": lambda result: f"{np.trace(result.history.norm[-1]):.4f}",
+        "variance": lambda result: f"{np.mean(result.variance):.4f}",
+        "Φ": lambda result: f"{result.free_entropy:.4f}",
+    }
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__}: {self.status.value} after {self.n_iter} iterations"
+
+
+@ignore_float_errors
+def run_bayes_amp(
+    data: Dataset,
+    init: str | ArrayLike = "spectral",
+    *,
+    model: Model | None = None,
+    learn: str | Sequence[str] = (),
+    damping: float = 0.7,
+    tol: float = 1e-5,
+    max_iter: int = 500,
+    n_starts: int = 1,
+    seed: int | np.random.Generator = 0,
+    raise_on_failure: bool = False,
+) -> BayesAmpResult:
+    """Compute posterior mean and variance of the teacher's weights by Bayes-optimal message passing.
+
+    Eq. :eq:`bayes-amp`. `gamp_attention.bayes.amp` has the iteration.
+
+    Parameters
+    ----------
+    data : the samples; their student, penalty and positions are not used.
+    init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
+        "informed", the teacher; or weights (d, t). Further starts are random. "staged" begins as "spectral"; when a run
+        has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
+        the fields of the other columns (see `start_remaining_columns`).
+    model : model of teacher, tokens and noise; None for the model from which the data were sampled.
+    learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
+        components of the prior) and "noise".
+    damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
+    tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs
+        exactly `max_iter` iterations.
+    max_iter : maximum number of iterations.
+    n_starts : number of starts; the run with the largest free entropy is returned.
+    seed : seed of the random starts.
+    raise_on_failure : raise ConvergenceError if the run does not converge.
+
+    Returns
+    -------
+    BayesAmpResult
+
+    Raises
+    ------
+    TypeError : if an argument does not have the documented type.
+    ValueError : if a name is unknown, a number is out of its range, `init` does not have the shape (d, t), no model is
+        known or it does not fit the data, or its channel or noise has no known posterior.
+    ConvergenceError : if the run does not converge and `raise_on_failure` is True.
+
+    Examples
+    --------
+    With 0.6 samples per dimension the teacher is recovered, whereas a trained attention layer learns nothing:
+
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=500, alpha=0.6, seed=0)
+    >>> result = ga.run_bayes_amp(data)
+    >>> result.status.value, bool(abs(result.overlap[0, 0]) > 0.9)
+    ('converged', True)
+    """
+    require_dataset(data)
+    if not isinstance(init, str):
+        init = check.array("init", init, (data.dim, "t"))
+    else:
+        check.choice("init", init, BAYES_AMP_STARTS)
+    learn = (learn,) if isinstance(learn, str) else tuple(learn)
+    for part in learn:
+        check.choice("learn", part, LEARNT)
+    damping = check.real("damping", damping, low=0, high=1, strict=True)
+    tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
+    n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
+    problem = build_problem(data, model)
+    if "noise" in learn:
+        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learnt
+    random = generator(seed, Stream.STARTS)
+    selected, outcomes = None, list[tuple[str, Status, float]]()
+    for k in range(n_starts):
+        name = f"random {k}" if k else init if isinstance(init, str) else "given"
+        first = "spectral" if isinstance(init, str) and init == "staged" else init
+        start = build_start(problem, first if not k else "random", random)
+        if name == "staged":
+            start = start_in_stages(problem, start, damping, random)
+        run = AmpRun(replace(problem), start, learn, damping, tol, max_iter)
+        status = run.run()
+        assert status is not None
+        result = run.result(status)
+        outcomes.append((name, status, result.free_entropy))
+        # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
+        if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
+            selected = result
+    assert selected is not None
+    return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
+
+
+class AmpRun(Run[Status]):
+    """A run of Bayes-optimal message passing from a start; the parameters are as for `run_bayes_amp`.
+
+    Attributes
+    ----------
+    problem : the problem, with hyperparameters as learnt so far.
+    state, before : the state, and the state before the last iteration.
+    posterior : posteriors of the last iteration; None before the first.
+    residual : last change of Q, divided by the step and by the norm of the prior.
+    """
+
+    def __init__(
+        self, problem: AmpProblem, start: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
+    ) -> None:
+        super().__init__()
+        self.problem, self.state, self.before = problem, start, start
+        self.posterior: AmpPosterior | None = None
+        self.residual = np.inf
+        self._learn, self._damping, self._tol, self._max_iter = learn, damping, tol, max_iter
+        self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
+        Q_star = problem.data.Q_star
+        self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
+        self._norm = problem.norm
+        self._prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
+        self._may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
+        self._history = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+        self._record()
+
+    def _record(self) -> None:
+        Q = self.state.Q
+        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
+
+    def advance(self) -> Status | None:
+        """Do one iteration; return the status of the run if it has ended, or None if it continues."""
+        try:
+            after, self.posterior = amp_step(self.problem, self.state, self._damping)
+        except np.linalg.LinAlgError:
+            return Status.NONFINITE
+        if not all(np.isfinite(array).all() for array in after):
+            return Status.NONFINITE
+        change = after.Q - self.state.Q
+        self.residual = float(np.linalg.norm(change)) / (self._damping * self._norm)
+        self._adapt_damping(change)
+        self.before, self.state = self.state, after
+        self._record()
+        learning = bool(self._learn) and self.t >= LEARN_AFTER
+        self.t += 1
+        if np.linalg.norm(after.Q) > MAX_NORM * self._norm:
+            return Status.DIVERGED
+        if self._may_be_lost and np.sum(after.Q**2) < LOST * self._norm**2:
+            return Status.LOST
+        settled = self.residual <= self._tol and (learning or not self._learn)
+        is_certain = (np.trace(after.V, axis1=1, axis2=2) < KNOWN * self._prior_V).all()
+        if self._tol > 0 and (settled or is_certain):
+            return Status.CONVERGED
+        if learning:
+            self.problem = self.problem.learn(self.posterior, self._learn)
+        return Status.MAX_ITER if self.t == self._max_iter else None
+
+    def _adapt_damping(self, change: np.ndarray) -> None:
+        """Halve the step if the iterates oscillate, or if the changes have not become smaller for long."""
+        self._n_reversals = max(self._n_reversals + (1 if np.sum(change * self._change) < 0 else -1), 0)
+        self._change = change
+        self._residuals.append(self.residual)
+        changes = self._residuals
+        stalled = len(changes) >= 2 * WINDOW and min(changes[-WINDOW:]) > 0.9 * min(changes[:-WINDOW])
+        if self._tol > 0 and (self._n_reversals == PATIENCE or stalled):
+            self._damping, self._n_reversals = max(0.5 * self._damping, min(MIN_STEP, self._damping)), 0
+            self._residuals = changes[-WINDOW:] if stalled else changes
+
+    def result(self, status: Status) -> BayesAmpResult:
+        """Return the result of a run that ended with `status`."""
+        problem, Q = self.problem, self.state.Q
+        variance, entropy = np.full(Q.shape, np.nan), -np.inf
+        if self.posterior is not None:
+            for k, rows in enumerate(self.posterior.rows):
+                variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
+            entropy = free_entropy(problem, self.before, self.posterior)
+        overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
+        return BayesAmpResult(
+            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V, free_entropy=entropy,
+            priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
+            message=f"{ENDINGS[status]} after {self.t} iterations",
+        )  # fmt: skip
+
+
+def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
+    """Return a state in which each column has started from a spectral direction, one group of columns after another.
+
+    Columns that are not found first are small in the spectral start, and are zero until the others have converged.
+    """
+    norms = np.sum(start.Q**2, axis=0)
+    state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
+    for _ in range(start.Q.shape[1] - 1):
+        run = AmpRun(replace(problem), state, (), damping, STAGE_TOL, STAGE_ITER)
+        if run.run() not in (Status.CONVERGED, Status.MAX_ITER):
+            return state
+        after = start_remaining_columns(problem, run.state, random)
+        if after is None:
+            return run.state
+        state = after
+    return state

@@ -24,6 +24,7 @@ points. The shape that changed least starts the next evaluation. The curve ends 
 limits the information of samples, and α is above the requested value by then.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.points import ReusedPoints, symmetric_product
+from gamp_attention.models.channels.fibres import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels
@@ -75,7 +76,7 @@ class Equations:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
         if isinstance(self.channel, TeacherChannel):
-            self.channel = self.channel.reseed(int(rng.integers(1 << 62)))
+            self.channel = replace(self.channel, seed=int(rng.integers(1 << 62)))  # other points
         self._reused: ReusedPoints | None = None
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None

@@ -11,7 +11,7 @@
 3. The difference of the two rules, or the spread of the random sets, gives the errors. If a set does not have the fixed
    point, as may happen at a threshold, the status is INACCURATE.
 
-For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.iteration`),
+For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.stages`),
 so that unstable fixed points are not.
 """
 
@@ -21,12 +21,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import half_width, ignore_float_errors
-from gamp_attention._core.seeds import generator
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
-from gamp_attention.bayes.iteration import FEW, iterate
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
+from gamp_attention.bayes.stages import FEW, iterate
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.results import ConvergenceError, Status

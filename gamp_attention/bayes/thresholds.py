@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width, ignore_float_errors
-from gamp_attention._core.seeds import generator
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.bayes.stages import find_stages
@@ -142,8 +141,11 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
     """Return the thresholds of one set of points; the hard phase only if the average over sets has a fold."""
     equations = curve.equations
     weak = 0.0
-    if equations.has_zero_fixed_point():
-        weak = _limit_at_zero(curve) if equations.exact else 1 / equations.linear_growth()
+    if equations.has_zero_fixed_point() and equations.exact:  # the limit for s → 0, extrapolated from two points
+        one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
+        weak = 2 * one - two
+    elif equations.has_zero_fixed_point():
+        weak = 1 / equations.linear_growth()
     alphas = np.array([point.alpha for point in points])
     top = int(np.argmax(alphas))
     full = np.nan
@@ -156,12 +158,6 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
     first, last = fold
     hard_to = _maximize_alpha(curve, points, first) if first > 0 else max(weak, alphas[0])
     return _Thresholds(weak, float(full), _first_order_transition(curve, points, first, last, hard_to), hard_to)
-
-
-def _limit_at_zero(curve: Curve) -> float:
-    """Return the limit of α for s → 0, linearly extrapolated from two points."""
-    one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
-    return 2 * one - two
 
 
 def _limit(curve: Curve, points: list[Point]) -> float:

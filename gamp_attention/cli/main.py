@@ -11,18 +11,17 @@ from io import TextIOWrapper
 from gamp_attention._core import interrupts
 from gamp_attention.cli.options import build_parser
 
-MODULES = {
-    "compare": "paper_model", "solve": "paper_model", "trajectory": "paper_model", "fit": "fit", "law": "fit",
-    "sweep": "sweeps", "boundaries": "sweeps",
-}  # fmt: skip
+OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the model of the paper
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    _replace_missing_characters()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # "?" for characters that the terminal lacks, such as Greek
     options = build_parser().parse_args(arguments)
     try:
-        module = import_module(f"gamp_attention.cli.{MODULES[options.command]}")
+        module = import_module(f"gamp_attention.cli.{'fit' if options.command in OWN_DATA else 'paper_model'}")
         from gamp_attention._core.progress import Progress
         from gamp_attention.cli.output import check_extras, check_outputs
 
@@ -39,10 +38,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error) or "interrupted, nothing was written: run the same command again for the same numbers"
         print(f"gamp-attention {options.command}: {message}", file=sys.stderr)
         return 130
-
-
-def _replace_missing_characters() -> None:
-    """Print "?" for characters that the terminal's encoding lacks, such as Greek letters, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")

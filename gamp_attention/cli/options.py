@@ -265,7 +265,9 @@ class Parser(argparse.ArgumentParser):
         """Parse all arguments; an unknown option is an error that suggests the nearest option."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            command = _subparsers(self).get(getattr(options, "command", None), self)
+            subparsers = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+            commands: dict[Any, Any] = next((dict(action.choices) for action in subparsers), {})
+            command = commands.get(getattr(options, "command", None), self)
             near = suggestion(unknown[0].partition("=")[0], command._option_string_actions)
             command.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
         return options
@@ -275,9 +277,3 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the nearest known word, or nothing if none is near."""
     near = get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _subparsers(parser: argparse.ArgumentParser) -> dict[Any, Any]:
-    """Return the parsers of the commands by name."""
-    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return next((dict(action.choices) for action in actions), {})

@@ -44,18 +44,14 @@ def check_outputs(options: argparse.Namespace) -> None:
     if data is not None and not Path(data).exists():
         raise ValueError(f"{data}: there is no such file")
     if options.command == "fit" and options.out is None:
-        options.out = result_path(options.data)
+        arrays = Path(options.data)
+        options.out = f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.fit.npz"
     outputs = list(_outputs(options))
     folder = given.get("folder")
     manifest = [] if folder is None else [("the list of cells of the folder", str(Path(folder) / "sweep.json"))]
     require_distinct([*manifest, *((output.flag, output.path) for output in outputs)], _inputs(options))
     for output in outputs:
         _check_target(output, options.force)
-
-
-def result_path(path: str) -> str:
-    """Return the name of the result file of a file or a folder with arrays."""
-    return str(Path(path) if Path(path).is_dir() else Path(path).with_suffix("")) + ".fit.npz"
 
 
 def picture_of_path(plot: str) -> str:

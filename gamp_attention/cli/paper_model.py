@@ -1,13 +1,23 @@
-"""The commands `gamp-attention compare`, `solve` and `trajectory`, which use the model of the paper."""
+"""The commands that use the model of the paper: `compare`, `solve`, `trajectory`, `sweep` and `boundaries`."""
 
 import argparse
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from urllib.parse import urlsplit
 
+from gamp_attention._core import check
 from gamp_attention._core.display import to_json
+from gamp_attention._core.extras import require_modules
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import report, say, select
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
-from gamp_attention.experiments.figures import plot_comparison
+from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram
+from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boundaries
+from gamp_attention.experiments.sweeps.scheduler import local_pool
+from gamp_attention.experiments.sweeps.sweep import save, sweep
 from gamp_attention.models.attention import paper_model
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -53,3 +63,94 @@ def run_trajectory(options: argparse.Namespace) -> int:
     )
     report(options, str(path), path.to_dict())
     return 0
+
+
+CONNECTION_TIMEOUT = 1.5  # seconds to wait for a connection to the address of a dask scheduler
+SCHEDULER_TIMEOUT = 10.0  # seconds to wait for the answer of the scheduler, which may be busy
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Any]:
+    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address."""
+    require_listener(address)
+    require_modules("--dask", "distributed")
+    from distributed import Client
+
+    with Client(address, timeout=SCHEDULER_TIMEOUT) as client:
+        yield client.get_executor()
+
+
+def require_listener(address: str) -> None:
+    """Raise ValueError unless something listens at the address of a scheduler; only TCP addresses are checked."""
+    needs = "the address of a dask scheduler that answers, such as tcp://HOST:8786"
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    if parts.scheme not in ("tcp", "tls"):
+        return
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise check.fail("--dask", f"{address}: {error}", needs) from None
+    if not host or not port:
+        raise check.fail("--dask", address, needs)
+    failure = [f"no answer within {CONNECTION_TIMEOUT:g} s"]
+
+    def reach() -> None:
+        try:
+            socket.create_connection((host, port), timeout=CONNECTION_TIMEOUT).close()
+            failure[0] = ""
+        except TimeoutError:
+            pass  # `failure` has the message already
+        except OSError as error:
+            failure[0] = error.strerror or str(error)
+
+    trial = threading.Thread(target=reach, daemon=True)  # the lookup of a name ignores timeouts
+    trial.start()
+    trial.join(CONNECTION_TIMEOUT)
+    if failure[0]:
+        raise check.fail("--dask", f"{address}: {failure[0]}", needs)
+
+
+def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Return a context with the executor of --workers or --dask, or with None."""
+    if options.dask and options.workers is not None:
+        raise ValueError("--workers, --dask: only one of them can be given")
+    if options.dask:
+        return dask_executor(options.dask)
+    return nullcontext() if options.workers is None else local_pool(options.workers)
+
+
+def _join(lists: list[list[float]] | None) -> list[float] | None:
+    return None if lists is None else [value for values in lists for value in values]
+
+
+def run_sweep(options: argparse.Namespace) -> int:
+    """Run the command `sweep` and return its exit status."""
+    model = paper_model(A=options.A) if options.A else paper_model()
+    axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
+    wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
+    with _open_executor(options) as executor:
+        result = sweep(model, **wanted, warm=not options.cold, executor=executor)
+    report(options, str(result), result.to_dict())
+    if options.out:
+        save(result.dataset(), options.out, options.force)
+        say(options, f"dataset: {options.out}")
+    return 0 if all(row["status"] in ("converged", "settled", "lost") for row in result.rows) else 1
+
+
+def run_boundaries(options: argparse.Namespace) -> int:
+    """Run the command `boundaries` and return its exit status."""
+    given: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("omega", "lam", "sigma")}
+    given["A"] = options.A
+    varied = [name for name, values in given.items() if values is not None and len(values) > 1]
+    if len(varied) > 1:
+        raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
+    fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
+    arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
+    wanted = {arguments[name]: given[name] for name in varied} | select(options, "alphas", "tol", "bayes", "folder")
+    with _open_executor(options) as executor:
+        result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
+    report(options, str(result), result.to_dict() | {"range": [result.low, result.high]})
+    if options.plot:
+        plot_phase_diagram(result, options.plot, options.force)
+        say(options, f"picture: {options.plot}")
+    return 0 if result.converged else 1

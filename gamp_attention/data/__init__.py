@@ -1,6 +1,6 @@
 """Problems at finite d: datasets, passes over their tokens, the risk and its derivatives, and initial weights."""
 
-from gamp_attention.data.curvature import lowest_curvature, risk_hessian, rotations
+from gamp_attention.data.curvature import HessianSpectrum, hessian_spectrum, lowest_curvature, risk_hessian, rotations
 from gamp_attention.data.dataset import Dataset, LabelledDataset, split_held_out
 from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.fixed_columns import fix_columns
@@ -19,7 +19,6 @@ from gamp_attention.data.risk import (
     train_loss,
 )
 from gamp_attention.data.sampling import draw_tokens, sample
-from gamp_attention.data.spectrum import HessianSpectrum, hessian_spectrum
 from gamp_attention.data.starts import (
     SpectralDirections,
     initial_weights,

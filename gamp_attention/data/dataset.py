@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import MAX_ROOT, Stream, generator, ignore_float_errors
 from gamp_attention.data.passes import (
     Effort,
     OutputStep,
@@ -46,8 +45,13 @@ from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.model import Model, check_columns, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
 from gamp_attention.penalties.base import Penalty
-from gamp_attention.penalties.intercept import InterceptPenalty, has_intercept, without_intercept
-from gamp_attention.penalties.standard import require_penalty, with_lam
+from gamp_attention.penalties.standard import (
+    InterceptPenalty,
+    has_intercept,
+    require_penalty,
+    with_lam,
+    without_intercept,
+)
 
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "

@@ -76,7 +76,7 @@ class TokenMatrix(NamedTuple):
         columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
         z = np.empty((n, L, Q.shape[1]))
         for rows, _, block in token_blocks(self.tokens):
-            flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
+            flat, out = _as_rows(block), z[rows].reshape(-1, Q.shape[1])
             over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
         return z + self.positions @ columns.T
 
@@ -85,7 +85,7 @@ class TokenMatrix(NamedTuple):
         d, g = self.tokens.shape[2], np.ascontiguousarray(g)
         total = np.zeros((d, g.shape[2]))
         for rows, _, block in token_blocks(self.tokens):
-            flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
+            flat, weights = _as_rows(block), g[rows].reshape(-1, g.shape[2])
             step = _block(len(flat))
             sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
             over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
@@ -107,6 +107,11 @@ class TokenMatrix(NamedTuple):
             over_rows += of_rows
             over_samples += of_samples
         return (over_rows.T + self.positions.T @ over_samples) / np.sqrt(d)
+
+
+def _as_rows(tokens: np.ndarray) -> np.ndarray:
+    """Return tokens (n, L, d) as rows (n L, d), read-only, as kernels are compiled for tokens in files as well."""
+    return read_only(tokens.reshape(-1, tokens.shape[2]))
 
 
 def _block(n_rows: int) -> int:
@@ -144,16 +149,11 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class Effort(NamedTuple):
-    """Effort of the proximal steps of an iteration.
+    """Effort of the proximal steps of an iteration."""
 
-    Attributes
-    ----------
-    most : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start.
-    last_step : relative size of a Newton step after which none follows.
-    """
-
+    # maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start
     most: int = MAX_STARTS
-    last_step: float = LAST_STEP
+    last_step: float = LAST_STEP  # relative size of a Newton step after which none follows
 
 
 class Part(NamedTuple):
@@ -324,9 +324,10 @@ def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[...
     whole stride are passed in a separate call, in rows that are padded with zeros to a whole stride.
     """
     n, L, d = tokens.shape
-    rows, whole = tokens.reshape(n * L, d), n - n % stride
+    rows, whole = _as_rows(tokens), n - n % stride
     padded = np.zeros((stride * L, d), dtype=tokens.dtype)
     padded[: len(rows) - whole * L] = rows[whole * L :]
+    padded = read_only(padded)
 
     def task(first: int, last: int, stop: np.ndarray) -> None:
         for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, padded)):

@@ -12,8 +12,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.denoisers.spectral_weights import (

@@ -7,12 +7,13 @@ R^r, for a penalty r. Their response is C_i = ∂η_i/∂b_i. Both are in closed
 from typing import Any
 
 import numpy as np
+from numpy.linalg import LinAlgError
 
-from gamp_attention._core.compiled import inline_kernel, kernel
+from gamp_attention._core.check import read_only
+from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
-from gamp_attention.penalties.intercept import InterceptPenalty
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -182,18 +183,16 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
     if isinstance(penalty, ScaledPenalty):
         return _denoise_scaled(penalty, b, A)
     if isinstance(penalty, InterceptPenalty):
-        inner = penalty.penalty
-        if inner.quadratic:
-            C = np.linalg.inv(A[:-1] + np.diag(np.broadcast_to(curvature_of(inner), A.shape[1])))
-            eta = products(C, b[:-1])
-        else:
-            eta, C = denoise_weights(inner, b[:-1], A[:-1])
+        eta, C = denoise_weights(penalty.penalty, b[:-1], A[:-1])
         last = np.linalg.inv(A[-1:])
         return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])
+    if penalty.quadratic:
+        C = np.linalg.inv(A + np.diag(np.broadcast_to(curvature_of(penalty), A.shape[1])))
+        return products(C, b), np.broadcast_to(C, (len(b), *C.shape[1:])).copy()
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
-    denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # compiling the latter takes long
-    denoise(penalty, b, np.ascontiguousarray(A), eta, C)
+    denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # the former is compiled in less time
+    denoise(penalty, b, read_only(np.ascontiguousarray(A)), eta, C)
     return eta, C
 
 
@@ -284,6 +283,37 @@ def _denoise_numbers(penalty, b, A, eta, C):
         eta[i, 0], C[i, 0, 0] = penalty_prox(penalty, b[i, 0], A[i if A.shape[0] > 1 else 0, 0, 0])
 
 
+@sample_kernel
+def _solve(system, right):
+    """Overwrite right (r, m) with the solution x of system x = right; overwrites system (r, r).
+
+    The compilation of np.linalg.solve would take five seconds.
+    """
+    r, m = right.shape
+    for k in range(r):
+        pivot = k
+        for i in range(k + 1, r):
+            if abs(system[i, k]) > abs(system[pivot, k]):
+                pivot = i
+        if system[pivot, k] == 0.0:
+            raise LinAlgError("Singular matrix")
+        for j in range(r):
+            system[k, j], system[pivot, j] = system[pivot, j], system[k, j]
+        for j in range(m):
+            right[k, j], right[pivot, j] = right[pivot, j], right[k, j]
+        for i in range(k + 1, r):
+            factor = system[i, k] / system[k, k]
+            for j in range(k, r):
+                system[i, j] -= factor * system[k, j]
+            for j in range(m):
+                right[i, j] -= factor * right[k, j]
+    for k in range(r - 1, -1, -1):
+        for j in range(m):
+            for i in range(k + 1, r):
+                right[k, j] -= system[k, i] * right[i, j]
+            right[k, j] /= system[k, k]
+
+
 @kernel
 def _denoise_coordinates(penalty, b, A, eta, C):
     """Minimise by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
@@ -293,10 +323,11 @@ def _denoise_coordinates(penalty, b, A, eta, C):
     """
     n, r = b.shape
     slope, residual, trial = np.empty(r), np.empty(r), np.empty(r)
-    system = np.empty((r, r))
+    system, step = np.empty((r, r)), np.empty((r, 1))
     for i in range(n):
         Ai, x = A[i if A.shape[0] > 1 else 0], eta[i]
-        x[:] = 0.0
+        for a in range(r):
+            x[a] = 0.0
         for _ in range(MAX_SWEEPS):
             change, scale = 0.0, 0.0
             for a in range(r):
@@ -308,9 +339,17 @@ def _denoise_coordinates(penalty, b, A, eta, C):
                 break
             before = _residual(penalty, b[i], Ai, x, residual, slope)
             _linearise(Ai, slope, system)
-            trial[:] = x + np.linalg.solve(system, residual)
+            for a in range(r):
+                step[a, 0] = residual[a]
+            _solve(system, step)
+            for a in range(r):
+                trial[a] = x[a] + step[a, 0]
             if _residual(penalty, b[i], Ai, trial, residual, slope) < 0.5 * before:
-                x[:] = trial
+                for a in range(r):
+                    x[a] = trial[a]
         _residual(penalty, b[i], Ai, x, residual, slope)
         _linearise(Ai, slope, system)
-        C[i] = np.linalg.solve(system, np.diag(slope))  # (A + diag r'')⁻¹ with r'' = 1/slope − A_aa
+        for a in range(r):
+            for c in range(r):
+                C[i, a, c] = slope[a] if a == c else 0.0
+        _solve(system, C[i])  # C = (A + diag r'')⁻¹ with r'' = 1/slope − A_aa

@@ -44,7 +44,7 @@ from gamp_attention.denoisers.newton import assign, make_metric, objective
 from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
-from gamp_attention.penalties.matrix import penalty_of_rows
+from gamp_attention.penalties.standard import penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes

@@ -1,9 +1,8 @@
 """Message passing at finite d: one iteration, runs to a critical point, and descents that complete runs that cycle."""
 
 from gamp_attention._core.runs import Checkpoint
-from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
 from gamp_attention.gamp.convex_start import can_start, newton_start
-from gamp_attention.gamp.flips import flipped_starts
+from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.settling import Settled, SettlingHistory, descend_from_saddle, settle
@@ -14,6 +13,7 @@ from gamp_attention.gamp.survey import (
     SurveyRecord,
     SurveyReport,
     SurveyState,
+    flipped_starts,
     initial_survey,
     survey_step,
 )

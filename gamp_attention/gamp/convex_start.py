@@ -36,8 +36,7 @@ from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.penalties.matrix import on_kinks, penalty_total
-from gamp_attention.penalties.standard import ScaledPenalty
+from gamp_attention.penalties.standard import ScaledPenalty, on_kinks, penalty_total
 
 MAX_DENSE = 3000  # maximum d r for which a Hessian is computed
 MAX_KINKS = 1000  # maximum d r for penalties with kinks, for which every step needs a Hessian

@@ -4,11 +4,33 @@
 has converged, is in trouble (it diverged, or stopped improving), or continues. On trouble, adaptive damping returns to
 the best state with a smaller step; if the step may not shrink any more, the run ends, and the caller may finish it by
 descent (`gamp_attention.gamp.settling`).
+
+**Bounded searches of default runs:** few further starts, in few iterations, within a budget of operations. State
+evolution describes proximal steps to global minima. A search for a global minimum costs up to 400 minimisations per
+sample. For two tokens and one column this is cheap; for long samples it takes more than a hundred times as long as the
+products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum of
+the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from the
+centre, and otherwise keeps the local minimum next to the last minimum, which need not be accurate. Near a critical
+point, and if message passing has spent its budget, a descent, which evaluates only gradients, completes the run. If the
+descent takes long, message passing is resumed, in the second case with a larger budget, and the lower of both minima is
+the result.
+
+The unit of the budget is one evaluation of the gradient of the risk. Costs are computed from the numbers of operations,
+not from measured times, so that runs are reproducible.
+
+**Guarded Anderson acceleration.** With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped
+iteration G, the next state is G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecutive iterations
+and c minimises ‖f − Σ_j c_j Δf_j‖ (Anderson, 1965; Walker and Ni, 2011). This leaves the fixed points of G unchanged,
+at which D = V g, but state evolution describes only the fixed point and no longer the iterates.
+
+Extrapolation may diverge, or converge to an unstable fixed point. So the gradient norm is monitored: if it rises, the
+run returns to the damped successor of its best state, and makes some damped iterations before it extrapolates again.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +42,211 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
-from gamp_attention.gamp.acceleration import LATE_BELOW, WARM_UP, Acceleration
-from gamp_attention.gamp.budget import HAND_OVER_BELOW, PATIENCE, SHORT_DESCENT, Budget, starts_of_searches
+from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.results import Recorder, Status
+
+DEPTH = 15  # maximum number of differences Δf in the least-squares problem
+WARM_UP = 3  # damped iterations before the first extrapolation
+MAX_RISE = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
+PAUSE = 5  # after the k-th undone extrapolation, PAUSE · k damped iterations follow
+MIN_VARIANCE = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
+REGULARISATION = 1e-14  # relative ridge of the least-squares problem, against rounding
+LATE_BELOW = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
+
+
+class Acceleration(Resumable):
+    """Extrapolation from the last iterations, which returns to damped iterations if the gradient norm rises.
+
+    Parameters
+    ----------
+    warm_up : damped iterations before the first extrapolation.
+    """
+
+    n_refused: int  # number of extrapolations that were undone
+    wait: int  # number of damped iterations before the next extrapolation
+    moves: list[np.ndarray]  # differences Δf of (Q, D) between consecutive iterations, as vectors
+    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # the differences Δu + Δf of (Q, D, V) that belong to them
+    last: tuple[np.ndarray, GampState] | None  # f and the damped successor of the last iteration
+    lowest_norm: float  # minimum of the gradient norm since the last restart
+    fallback: GampState | None  # damped successor of the state with this norm
+
+    def __init__(self, warm_up: int = WARM_UP) -> None:
+        self.n_refused, self.wait = 0, warm_up
+        self._forget()
+
+    def _forget(self) -> None:
+        self.moves, self.steps, self.last = [], [], None
+        self.lowest_norm, self.fallback = np.inf, None
+
+    def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
+        """Return the next state, given a state, its damped successor `after` and the gradient norm at the state."""
+        if self.fallback is not None and norm > MAX_RISE * self.lowest_norm:
+            fallback = self.fallback
+            self.n_refused += 1
+            self.wait = PAUSE * self.n_refused
+            self._forget()
+            return fallback
+        changes = after.Q - state.Q, after.D - state.D
+        # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimises
+        move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
+        if self.last is not None:
+            before, reached = self.last
+            self.moves = [*self.moves, move - before][-DEPTH:]
+            step = after.Q - reached.Q, after.D - reached.D, after.V - reached.V
+            self.steps = [*self.steps, step][-DEPTH:]
+        self.last = move, after
+        if self.wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
+            self.wait -= 1
+            return after
+        if norm < self.lowest_norm:
+            self.lowest_norm, self.fallback = norm, after
+        return self._extrapolate(after, move)
+
+    def restart(self) -> None:
+        """Discard all differences, because the state or the damping was changed from outside."""
+        self._forget()
+        self.wait = max(self.wait, WARM_UP)
+
+    def _extrapolate(self, after: GampState, move: np.ndarray) -> GampState:
+        if not self.moves:
+            return after
+        moves = np.array(self.moves)
+        gram = moves @ moves.T
+        scale = np.sqrt(np.diag(gram))
+        if not (scale > 0).all():
+            return after
+        gram = gram / np.outer(scale, scale) + REGULARISATION * np.eye(len(gram))
+        c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
+        Q, D, V = (
+            start - sum(weight * part for weight, part in zip(c, parts, strict=True))
+            for start, parts in zip((after.Q, after.D, after.V), zip(*self.steps, strict=True), strict=True)
+        )
+        if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
+            return after
+        if np.linalg.eigvalsh(V).min() < MIN_VARIANCE * np.linalg.eigvalsh(after.V).min():
+            V = after.V
+        return GampState(Q, V, D, after.z)
+
+
+FULL_SEARCH_FIELDS = 2  # maximum L r for which default runs search for global minima
+SEARCH_INTERVAL = 2  # number of iterations between searches; the first iteration makes no search
+FURTHER_STARTS = 2  # number of further starts: mirror image of the last minimum, and centre ω
+HAND_OVER_BELOW = 0.3  # gradient norm below which descent takes over
+SHORT_DESCENT = 40  # maximum number of steps of a descent after which message passing is not resumed in this case
+PATIENCE = 12  # iterations without progress after the last search, after which descent takes over
+FIRST_LIMIT = 250.0  # budget of message passing, in evaluations of the gradient
+GRADIENTS_PER_DESCENT_STEP = 10.0  # budget after a descent, in gradients per step of it
+MIN_EXTENSION = 0.4  # minimum added budget for which message passing is resumed, in units of FIRST_LIMIT
+MIN_ITERATIONS = 8  # if the budget suffices for fewer iterations, the run is only a descent
+VERIFICATION_LIMIT = 60.0  # maximum cost of each check of the result, in evaluations of the gradient
+HESSIANS_TO_HOLD = 3.0  # Hessians per sample of a proximal step that starts at its minimum
+HESSIANS_PER_ITERATION = 5.0  # typical number of Hessians per sample and iteration
+HESSIANS_TO_SEARCH = 45.0  # Hessians per sample of a search with FURTHER_STARTS starts
+# costs of operations, of which only the ratios matter
+PRODUCT = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
+EXPONENTIAL = 8e-9  # seconds of an attention weight
+DENSE = 0.25e-9  # seconds of an operation in a long loop over matrices (L, L)
+SCATTERED = 3e-9  # seconds of an entry of the Hessian (L r, L r)
+FACTOR = 0.09e-9  # seconds of the factor of the Hessian, over (L r)³
+CALL = 0.5e-6  # seconds of a call per sample
+
+
+class Costs(NamedTuple):
+    """Seconds per sample for a gradient of the risk and for a Hessian of the proximal objective."""
+
+    gradient: float
+    hessian: float
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Costs":
+        """Return the costs for the shapes of a dataset."""
+        L, r, d, loss = data.n_tokens, data.rank, data.dim, data.loss
+        k, value = L * r, CALL + EXPONENTIAL * L * L
+        if isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention):
+            slope = value + 2 * DENSE * (L**3 + 4 * L * k)
+            hessian = value + DENSE * L**3 * (2 + r * (r + 1) / 2)
+        else:  # derivatives by central differences of values
+            slope, hessian = 4 * k * value, 4 * k * (k + 1) * value
+        hessian += SCATTERED * k**2 + FACTOR * k**3
+        return cls(slope + 4 * L * d * r * PRODUCT, hessian)
+
+
+def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.ndarray | None:
+    """Return indices of the samples that a bounded run checks at its end, evenly spaced; None for all samples.
+
+    A check costs `n_hessians` Hessians per sample. If one sample exceeds the limit, the array is empty.
+    """
+    gradient, hessian = Costs.of(data)
+    n, fraction = data.n_samples, VERIFICATION_LIMIT * gradient / (n_hessians * hessian)
+    return None if not bounded or fraction >= 1 else np.linspace(0, n - 1, int(fraction * n)).astype(int)
+
+
+def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:
+    """Return whether solving for V at a critical point costs little compared with the rest of a bounded run."""
+    gradient, hessian = Costs.of(data)
+    return not bounded or 10 * hessian <= 3 * VERIFICATION_LIMIT * gradient
+
+
+class Budget(Resumable):
+    """Work of message passing from one start, in evaluations of the gradient.
+
+    Parameters
+    ----------
+    data : the samples.
+    bounded : whether the work is bounded.
+
+    Attributes
+    ----------
+    spent : cost of the iterations so far, in evaluations of the gradient.
+    limit : cost, in evaluations of the gradient, from which on descent takes over.
+    """
+
+    spent: float
+    limit: float
+
+    def __init__(self, data: Dataset, bounded: bool) -> None:
+        self._costs, self.spent, self.limit = Costs.of(data), 0.0, FIRST_LIMIT if bounded else np.inf
+
+    def iteration(self, n_hessians: float) -> float:
+        """Return the cost of an iteration of message passing with `n_hessians` Hessians per sample."""
+        gradient, hessian = self._costs
+        return 1.5 + (n_hessians + 1) * hessian / gradient
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the budget does not suffice for another iteration, so that descent takes over."""
+        return self.spent + self.iteration(HESSIANS_PER_ITERATION) > self.limit
+
+    @property
+    def suffices(self) -> bool:
+        """Return whether the budget suffices for the minimum number of iterations of message passing."""
+        return MIN_ITERATIONS * self.iteration(HESSIANS_PER_ITERATION) <= self.limit
+
+    def extend(self, n_descent: int) -> bool:
+        """Extend the budget once, in proportion to the steps of a descent; return whether it was extended.
+
+        If a descent takes long, the risk usually has many minima, so that a longer search for a lower minimum pays.
+        """
+        limit = GRADIENTS_PER_DESCENT_STEP * n_descent
+        if self.limit != FIRST_LIMIT or limit - self.spent < MIN_EXTENSION * FIRST_LIMIT:
+            return False
+        self.limit = limit
+        return True
+
+    def add(self, report: StepReport) -> None:
+        """Add the cost of an iteration."""
+        seen = report.denoised
+        self.spent += self.iteration(HESSIANS_PER_ITERATION if seen is None else float(np.mean(seen.n_hessians)))
+
+
+def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
+    """Return the maximum number of further starts of each sample's search at iteration t."""
+    if bounded:
+        return FURTHER_STARTS if 0 < t < hold_after and t % SEARCH_INTERVAL == 1 else 0
+    return MAX_STARTS if t < hold_after else 0
+
 
 Callback = Callable[[int, GampState, StepReport], None]
 LATE = "late"  # value of Plan.accelerate
@@ -38,18 +261,7 @@ MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above whic
 
 @dataclass(frozen=True)
 class Plan:
-    """Arguments that do not change during a run; see `run_gamp` and `IterationOptions`.
-
-    Attributes
-    ----------
-    accelerate : whether to extrapolate, or LATE: steps then grow near the end, and extrapolation waits until local
-        minima are kept and the gradient norm is small.
-    V_hat : function of the iteration that returns the response V̂_t, or None for the empirical response.
-    direction : (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector.
-    bounded : whether searches for global proximal minima are bounded; see `gamp_attention.gamp.budget`.
-    may_bound : whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per
-        sample.
-    """
+    """Arguments that do not change during a run; see `run_gamp` and `IterationOptions`."""
 
     data: Dataset
     risk: str
@@ -57,32 +269,33 @@ class Plan:
     tol: float
     max_iter: int
     hold_after: int
+    # whether to extrapolate, or LATE: steps then grow near the end, and extrapolation waits until local minima are kept
+    # and the gradient norm is small
     accelerate: bool | str
     settling: bool
+    # function of the iteration that returns the response V̂_t, or None for the empirical response
     V_hat: Callable[[int], np.ndarray | None]
     memory: Memory
     callback: Callback | None
+    # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None
-    bounded: bool
+    bounded: bool  # whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`
+    # whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per sample
     may_bound: bool
 
 
 class ProgressMonitor(Resumable):
-    """Decision at each iteration whether a run continues, and the best states since its start.
+    """Decision at each iteration whether a run continues, and the best states since its start."""
 
-    Attributes
-    ----------
-    best_state, best_norm : state of smallest gradient norm, and this norm.
-    lowest_Q, lowest_loss : weights of lowest training loss, and this loss.
-    patience : number of iterations without progress, at the first adaptive step, after which the run has stalled.
-    mark, mark_norm, mark_loss : iteration of the last progress, and the gradient norm and training loss to improve on.
-    """
-
+    # best_state, best_norm: state of smallest gradient norm, and this norm
     best_state: GampState
     best_norm: float
+    # lowest_Q, lowest_loss: weights of lowest training loss, and this loss
     lowest_Q: np.ndarray
     lowest_loss: float
+    # number of iterations without progress, at the first adaptive step, after which the run has stalled
     patience: float
+    # mark, mark_norm, mark_loss: iteration of the last progress, and the gradient norm and training loss to improve on
     mark: int
     mark_norm: float
     mark_loss: float

@@ -9,20 +9,21 @@ from gamp_attention._core import progress
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
-from gamp_attention.gamp.budget import (
+from gamp_attention.gamp.loop import (
     FURTHER_STARTS,
     HESSIANS_TO_HOLD,
     HESSIANS_TO_SEARCH,
+    Loop,
+    Plan,
     can_solve_for_variances,
+    describe_risk,
     samples_to_verify,
 )
-from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.survey import SurveyRecord
 from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.intercept import is_ridge
-from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.penalties.standard import is_ridge, on_kinks
 from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on

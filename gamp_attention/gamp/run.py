@@ -28,15 +28,20 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, agreement_of, overlaps
 from gamp_attention.data.starts import default_start, several_starts
-from gamp_attention.gamp.budget import FULL_SEARCH_FIELDS
-from gamp_attention.gamp.flips import flipped_starts
-from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
+from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
+from gamp_attention.gamp.survey import (
+    LADDER,
+    PlannedSurvey,
+    SurveyPhase,
+    SurveyRecord,
+    distinct_surveys,
+    flipped_starts,
+)
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -71,7 +76,7 @@ class IterationOptions(DisplayMixin):
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
         further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
         message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
-        `gamp_attention.gamp.budget`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
@@ -175,7 +180,7 @@ def run_gamp(
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
         after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
         minimum follow; then single samples are moved to other minima of their proximal objectives, from which message
-        passing continues, while the training loss falls (see `gamp_attention.gamp.flips`). `result.surveys` lists
+        passing continues, while the training loss falls (see `gamp_attention.gamp.survey`). `result.surveys` lists
         the surveys, and `result.starts` all runs of message passing.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
@@ -274,7 +279,8 @@ def run_gamp(
         result, loop = refine_minimum(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
-    result = replace(result, starts=records, message=message, surveys=() if phase is None else phase.all_records)
+    surveyed = () if phase is None else (*phase.records, *phase.refinements)
+    result = replace(result, starts=records, message=message, surveys=surveyed)
     return finish(result, raise_on_failure, "run_gamp")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
-from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
+from gamp_attention.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, add_display
 
 MAX_STEPS = 5000  # maximum number of steps of a descent

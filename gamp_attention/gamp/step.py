@@ -37,7 +37,7 @@ from gamp_attention.denoisers.newton import LAST_STEP
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.matrix import on_kinks, smallest_subgradient
+from gamp_attention.penalties.standard import on_kinks, smallest_subgradient
 
 
 def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:

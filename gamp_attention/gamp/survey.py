@@ -20,7 +20,18 @@ of the inverse standard deviation over samples of the Moreau envelope at weights
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
 GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, a further survey follows after
 message passing: it begins from the lowest minimum so far, which message passing then replaces if it finds a lower
-minimum. Finally single samples are flipped (`gamp_attention.gamp.flips`).
+minimum. Finally single samples are flipped.
+
+**Flips of single samples** are starts of message passing next to a minimum, from which a lower minimum may follow. At a
+minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the centre ω =
+z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk changes
+by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all weights
+respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's loss, so
+that the samples of smallest gap are worth a run of message passing each: it begins at the state of the minimum, in
+which one sample has the fields z', and keeps the local minima of all samples.
+
+Minima that survey propagation finds at finite d often differ from a lower minimum in few samples. For losses that do
+not change if the signs of all fields change, as in attention with tied weights, z' is close to −z.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +49,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.data.risk import agreement_of, is_convex, risk_at
+from gamp_attention.data.risk import agreement_of, denoise_at, is_convex, risk_at
 from gamp_attention.data.stores import join_parts, token_blocks
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
@@ -50,7 +61,7 @@ from gamp_attention.denoisers.survey import (
     inner_nodes,
     symmetrise,
 )
-from gamp_attention.gamp.step import initial_state
+from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.models.sources import apply_by_source, sum_over_tokens
 from gamp_attention.results import Columns, Result
 
@@ -330,11 +341,6 @@ class SurveyPhase(Resumable):
         if tree is not None:
             self.restore(tree)
 
-    @property
-    def all_records(self) -> tuple[SurveyRecord, ...]:
-        """Return the records of all surveys, in their order."""
-        return (*self.records, *self.refinements)
-
     def run(self, save: Save = None) -> list[SurveyRecord]:
         """Make the surveys until two find the same weights, or all if their parameters are given; return their records.
 
@@ -412,3 +418,38 @@ def spread_of(data: Dataset, state: SurveyState) -> float:
     """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
     moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
     return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
+
+
+N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
+FLIP_STEP = 0.3  # step β of the first iteration
+ANOTHER = 1e-2  # distance from which on z' is another minimum, in units of the root mean square of the fields
+
+
+def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> list[tuple[str, GampState]]:
+    """Return names and states of the starts next to a minimum, at most `N_FLIPS`, in the order of their gaps.
+
+    The search for z' begins at the mirror image 2ω − z, at which the quadratic part of the proximal objective is equal.
+    The states are states after one iteration, because the gradient at the minimum itself is zero. There are none if the
+    loss is convex or V is not positive definite.
+
+    Parameters
+    ----------
+    data, risk : the samples, and "exact" or "asymptotic".
+    Q : (d, r) weights of a minimum.
+    V : (S, r, r) variances of message passing there.
+    """
+    if is_convex(data) or not (np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > 0):
+        return []
+    at, state = risk_at(data, Q, risk), near_fixed_point(data, risk, Q, V)
+    here = denoise_at(data, at, V, hold=True)
+    there = denoise_at(data, at, V, hold=True, start=at.z + 2 * apply_by_source(data.groups, V, at.loss_gradients))
+    distance = np.sqrt(np.mean((there.z - here.z) ** 2, axis=(1, 2)) / np.mean(here.z**2))
+    gap = np.where(distance > ANOTHER, there.moreau - here.moreau, np.inf)
+    starts = []
+    for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
+        if np.isfinite(gap[mu]):
+            z = here.z.copy()
+            z[mu] = there.z[mu]
+            after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
+            starts.append((f"flip of sample {mu}", after))
+    return starts

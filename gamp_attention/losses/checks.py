@@ -36,14 +36,9 @@ DERIVATIVE_ERROR = 1e-5  # allowed relative difference of derivatives and centra
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
-def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
-    """Warn, once for a map, if it has kinks and does not declare them by smooth = False."""
-    if attention.smooth:
-        _warn_once(attention, n_tokens, rank)
-
-
 @lru_cache(typed=True)
-def _warn_once(attention: Any, n_tokens: int, rank: int) -> None:
+def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
+    """Warn, once for a map, if it has kinks."""
     rng = np.random.default_rng(0)
     for number in range(LINES):
         base, along = rng.standard_normal((2, n_tokens, rank))
@@ -175,7 +170,8 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
         if attention.rotations and attention.parts == 1:
             _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
-    if not getattr(attention, "exact_derivatives", False):  # maps of the package are smooth at every temperature
+    # maps of the package are smooth at every temperature
+    if attention.smooth and not getattr(attention, "exact_derivatives", False):
         warn_of_kinks(attention, n_tokens, rank)
 
 

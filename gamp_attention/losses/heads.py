@@ -19,11 +19,11 @@ from gamp_attention._core.compiled import inline_kernel, is_instance, overload
 from gamp_attention.losses.attention import (
     AttentionLoss,
     DotProductAttention,
+    fill_slack,
     loss_derivatives,
     loss_gradient,
     make_work,
 )
-from gamp_attention.losses.attention_kernels import fill_slack
 from gamp_attention.losses.bounds import curvature_floor, gradient_spread
 from gamp_attention.losses.registration import register_attention
 

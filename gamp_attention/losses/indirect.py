@@ -30,6 +30,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
+from gamp_attention._core.emission import emit_call
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 WORD = ir.IntType(64)
@@ -103,17 +104,12 @@ def make_indirect_call(slot: TableSlots, kinds: tuple[Any, ...], returns: Any) -
             return None
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            convention, words = context.call_conv, builder.inttoptr(arguments[0], WORD.as_pointer())
-            argument_types = types.voidptr, *kinds
-            pointer_type = convention.get_function_type(returns, argument_types).as_pointer()
-            function = builder.inttoptr(builder.load(builder.gep(words, [WORD(int(slot))])), pointer_type)
+            words = builder.inttoptr(arguments[0], WORD.as_pointer())
+            address = builder.load(builder.gep(words, [WORD(int(slot))]))
             first_word = builder.gep(words, [WORD(int(TableSlots.LOSS))])
             loss = builder.bitcast(first_word, context.get_value_type(types.voidptr))
             values = [builder.extract_value(arguments[1], i) for i in range(len(kinds))]
-            status, result = convention.call_function(builder, function, returns, argument_types, [loss, *values])
-            with builder.if_then(status.is_error, likely=False):
-                convention.return_status_propagate(builder, status)
-            return result
+            return emit_call(context, builder, address, returns, (types.voidptr, *kinds), [loss, *values])
 
         return returns(types.int64, types.Tuple(others)), generate
 

@@ -25,6 +25,8 @@ from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
     DotProductAttention,
+    attend_row,
+    fill_scores,
     is_bounded,
     is_by_differences,
     loss_derivatives,
@@ -33,7 +35,6 @@ from gamp_attention.losses.attention import (
     make_work,
     row_loss,
 )
-from gamp_attention.losses.attention_kernels import attend_row, fill_scores
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.indirect import is_absent
 from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives, difference_gradient

@@ -25,30 +25,21 @@ MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which wou
 
 
 class SequenceSpec(NamedTuple):
-    """Content of a `SequenceLoss`: plain data, which identifies its class in all processes.
+    """Content of a `SequenceLoss`: plain data, which identifies its class in all processes."""
 
-    Attributes
-    ----------
-    program : the loss as a function of the entries of the target, followed by the L r fields in row-major order.
-    target_shape : shape of a target.
-    n_tokens, rank : shape (L, r) of the fields.
-    lowest_value : lower bound of the loss.
-    lowest_curvature : lower bound of the eigenvalues of the Hessian; −inf if none is known.
-    convex : True if the loss is a convex function of the fields.
-    even, rotations : True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O.
-    layout : columns of a layer with heads and value matrices; None for any other function.
-    """
-
+    # the loss as a function of the entries of the target, followed by the L r fields in row-major order
     program: Program
-    target_shape: tuple[int, ...]
+    target_shape: tuple[int, ...]  # shape of a target
+    # n_tokens, rank: shape (L, r) of the fields
     n_tokens: int
     rank: int
-    lowest_value: float
-    lowest_curvature: float
-    convex: bool
+    lowest_value: float  # lower bound of the loss
+    lowest_curvature: float  # lower bound of the eigenvalues of the Hessian; −inf if none is known
+    convex: bool  # True if the loss is a convex function of the fields
+    # even, rotations: True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O
     even: bool
     rotations: bool
-    layout: HeadLayout | None = None
+    layout: HeadLayout | None = None  # columns of a layer with heads and value matrices; None for any other function
 
     @property
     def n_targets(self) -> int:
@@ -90,13 +81,9 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
 
 @register_loss
 class SequenceLoss(NamedTuple):
-    """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function.
+    """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function."""
 
-    Attributes
-    ----------
-    lowest_value, lowest_curvature : lower bounds of the loss and of the eigenvalues of its Hessian.
-    """
-
+    # lowest_value, lowest_curvature: lower bounds of the loss and of the eigenvalues of its Hessian
     lowest_value: float = 0.0
     lowest_curvature: float = -np.inf
     spec = None  # type: ignore[misc]

@@ -20,8 +20,7 @@ from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.penalties.base import Penalty
-from gamp_attention.penalties.intercept import InterceptPenalty
-from gamp_attention.penalties.standard import require_penalty
+from gamp_attention.penalties.standard import InterceptPenalty, require_penalty
 
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),

@@ -17,10 +17,9 @@ from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, value_classes
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Model, TokenClasses
 from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher
-from gamp_attention.models.token_classes import TokenClasses
 from gamp_attention.penalties.base import Penalty
 
 

@@ -23,12 +23,19 @@ from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, isotropic_law, value_classes
 from gamp_attention.models.glm import GLMModel, LabelTask
-from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels, are_equal, trace_teacher
+from gamp_attention.models.model import Model, TokenClasses
+from gamp_attention.models.sequence_labels import (
+    N_SYMMETRY,
+    TRACE_ERROR,
+    LabelsOfClasses,
+    SequenceLabels,
+    UserFunction,
+    are_equal,
+    evaluate_rows,
+    trace_teacher,
+)
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import ShiftedLabels
-from gamp_attention.models.token_classes import TokenClasses
-from gamp_attention.models.user_functions import TRACE_ERROR, UserFunction, evaluate_rows
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
 
@@ -398,7 +405,8 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
     _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
-    constant = not spec.program.has_choices and not _hessian_depends(derivatives, spec)
+    hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
+    constant = not spec.program.has_choices and not hessian.depends_on(0)
     lowest = float(eigenvalues.min()) if constant else -np.inf
     size = np.abs(eigenvalues).max() + 1
     if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
@@ -411,11 +419,6 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
         even=are_equal(values, spec.evaluate(y, -z)),
         rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
     )
-
-
-def _hessian_depends(derivatives: Program, spec: SequenceSpec) -> bool:
-    """Return whether the Hessian depends on targets or fields."""
-    return derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused().depends_on(0)
 
 
 def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -1,4 +1,11 @@
-"""The penalties `Ridge` and `ElasticNet`, penalties with a factor for each row of weights, and checks of penalties."""
+"""The penalties `Ridge` and `ElasticNet`, factors for rows of weights, intercepts, and penalties of whole matrices.
+
+**Intercept.** The last row of the weights may be an unpenalised intercept. An intercept b (r,) is added to the fields
+of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
+with b = Q_d/√d in the last row of Q. Message passing then needs no rule of its own: for this row the precision is A =
+Σ_l V̂_l, so that a step adds (Σ_l V̂_l)⁻¹ Σ_l m̂_l to b, a Newton step that neglects correlations between tokens. At
+fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
+"""
 
 import math
 import numbers
@@ -9,13 +16,102 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.penalties.base import PENALTIES, check_penalty, register_penalty
-from gamp_attention.penalties.columns import SPHERE, ColumnRidge
-from gamp_attention.penalties.intercept import InterceptPenalty
+from gamp_attention.penalties.base import (
+    PENALTIES,
+    check_penalty,
+    proxes,
+    proxes_of_each,
+    register_penalty,
+    slopes,
+    values,
+)
+from gamp_attention.penalties.columns import SPHERE, ColumnRidge, curvature_of, has_spheres
+
+
+class WrappedPenalty:
+    """Base of penalties of whole matrices that apply a penalty of single weights to some of the weights."""
+
+    penalty: Any
+
+    # λ differs between rows, so that code for a single λ does not apply
+    quadratic = False
+
+    @property
+    def lam(self) -> float:
+        """Return λ of the penalty of single weights."""
+        return float(self.penalty.lam)
+
+    @property
+    def even(self) -> bool:
+        """Return whether Q and −Q have the same penalty."""
+        return bool(self.penalty.even)
+
+    @property
+    def smooth(self) -> bool:
+        """Return whether the penalty has no kinks."""
+        return bool(self.penalty.smooth)
+
+
+@dataclass(frozen=True)
+class InterceptPenalty(WrappedPenalty):
+    """Penalty of all rows of Q except the last, the intercept.
+
+    Raises
+    ------
+    ValueError : if the penalty has spherical columns.
+    """
+
+    penalty: Any  # the penalty of the other rows
+
+    def __post_init__(self) -> None:
+        if has_spheres(self.penalty):
+            needs = "a number for each column, as columns on a sphere have no intercept"
+            raise check.fail("lam", list(self.penalty.lams), needs)
+
+    @property
+    def strength(self) -> float:
+        """Return the unit of gradients and variances."""
+        return float(self.penalty.strength)
+
+    @property
+    def convexity(self) -> float:
+        """Return a number μ such that the penalty, minus μx²/2, is convex in all rows."""
+        return min(float(self.penalty.convexity), 0.0)
+
+
+def has_intercept(penalty: Any) -> bool:
+    """Return whether the last row of the weights is an intercept."""
+    return isinstance(penalty, InterceptPenalty)
+
+
+def without_intercept(penalty: Any) -> Any:
+    """Return the penalty of the rows that are penalised."""
+    return penalty.penalty if isinstance(penalty, InterceptPenalty) else penalty
+
+
+def is_ridge(penalty: Any) -> bool:
+    """Return whether a penalty is quadratic in all rows of the weights, or in all except an intercept."""
+    return bool(without_intercept(penalty).quadratic)
+
+
+def ridge_strengths(penalty: Any, d: int) -> Any:
+    """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
+    strengths = curvature_of(without_intercept(penalty))
+    if not has_intercept(penalty):
+        return strengths
+    rows = np.tile(np.atleast_1d(strengths), (d, 1))
+    rows[-1] = 0.0
+    return rows
+
+
+def refuse_intercept(present: bool, needs: str) -> None:
+    """Raise ValueError, for the argument `needs` describes, if there is an intercept."""
+    if present:
+        raise check.fail("intercept", True, needs)
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledPenalty:
+class ScaledPenalty(WrappedPenalty):
     """r(Q) = Σ_ia [ρ(c_i Q_ia) + ε_i Q_ia²/2] for a penalty ρ of single weights.
 
     If column i of the rows is divided by s_i, its weight is multiplied by s_i, and c_i = 1/s_i keeps the penalty of the
@@ -30,13 +126,6 @@ class ScaledPenalty:
     bounds: tuple[float, float]
     ridge: np.ndarray  # (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat
 
-    quadratic = False  # λ differs from row to row, and code for one λ does not apply
-
-    @property
-    def lam(self) -> float:
-        """Return λ of ρ."""
-        return float(self.penalty.lam)
-
     @cached_property  # iterations evaluate it many times
     def strength(self) -> float:
         """Return the strength of ρ at the median factor of the penalised rows, within `bounds`."""
@@ -48,16 +137,6 @@ class ScaledPenalty:
     def convexity(self) -> np.ndarray:
         """Return numbers μ_i (d, 1) such that the penalty of a weight in row i, minus μ_i x²/2, is convex."""
         return (self.penalty.convexity * self.scales**2 + self.ridge)[:, None]
-
-    @property
-    def even(self) -> bool:
-        """Return whether ρ(−x) = ρ(x)."""
-        return bool(self.penalty.even)
-
-    @property
-    def smooth(self) -> bool:
-        """Return whether ρ has no kinks."""
-        return bool(self.penalty.smooth)
 
     @property
     def units(self) -> np.ndarray:
@@ -215,3 +294,114 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))
+
+
+def penalty_total(penalty: Any, Q: np.ndarray) -> float:
+    """Return r(Q) = Σ ρ(Q_ia)."""
+    if isinstance(penalty, InterceptPenalty):
+        return penalty_total(penalty.penalty, Q[:-1])
+    if isinstance(penalty, ScaledPenalty):
+        ridge = 0.5 * float(penalty.ridge @ np.sum(Q**2, axis=1))
+        return ridge + penalty_total(penalty.penalty, penalty.scales[:, None] * Q)
+    if isinstance(penalty, ColumnRidge):
+        return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
+    if penalty.quadratic:
+        return 0.5 * penalty.lam * np.sum(Q**2)
+    flat = np.ascontiguousarray(Q, dtype=float).ravel()
+    out = np.empty(flat.shape)
+    values(penalty, flat, out)
+    return float(out.sum())
+
+
+def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
+    """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
+    if isinstance(penalty, InterceptPenalty):
+        return np.append(penalty_of_rows(penalty.penalty, Q[:-1]), 0.0)
+    if isinstance(penalty, ScaledPenalty):
+        ridge = 0.5 * penalty.ridge * np.sum(Q**2, axis=1)
+        return ridge + penalty_of_rows(penalty.penalty, penalty.scales[:, None] * Q)
+    flat = np.ascontiguousarray(Q, dtype=float).ravel()
+    out = np.empty(flat.shape)
+    values(penalty, flat, out)
+    return out.reshape(Q.shape).sum(axis=1)
+
+
+def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
+
+    A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
+    the column is a critical point on the sphere and has the norm √d.
+    """
+    if isinstance(penalty, InterceptPenalty):
+        return np.concatenate([smallest_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
+    if isinstance(penalty, ScaledPenalty):
+        c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
+        subgradient = c * smallest_subgradient(penalty.penalty, c * Q, smooth / c)
+        return np.where(penalty.scales[:, None] > 0, subgradient, smooth)
+    if isinstance(penalty, ColumnRidge):
+        excess = np.sum(Q**2, axis=0) / len(Q) - 1
+        outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
+        return (penalty.multipliers(Q, smooth) + outward) * Q + smooth
+    if penalty.quadratic:
+        return penalty.lam * Q + smooth
+    flat, given = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
+    left, right = np.empty(flat.shape), np.empty(flat.shape)
+    slopes(penalty, flat, left, right)
+    return (given + np.minimum(np.maximum(-given, left), right)).reshape(Q.shape)
+
+
+def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
+    if isinstance(penalty, InterceptPenalty):
+        parts = proximal_map(penalty.penalty, b[:-1], a)
+        last = b[-1:] / a, np.full((1, b.shape[1]), 1 / a)
+        return np.concatenate([parts[0], last[0]]), np.concatenate([parts[1], last[1]])
+    if isinstance(penalty, ScaledPenalty):
+        c, total = penalty.units[:, None], np.broadcast_to(a + penalty.ridge[:, None], b.shape)
+        moved, response = np.empty(b.shape), np.empty(b.shape)
+        proxes_of_each(
+            penalty.penalty, (b / c).ravel(), (total / c**2).ravel(), moved.reshape(-1), response.reshape(-1)
+        )
+        free = penalty.scales[:, None] == 0
+        return np.where(free, b / total, moved / c), np.where(free, 1 / total, response / c**2)
+    if isinstance(penalty, ColumnRidge):
+        response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
+        return response * b, response
+    flat = np.ascontiguousarray(b, dtype=float).ravel()
+    x, dx = np.empty(flat.shape), np.empty(flat.shape)
+    proxes(penalty, flat, float(a), x, dx)
+    return x.reshape(b.shape), dx.reshape(b.shape)
+
+
+def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
+
+    Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
+
+    Spherical columns get their multiplier as ρ''.
+
+    Returns
+    -------
+    The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
+    for the others. All are shaped as Q.
+    """
+    if isinstance(penalty, InterceptPenalty):
+        ends = Q[-1:], np.ones_like(Q[-1:]), np.zeros_like(Q[-1:])
+        parts = on_kinks(penalty.penalty, Q[:-1], smooth[:-1])
+        moved, free, curvature = (np.concatenate([part, end]) for part, end in zip(parts, ends, strict=True))
+        return moved, free, curvature
+    if isinstance(penalty, ScaledPenalty):
+        c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
+        moved, free, curvature = on_kinks(penalty.penalty, c * Q, smooth / c)
+        bare = penalty.scales[:, None] == 0  # rows without a penalty
+        moved, free = np.where(bare, Q, moved / c), np.where(bare, 1.0, free)
+        return moved, free, np.where(bare, 0.0, c**2 * curvature) + penalty.ridge[:, None] * free
+    if isinstance(penalty, ColumnRidge):
+        return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
+    if penalty.quadratic:
+        return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
+    stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move
+    moved, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
+    free = response > 0
+    curvature = np.maximum(1 / np.where(free, response, 1.0) - stiffness, 0.0)
+    return moved, free.astype(float), np.where(free, curvature, 0.0)

@@ -11,8 +11,7 @@ import pytest
 from numba.core import types
 from numba.core.errors import TypingError
 
-from gamp_attention._core import kernels
-from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, kernel, overload
+from gamp_attention._core.compiled import _DEFINED, dispatch_on_type, inline_kernel, inner_kernel, kernel, overload
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
 
@@ -158,7 +157,7 @@ def test_a_caller_contains_only_the_symbols_of_its_callees(tmp_path, monkeypatch
     assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # literal numbers have no separate types
     text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
     (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
-    assert symbol in kernels._DEFINED
+    assert symbol in _DEFINED
     assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.numerics import half_width
-from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.numerics import Stream, generator, half_width
 
 
 def test_random_streams_do_not_change():

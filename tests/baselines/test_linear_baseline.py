@@ -7,7 +7,7 @@ from scipy.integrate import dblquad
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.baselines import fit_linear_baseline, linear_baseline
-from gamp_attention.baselines import gaussian_average as engine
+from gamp_attention.baselines import linear as engine
 
 
 def average_on_hermite_grid(model, n):

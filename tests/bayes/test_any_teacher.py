@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.bayes import amp_step, build_problem, build_start, start_remaining_columns
-from gamp_attention.models.channels import channel_of
+from gamp_attention.models.channels import channel_of, fibres
 
 
 def build_model(teacher, n_tokens=1, rank=1, n_noise=0):
@@ -104,6 +104,18 @@ def test_few_points_have_little_bias():
     assert abs(plain) > 2 * abs(bias)
     product = np.mean(corrected[0] * corrected[1]) / np.mean(exact**2)  # no bias from the noise of the points
     assert abs(product - 1) < 0.05
+
+
+def test_points_are_compiled_once_for_all_teachers():
+    kernels = fibres.fill_points, fibres.count_solutions
+    counts = []
+    for teacher in (np.sinh, np.arctan):
+        channel = channel_of(build_model(lambda u, noise, teacher=teacher: teacher(u[0, 0])))
+        u = np.linspace(-2, 2, 5).reshape(-1, 1, 1)
+        found = channel.posterior(channel.observe(u, np.zeros((5, 0))), 0 * u, np.ones((1, 1, 1))).mean
+        np.testing.assert_allclose(found, u, atol=1e-6)  # the teachers are invertible
+        counts.append([len(kernel.overloads) for kernel in kernels])
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.slow(keep=1)

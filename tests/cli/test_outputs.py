@@ -131,22 +131,6 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
     assert (here / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_results_of_earlier_versions_are_replaced(here):
-    """Before marks: archives with the known arrays, reports with the known keys."""
-    earlier = {"Q": np.ones((12, 1)), "gradient_norm": 1.0, "status": "converged", "n_iter": 3, "errors": np.ones(3)}
-    np.savez("old.npz", **earlier)
-    report = {"gradient_norm": 1.0, "result": "old.npz", "standardised": False, "status": "converged"}
-    (here / "old.json").write_text(json.dumps(report))
-    assert main(["fit", "z.npz", "--n-starts", "1", "--max-iter", "3", "--out", "old.npz", "--json", "old.json"]) in (
-        0,
-        1,
-    )
-    assert "gamp_attention" in np.load("old.npz")
-    assert "gamp_attention" in json.loads((here / "old.json").read_text())
-    np.savez("old.npz", **earlier, tokens=np.ones(3))
-    assert main(["fit", "z.npz", "--out", "old.npz"]) == 2
-
-
 def test_links_are_followed_and_permissions_kept(here):
     command = ["fit", "z.npz", "--n-starts", "1", "--max-iter", "3", "--out", "link.npz"]
     os.symlink("folder/result.npz", "link.npz")

@@ -95,7 +95,7 @@ def test_values_of_a_layer_are_fixed_and_its_scores_learnt():
 
 def test_state_evolution_equals_means_at_finite_d():
     model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
-    theory = ga.solve_state_evolution(model, 3.0, rtol=2e-3)
+    theory = ga.solve_state_evolution(model, 3.0, rtol=2e-3, stability=False)
     assert theory.status.value == "converged"
     runs = [ga.run_gamp(ga.sample(model, d=400, alpha=3.0, seed=seed), "random") for seed in range(8)]
     assert all(run.converged for run in runs)
@@ -108,7 +108,8 @@ def test_state_evolution_equals_means_at_finite_d():
     losses = np.array([run.train_loss for run in runs])
     assert abs(losses.mean() - theory.train_loss) < 4 * losses.std(ddof=1) / np.sqrt(8) + 3 / 400
     # a correlated gate changes the overlaps much more than these errors
-    exact = ga.solve_state_evolution(ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True), 3.0, rtol=2e-3)
+    known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
+    exact = ga.solve_state_evolution(known, 3.0, rtol=2e-3, stability=False)
     assert exact.overlaps.theta[0, 0, 0] > theory.overlaps.theta[0, 0, 0] + 0.1
 
 
@@ -127,7 +128,8 @@ def test_theory_of_a_fixed_gate_in_closed_form():
     b = alpha * np.mean(s**4 / (1 + V * s**2) ** 2)
     c = alpha * np.mean(s**2 / (1 + V * s**2) ** 2)
     q = V**2 * (a**2 + b * (1 - 2 * theta) + c * noise) / (1 - V**2 * b)
-    theory = ga.solve_state_evolution(ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True), alpha, rtol=1e-3)
+    known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
+    theory = ga.solve_state_evolution(known, alpha, rtol=1e-3, stability=False)
     ours = theory.overlaps
     assert [ours.q[0, 0, 0], ours.theta[0, 0, 0], ours.V[0, 0, 0]] == pytest.approx([q, theta, V], rel=5e-3)
 

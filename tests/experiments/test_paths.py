@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 import gamp_attention as ga
 from gamp_attention._core import progress
-from gamp_attention._core.seeds import Stream
+from gamp_attention._core.numerics import Stream
 from gamp_attention.experiments.inference import PathPlan, fold_errors
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 

@@ -46,7 +46,7 @@ def test_a_list_of_small_grids_has_no_repetition(model):
 
 def test_keys_do_not_depend_on_the_process(model):
     code = (
-        "import gamp_attention as ga\nfrom gamp_attention.experiments.sweeps.cells import grid\n"
+        "import gamp_attention as ga\nfrom gamp_attention.experiments.sweeps.jobs import grid\n"
         "from gamp_attention.experiments.sweeps.jobs import Settings, chains\n"
         "model = ga.paper_model()\ncells = grid(model, alpha=[1.0, 1.5], method=('SE', 'GAMP', 'GD'))\n"
         "print(*[job.key for chain in chains(model, cells, Settings()) for job in chain])"

@@ -10,7 +10,7 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention._core.kernels import COMPILED, is_identifiable, user_classes
+from gamp_attention._core.compiled import COMPILED, is_identifiable, user_classes
 from gamp_attention.losses import check_loss, sample_derivatives, sample_loss
 
 

@@ -35,7 +35,7 @@ def test_two_gradient_steps_follow_the_closed_form(alpha):
 
 def test_fit_of_the_readout_follows_its_equations():
     known = ga.fix_columns(build_model(TASK, 0.2), {0: QUERY}, convex=True)
-    theory = ga.solve_state_evolution(known, 2.0, "random", rtol=1e-2)
+    theory = ga.solve_state_evolution(known, 2.0, "random", rtol=1e-2, stability=False)
     exact = fit_readout(draw_features(TASK, COSINE, NORM, 12), 2.0, 0.2)
     assert theory.converged
     assert theory.consistent

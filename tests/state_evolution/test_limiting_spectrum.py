@@ -94,11 +94,11 @@ LOGISTIC = ga.glm_model(loss=ga.LogisticLoss(), labels=ga.LogisticLabels(), n_to
 )
 def test_density_agrees_with_minima_at_finite_d(model, alpha, init):
     se = solve(model, alpha, init, 2e-3)
-    theory = ga.limiting_spectrum(model, alpha, se, n_points=1024, n_replicas=3)
+    theory = ga.limiting_spectrum(model, alpha, se, n_points=512, n_replicas=2)
     assert np.trapezoid(theory.density, theory.x) == pytest.approx(1, abs=0.03)
     spectra = eigenvalues_at_minima(model, alpha, init, 300, 3, n_probes=40)
     width = 3 * theory.width
-    theory = ga.limiting_spectrum(model, alpha, se, theory.x, width, n_points=1024, n_replicas=3)
+    theory = ga.limiting_spectrum(model, alpha, se, theory.x, width, n_points=512, n_replicas=2)
     measured = np.mean([spectrum.density(theory.x, width)[0] for spectrum in spectra], axis=0)
     assert np.trapezoid(np.abs(measured - theory.density), theory.x) < 0.06
 
@@ -154,7 +154,7 @@ def test_eigenvalues_outside_and_their_directions_agree_with_minima_at_finite_d(
 
 def test_rotations_of_columns_are_no_eigenvalues_outside():
     model = ga.attention_model(2, 2, 2, sigma=0.8)
-    theory = ga.limiting_spectrum(model, 2.0, solve(model, 2.0, rtol=1e-2), [0.1], n_points=256, n_replicas=2)
+    theory = ga.limiting_spectrum(model, 2.0, solve(model, 2.0, rtol=5e-2), [0.1], n_points=128, n_replicas=2)
     assert (theory.eigenvalues > theory.upper_edge).all()
 
 
@@ -171,10 +171,10 @@ def test_one_step_of_breaking_weights_the_fields_of_minima_in_their_clusters():
     """Without overlap between clusters, the fields of a minimum have the density exp(−y M(ω)) N(ω; 0, q_1)."""
     model = ga.glm_model(loss=ga.PhaseRetrievalLoss(), labels=ga.IntensityLabels(), n_tokens=1, sigma=1.0, lam=0.1)
     alpha, y = 3.0, 0.2
-    se = ga.solve_state_evolution(model, alpha, "random", rsb=1, parisi=[y], rtol=1e-2)
+    se = ga.solve_state_evolution(model, alpha, "random", rsb=1, parisi=[y], rtol=3e-2)
     q_0, q_1 = se.levels[:, 0, 0, 0]
     assert q_0 < 1e-3 * q_1
-    theory = ga.limiting_spectrum(model, alpha, se, [1.0], n_points=4096)
+    theory = ga.limiting_spectrum(model, alpha, se, [1.0], n_points=1024)
     assert len(theory.eigenvalues) == 0
     # the same average by a product rule over the teacher's field and the student's field
     u, weight_u = np.polynomial.hermite_e.hermegauss(40)

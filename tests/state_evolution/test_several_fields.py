@@ -147,7 +147,7 @@ def test_jacobian_of_a_noisy_rule_varies_less_between_point_sets():
     packing = Packing.of(model, POINT)
     variance = {}
     for kind in (OverlapMap, SmallSteps):
-        maps = (kind(model, 3.0, SobolRule(1024, 8, seed=(seed,))) for seed in range(4))
+        maps = (kind(model, 3.0, SobolRule(1024, 4, seed=(seed,))) for seed in range(4))
         by_q_and_theta = np.array([F.linearize(packing, POINT, 5e-3)[0][:, :4] for F in maps])
         variance[kind] = by_q_and_theta.var(axis=0).sum()
     assert variance[OverlapMap] < 0.5 * variance[SmallSteps]

@@ -9,7 +9,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey
+from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
@@ -217,3 +217,44 @@ def test_growth_needs_one_column_and_the_ridge():
     for model in (ga.attention_model(2, 2, 2), ga.paper_model(penalty=ga.ElasticNet(0.01, 0.005))):
         with pytest.raises(ValueError, match="model: needs an even loss and teacher"):
             follow_growth(model, 1.0, STEP, 300.0, 2, 512, np.random.default_rng(0))
+
+
+@pytest.mark.slow
+def test_paths_at_finite_d_begin_as_linear_growth():
+    """Growth of the initial cosines and fluctuations over paths at large d, where overlaps stay small."""
+    alpha, d, n_iter, n_paths, seeds = 0.1, 1000, 3, 1024, 80
+    growth = follow_growth(ATTENTION, alpha, STEP, 300.0, n_iter, 8192, np.random.default_rng(0))
+    V = ga.initial_survey(ga.sample(ATTENTION, d, alpha, 0), "asymptotic", np.zeros((d, 1)))[0].V
+    options = {"damping": STEP, "parisi": 300.0, "n_iter": n_iter, "n_paths": n_paths, "V": V}
+    z = [sample_cosines(ATTENTION, alpha, d, rng=np.random.default_rng(k), **options) for k in range(seeds)]
+    for values, name in zip(np.sqrt(d) * np.array(z).transpose(1, 0, 2), ("semantic", "positional"), strict=True):
+        factors, variances = getattr(growth, name), np.diag(getattr(growth, f"{name}_noise"))
+        noise = values - factors * values[:, :1]
+        slopes = noise.T @ values[:, 0] / np.sum(values[:, 0] ** 2)
+        assert np.abs(np.mean(noise[:, 1:] ** 2, axis=0) / variances[1:] - 1).max() <= 4 * np.sqrt(2 / seeds)
+        assert np.all(np.abs(slopes) <= 4 * np.sqrt(variances / np.sum(values[:, 0] ** 2)))
+    assert variances[-1] > 1  # fluctuations are as large as the initial cosines
+
+
+def test_paths_at_finite_d_end_at_a_fixed_point():
+    """At large α random starts flow to the informed solution, which a survey from the teacher keeps at d = 1000."""
+    alpha, d, n_iter = 1.4, 150, 25
+    data = ga.sample(ATTENTION, 1000, alpha, 0)
+    first, unit = ga.initial_survey(data, "asymptotic", np.zeros((1000, 1)))
+    ends = [
+        sample_cosines(ATTENTION, alpha, d, STEP, 1.5 * unit, n_iter, 1024, np.random.default_rng(k), first.V)[0]
+        for k in range(4)
+    ]
+    state = ga.initial_survey(data, "asymptotic", data.Q_star)[0]
+    for _ in range(n_iter):
+        state, _ = ga.survey_step(data, "asymptotic", state, STEP, 1.5 * unit)
+    informed = np.sum(state.Q * data.Q_star) / np.linalg.norm(state.Q) / np.linalg.norm(data.Q_star)
+    starts, last = np.abs(ends)[:, 0], np.abs(ends)[:, -1]
+    assert starts.max() < 0.3
+    assert last == pytest.approx(informed, abs=0.01)
+
+
+@pytest.mark.parametrize("model", [ga.attention_model(2, 2, 2), ga.attention_model(2, 1, 1, tau=np.zeros(2))])
+def test_paths_at_finite_d_need_positions_and_one_column(model):
+    with pytest.raises(ValueError, match="model: needs"):
+        sample_cosines(model, 1.0, 100, STEP, 300.0, 2, 512, np.random.default_rng(0), np.ones((2, 1, 1)))

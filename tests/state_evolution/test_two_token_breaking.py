@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import gamp_attention as ga
 from gamp_attention.denoisers import denoise
@@ -17,10 +18,12 @@ from gamp_attention.state_evolution.rsb import (
     average_table,
     evaluate,
     even_ceil,
+    gap_distribution,
     innermost_tables,
     newton,
     tabulate,
 )
+from validation._tools.catalogue import ROOT, load_result
 from validation._tools.glasses import amplitude_model
 
 ALPHA, ROUGH = 1.5, -1
@@ -156,6 +159,80 @@ def test_tables_follow_to_a_nearby_V_with_their_jumps(u, change):
     assert np.abs(near.curvature - exact.curvature).mean() < 0.05 * np.abs(exact.curvature).mean()
 
 
+class Separable(NamedTuple):
+    """A problem with one label and the loss `TwoAmplitudes`, for which gaps are known exactly."""
+
+    model: NamedTuple
+    centre: np.ndarray
+    lattice: Lattice
+
+    def labels(self, levels, resolution):
+        return np.array([[0.9, 0.4]]), np.zeros(1), self.centre[None], (None, np.ones(1))
+
+    def variances(self, levels):
+        return np.array([levels.q[0, 0]])
+
+    def with_fixed_grids(self, levels, parisi, resolution):
+        return Fixed(Fixed(self.lattice))
+
+
+class Fixed(NamedTuple):
+    """Grids of `Separable`."""
+
+    grids: NamedTuple
+
+    @property
+    def lattice(self):
+        return self.grids
+
+
+class WithLoss(NamedTuple):
+    loss: object
+
+
+def test_gaps_of_a_sum_of_losses_are_known_exactly():
+    """The gap of (|z| − p)² is 4 p |ω|/(1 + 2V) near ω = 0, so that its distribution is an integral of a Gaussian."""
+    V, variance, centre = 0.5, 0.4, np.array([0.3, -0.1])
+    problem = Separable(WithLoss(sample_loss(TwoAmplitudes(), 2, 1)), centre, Lattice(0.02, 180, ()))
+    levels = Levels(variance * np.ones((1, 2)), 0 * BOTH, 0 * BOTH, V * BOTH)
+    gaps = np.array([0.01, 0.03])
+    found = gap_distribution(problem, levels, np.zeros(0), gaps)
+    reach = gaps[:, None] * (1 + 2 * V) / (4 * np.array([0.9, 0.4]))
+    inside = norm.cdf((reach - centre) / np.sqrt(variance)) - norm.cdf((-reach - centre) / np.sqrt(variance))
+    assert np.allclose(found.probability, 1 - np.prod(1 - inside, axis=1), rtol=0.02)
+    jumps = (4 * np.array([0.9, 0.4]) / (1 + 2 * V)) ** 2  # g = 2 (|z| − p) sign z
+    assert np.allclose(found.squares[0], jumps * inside[0], rtol=0.05)
+
+
+def test_small_gaps_give_the_jump_mass():
+    """α E[1(gap < ε)(Δg)²]/2ε is the jump mass V̂_derivative − V̂ for small ε; few nodes have such gaps."""
+    problem, gap = TwoFields(ga.paper_model(), ALPHA), np.array([1.6e-3])
+    hats = problem.hats(POSITIONAL, PARISI, 1, replicons=False)
+    squares = gap_distribution(problem, POSITIONAL, PARISI, gap, 1).squares.mean()
+    assert abs(ALPHA * squares / (2 * gap[0]) / (hats.V_derivative[0] - hats.V[0]) - 1) < 0.1
+
+
+def test_averages_do_not_depend_on_earlier_calls():
+    """Without fixed grids and at the start of a search, also after averages at a nearby V, whose tables are stored."""
+    problem = TwoFields(ga.paper_model(), ALPHA)
+    nearby = POSITIONAL._replace(V=1.001 * POSITIONAL.V)
+    before = [each.hats(POSITIONAL, PARISI, ROUGH) for each in (problem, searched(problem))]
+    fixed = searched(problem)
+    fixed.hats(nearby, PARISI, ROUGH)
+    problem.hats(nearby, PARISI, ROUGH)
+    for each, hats in zip((problem, searched(problem)), before, strict=True):
+        again = each.hats(POSITIONAL, PARISI, ROUGH)
+        assert all(np.array_equal(a, b) for a, b in zip(again, hats, strict=True))
+    reused = fixed.hats(POSITIONAL, PARISI, ROUGH)
+    assert np.allclose(reused.q, before[1].q, rtol=2e-5)
+    assert abs(reused.phi[0] / before[1].phi[0] - 1) < 1e-7
+
+
+def searched(problem):
+    """Return the problem with the grids of a search."""
+    return problem.with_fixed_grids(POSITIONAL, PARISI, ROUGH)
+
+
 def test_levels_with_equal_parisi_parameters_are_one_level():
     """Two levels with y_1 = y_2 are the same as one level: two Gaussian convolutions of one exponential are one."""
     problem, middle = TwoFields(ga.paper_model(), ALPHA), 0.04880
@@ -287,3 +364,25 @@ def test_a_distant_parisi_parameter_is_followed_for_one_field():
 def test_models_and_steps_without_implementation_are_refused(model, steps):
     with pytest.raises(ValueError, match="rsb"):
         ga.solve_state_evolution(model, ALPHA, rsb=steps)
+
+
+@pytest.mark.slow
+def test_many_steps_predict_the_response_of_minima():
+    """V of GAMP's minima, d → ∞, is 12.55(4) (validation script `positional_minima`); one step has 12.80.
+
+    Levels and Parisi parameters are of three steps, near their stored solution, which was computed more accurately.
+    """
+    symmetric = ga.solve_state_evolution(ga.paper_model(), ALPHA, "positional", rtol=1e-2, stability=False)
+    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, symmetric.overlaps, rsb="full", rtol=5e-2)
+    stored = load_result(ROOT / "results" / "further_steps.json")["results"]
+    assert se.converged
+    assert "extrapolated" in se.validity
+    V, error = se.overlaps.V[0, 0, 0], se.overlaps_error.V[0, 0, 0]
+    assert 0 < error < 0.1
+    assert abs(V - 12.55) < np.hypot(0.04, error)
+    assert stored["k = 3"]["V"][0] - 0.03 > V
+    assert se.train_loss > stored["k = 1"]["train_loss"][0] - se.train_loss_error
+    for values, errors, name in ((se.parisi, se.parisi_error, "parisi"), (se.levels[:, 0, 0, 0], 0, "levels")):
+        expected, stored_error = (np.array(each) for each in stored["k = 3"][name])
+        assert (np.diff(values) > 0).all()
+        assert (np.abs(values - expected) < errors + stored_error + 1e-3 * expected).all()

@@ -7,8 +7,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import legendre_panels
-from gamp_attention.state_evolution.rsb.one_field import STRENGTHS
-from gamp_attention.state_evolution.rsb.recursion import Innermost, average_levels
+from gamp_attention.state_evolution.rsb.one_field import STRENGTHS, Innermost, average_levels
 from gamp_attention.state_evolution.rsb.solve import (
     Packing,
     Problem,

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -20,14 +20,17 @@ import scipy
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
 from validation._tools.catalogue import ROOT, load_result, open_results
+from validation._tools.resumable import complete_rows
 from validation._tools.resumable import write_json as write
 from validation._tools.tables import markdown_table
 
 FINEST = 1e-5  # smallest number that tables distinguish from zero
 
 
-def options(description: str, *, draw: bool = False, workers: bool = False, **more: Any) -> argparse.Namespace:
-    """Parse the command line of a script: --quick and --out, and --draw and --workers if requested.
+def options(
+    description: str, *, draw: bool = False, workers: bool = False, stored: bool = False, **more: Any
+) -> argparse.Namespace:
+    """Parse the command line of a script: --quick and --out, and --draw, --workers and --stored if requested.
 
     `more` has further options by name, with the arguments of `add_argument`.
     """
@@ -38,6 +41,8 @@ def options(description: str, *, draw: bool = False, workers: bool = False, **mo
         parser.add_argument("--draw", action="store_true", help="only draw the picture from stored numbers")
     if workers:
         parser.add_argument("--workers", type=int, default=1, help="number of processes (default 1)")
+    if stored:
+        parser.add_argument("--stored", action="store_true", help="evaluate the stored rows, without further rows")
     for name, settings in more.items():
         parser.add_argument(f"--{name}", **settings)
     args = parser.parse_args()
@@ -103,6 +108,11 @@ def commit() -> str:
     return known[:10] + "+" * bool(changed)
 
 
+def find_key(row: dict[str, Any]) -> Hashable:
+    """Return the key of a stored row; JSON has lists instead of tuples."""
+    return tuple(row["key"]) if isinstance(row["key"], list) else row["key"]
+
+
 class Verdict:
     """The checks of a script; `end` stores them with the numbers and sets the exit status."""
 
@@ -120,6 +130,17 @@ class Verdict:
     def path(self, suffix: str) -> Path:
         """Return the path of a stored file of this script."""
         return self._options.out / f"{self.name}{suffix}"
+
+    def complete_rows(self, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+        """Return the stored rows of this script, with the rows of a plan unless --stored or --draw is given.
+
+        The entry "key" of each row is its key in the plan; --quick begins without stored rows.
+        """
+        path, given = self.path("_runs.jsonl"), vars(self._options)
+        if given["quick"]:
+            path.unlink(missing_ok=True)
+        idle = given.get("draw") or given.get("stored")
+        return complete_rows(path, {} if idle else plan, find_key, "rows")
 
     def write_table(self, text: str, suffix: str = ".md") -> None:
         """Print a table in Markdown and store it."""

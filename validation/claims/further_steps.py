@@ -1,93 +1,148 @@
-"""Positional branch with one, two and three steps of replica symmetry breaking.
+"""Positional branch with one, two and three steps of replica symmetry breaking, and the limit of many steps.
 
-Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)` for
-k = 1, 2 and 3 at the ground state, from the overlaps of replica symmetry (k = 0). V, q, m and the training loss are
-extrapolated to k → ∞ from the last two k as by `rsb="full"`, with twice the change of the limit by the last step as its
-error. The minima are the stored minima of GAMP from positional starts, extrapolated to d → ∞ (`rs_validity`, the
-asymptotic loss). Parts that ended are stored, so that a rerun continues (--quick: one step).
+Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)`
+for k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). Then the computation of
+`rsb="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP from
+positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
+proximal minima of a sample is computed for k = 0 to 3 (`state_evolution.rsb.gap_distribution`). Parts that ended are
+stored, so that a rerun continues (--quick: one step).
 
 Criterion: all results converge; with each further step, V decreases by more than its errors, and is nearer to V of the
-minima; the outer replicon decreases towards 1.
+minima; the outer replicon decreases towards 1; the jump mass of the smallest gaps decreases; V of the limit and of the
+minima agree within two errors.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points.broken import LIMIT_SAFETY, POWER, SHIFT
+from gamp_attention.state_evolution.fixed_points import broken
+from gamp_attention.state_evolution.rsb import Levels, TwoFields, gap_distribution
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table
 
-ALPHA, RTOL = 1.5, 1e-2
+ALPHA, RTOL, FULL_RTOL = 1.5, 1e-2, 2e-2
 NUMBERS = ("V", "q", "m")
+GAPS, GAP_RESOLUTION = np.array([4e-4, 8e-4, 1.6e-3, 3.2e-3]), 1  # gaps in units of the loss of a sample, and grids
 
 
 def solve(k, alpha=ALPHA):
     """Return the numbers of the solution with k steps, with their errors."""
     model = ga.paper_model()
     symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
-    se = ga.solve_state_evolution(model, alpha, symmetric.overlaps, rsb=k, rtol=RTOL) if k else symmetric
+    if not k:
+        return describe(symmetric)
+    return describe(ga.solve_state_evolution(model, alpha, symmetric.overlaps, rsb=k, rtol=RTOL))
+
+
+def solve_limit(alpha=ALPHA):
+    """Return the numbers of the solutions with 1 to 3 steps and of the limit of many steps, as by `rsb="full"`."""
+    model = ga.paper_model()
+    symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
+    problem = broken.require_problem(model, alpha)
+    ladder = broken.solve_ladder(model, problem, symmetric.overlaps, broken.MAX_STEPS, None, FULL_RTOL, True)
+    return [describe(se) for se in (*ladder, broken.extrapolate(ladder))]
+
+
+def describe(se):
+    """Return the numbers of a solution, with their errors."""
     overlaps = {
         name: [float(getattr(o, name).ravel()[0]) for o in (se.overlaps, se.overlaps_error)] for name in NUMBERS
     }
-    levels = {name: [getattr(se, name), getattr(se, f"{name}_error")] for name in ("parisi", "replicons")} if k else {}
+    steps = hasattr(se, "parisi")
+    levels = (
+        {name: [getattr(se, name), getattr(se, f"{name}_error")] for name in ("parisi", "replicons")} if steps else {}
+    )
     return overlaps | levels | {
         "train_loss": [se.train_loss, se.train_loss_error],
-        "levels": [se.levels[:, 0, 0, 0], se.levels_error[:, 0, 0, 0]] if k else [],
+        "levels": [se.levels[:, 0, 0, 0], se.levels_error[:, 0, 0, 0]] if steps else [],
         "status": se.status.value,
         "validity": se.validity,
         "n_iter": se.n_iter,
     }  # fmt: skip
 
 
+def measure_gaps(solutions):
+    """Return P(gap < ε)/ε and the jump mass of these gaps α E[1(gap < ε)(Δg)²]/2ε of solutions, for all ε in `GAPS`."""
+    problem, signs, both, numbers = TwoFields(ga.paper_model(), ALPHA), np.array([1.0, -1.0]), np.ones(2), {}
+    for name, r in solutions.items():
+        q, parisi = (
+            np.array(r[key][0] if r["levels"] else other) for key, other in (("levels", r["q"][:1]), ("parisi", []))
+        )
+        levels = Levels(np.outer(q, both), r["m"][0] * signs, 0 * both, r["V"][0] * both)
+        found = gap_distribution(problem, levels, parisi, GAPS, GAP_RESOLUTION)
+        numbers[name] = [found.probability / GAPS, ALPHA * found.squares.mean(axis=1) / (2 * GAPS)]
+    return numbers
+
+
 def main():
     args = options(__doc__)
     verdict = Verdict("further_steps", args)
-    parts = {f"k = {k}": partial(solve, k) for k in range(2 if args.quick else 4)}
+    parts = {f"k = {k}": partial(solve, k) for k in range(2 if args.quick else 3)}
+    if not args.quick:
+        parts["limit"] = solve_limit
     quick = "_quick" if args.quick else ""
     stored = complete_parts(args.out / f"further_steps{quick}_parts.json", parts)
-    results = {name: stored[name] for name in parts}
-    minima = load_result(ROOT / "results" / "rs_validity.json")["numbers"]
-    measured = {name: minima[f"{ALPHA} asymptotic {name}"]["limit"] for name in (*NUMBERS, "train_loss")}
+    ladder = stored.get("limit", [])
+    results = {name: stored[name] for name in parts if name != "limit"}
+    results |= dict(zip(("k = 3", "k → ∞"), ladder[2:], strict=False))
+    gaps = {}
+    if not args.quick:
+        known = {name: r for name, r in results.items() if name != "k → ∞"}
+        gaps = complete_parts(args.out / "further_steps_parts.json", {"gaps": partial(measure_gaps, known)})["gaps"]
+        masses = [each[1][0] for each in gaps.values()]
+        verdict.check(masses == sorted(masses, reverse=True), f"jump mass of gaps below {GAPS[0]:g}: {masses}")
+        cells = [[name, *(f"{v:.2f}" for v in density), *(f"{1e4 * v:.2f}" for v in mass)]
+                 for name, (density, mass) in gaps.items()]  # fmt: skip
+        columns = [f"{words}, ε = {1e3 * gap:g}·10⁻³" for words in ("P(gap < ε)/ε", "jump mass, 10⁻⁴") for gap in GAPS]
+        verdict.write_table(markdown_table(["", *columns], cells), "_gaps.md")
+    minima = {} if args.quick else load_result(ROOT / "results" / "positional_minima.json")["limits"]
+    measured = {name: minima[name]["limit"] for name in minima}
     rows = []
     for name, r in results.items():
         verdict.check(r["status"] == "converged", f"{name}: {r['status']}, {r['validity']}")
-        levels = [pairs(r[key]) if key in r else "" for key in ("parisi", "replicons")]
+        levels = [pairs(r[key]) if key in r and name != "k → ∞" else "" for key in ("parisi", "replicons")]
         rows.append([name, *(show(*r[key]) for key in NUMBERS), micro(r["train_loss"]), *levels])
-    limits = {}
     if not args.quick:
-        compare(verdict, results["k = 1"], results["k = 2"], measured["V"][0])
-        limits = {name: extrapolate([r[name][0] for r in results.values()]) for name in NUMBERS}
-        rows.append(["k → ∞", *(show(*limits[name]) for name in NUMBERS), "", "", ""])
-    rows.append(["minima of GAMP", *(show(*measured[name]) for name in NUMBERS), micro(measured["train_loss"]), "", ""])
+        steps = [r for name, r in results.items() if name != "k → ∞"]
+        for r, further in pairwise(steps[1:]):
+            compare(verdict, r, further, measured["V"][0])
+        for r, coarse in zip(steps[1:3], ladder, strict=False):
+            change = abs(r["V"][0] - coarse["V"][0])
+            verdict.check(
+                change < r["V"][1] + coarse["V"][1], f"V with the accuracy of the limit differs by {change:.2g}"
+            )
+        away = {name: difference(measured[name], ladder[-1][name]) for name in measured}
+        verdict.check(abs(away["V"]) < 2, f"V of the minima differs from the limit by {away['V']:.1f} errors")
+        rows.append(
+            ["minima of GAMP", *(show(*measured[name]) for name in NUMBERS), micro(measured["train_loss"]), "", ""]
+        )
+        rows.append(["minima − limit, in errors", *(f"{away[name]:.1f}" for name in (*NUMBERS, "train_loss")), "", ""])
     columns = ["", "V", "q", "m", "training loss, 10⁻⁶", "Parisi parameters", "replicons, level 0 to k"]
     verdict.write_table(markdown_table(columns, rows))
-    verdict.end({"results": results, "limits": limits})
+    verdict.end({"results": results, "limit": ladder, "gaps": gaps})
 
 
-def extrapolate(values):
-    """Return the limit k → ∞ of numbers for k = 0, 1, 2, and its error."""
-    limits = []
-    for k in (1, 2):
-        ratio = ((k + SHIFT) / (k - 1 + SHIFT)) ** POWER
-        limits.append(values[k] + (values[k] - values[k - 1]) / (ratio - 1))
-    return limits[1], LIMIT_SAFETY * abs(limits[1] - limits[0])
+def difference(a, b):
+    """Return the difference of two numbers with errors, in units of its error."""
+    return float((a[0] - b[0]) / np.hypot(a[1], b[1]))
 
 
-def compare(verdict, one, two, target):
-    """Check the changes from one step to two."""
-    V = [r["V"] for r in (one, two)]
+def compare(verdict, r, further, target):
+    """Check the changes by a further step."""
+    V = [each["V"] for each in (r, further)]
     change, error = V[1][0] - V[0][0], float(np.hypot(V[0][1], V[1][1]))
     verdict.check(change < -error, f"V changes by {change:.4f} ± {error:.1g}")
     verdict.check(abs(V[1][0] - target) < abs(V[0][0] - target), f"V is nearer to {target:.3f} of the minima")
     for name in ("q", "m", "train_loss"):
-        change, error = two[name][0] - one[name][0], float(np.hypot(two[name][1], one[name][1]))
+        change, error = further[name][0] - r[name][0], float(np.hypot(r[name][1], further[name][1]))
         print(f"{name} changes by {change:.2g} ± {error:.1g}")
-    outer = [float(r["replicons"][0][0]) for r in (one, two)]
+    outer = [float(each["replicons"][0][0]) for each in (r, further)]
     verdict.check(1 < outer[1] < outer[0], f"the outer replicon decreases from {outer[0]:.4f} to {outer[1]:.4f}")
 
 

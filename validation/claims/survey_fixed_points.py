@@ -26,7 +26,6 @@ import gamp_attention as ga
 from gamp_attention.experiments import DARK, figure
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 
 ALPHA, NOISE, LAM = 3.0, 0.001, 1e-4  # α, variance of the noise, λ
@@ -139,10 +138,7 @@ def check_points(verdict, averages, equations, quick):
 def main():
     args = options(__doc__, draw=True)
     verdict = Verdict("survey_fixed_points", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
-    rows = complete_rows(path, {} if args.draw else plan_runs(args.quick), itemgetter("key"), "instances")
+    rows = verdict.complete_rows(plan_runs(args.quick))
     equations = {y: solve_equations(y) for y in sorted({row["y"] for row in rows})}
     averages = average_instances(rows)
     draw(verdict.path(".png"), averages, equations)

@@ -8,13 +8,6 @@ the weights of the teacher. Thresholds for d → ∞: weak and full recovery of 
 (`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = .5).
 Error bars are binomial standard errors.
 
-Growth: the theory of small overlaps (`follow_growth`) predicts for d = 150 how often the weights of one survey from
-random weights approach the teacher: the cosines with the teacher and with the positions begin as independent Gaussians
-of variance 1/d, grow by the predicted factors and are added to Gaussian fluctuations of predicted covariance, and the
-cosine with the teacher reaches 0.3 within 10 iterations, and not after the positional cosine. Nothing is fitted. The
-same event is counted in runs of `survey_step` at (ω, σ) = (0.2, 0.8) and (0.3, 0.5). The level 0.3 was chosen after
-the runs had been seen: at 0.5, the first level, saturation matters.
-
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS
 do. Predicted and counted fractions of single surveys are reported and have no criterion.
 
@@ -30,11 +23,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
-from gamp_attention.gamp.survey import LADDER, LATE, STEP
-from gamp_attention.state_evolution.dynamics import follow_growth
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 from validation.claims.survey_propagation import COLOURS, MARKERS, METHODS, STYLES, compute_cosine, draw_starts
@@ -51,14 +41,9 @@ GRIDS = {  # α of the runs, by (ω, σ)
     (0.22, 0.5): (0.8, 1.2, 1.6, 2.0),
     (0.38, 0.5): (1.5, 2.0, 2.5, 3.0),
 }
-REPLICAS, N_PATHS, N_DRAWS = 2, 8192, 4000  # sets of sampled paths at each α, their size, and initial cosines
-FIRST_SURVEYS = 16  # number of single surveys at each α
-EARLY, TAKEOFF = 10, 0.3  # iterations of the theory of small cosines, and cosine up to which it is compared with runs
 SPECTRAL = (0.2, 0.3, 0.4, 0.5)  # α between which the spectral threshold is interpolated
 LINES = {"alpha_c": r"$\alpha_c$: equal training loss", "semantic_from": "semantic branch appears"}
 MARKS = {"weak": "Bayes-optimal: weak recovery", "full": "Bayes-optimal: full recovery", "spectral": "spectral"}
-AXES = ("semantic", "positional")
-GROWTH, SINGLE = "one survey approaches the teacher: theory", "one survey approaches the teacher: runs"
 RECOVERY, MARK_STYLES = "#CC79A7", {"weak": ":", "full": "-", "spectral": "--"}
 
 
@@ -96,56 +81,10 @@ def find_thresholds(omega, sigma):
     return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
 
 
-def compute_growth(omega, sigma, alpha, replica):
-    """Return the growth of small overlaps in the first survey of `run_gamp`, for one set of sampled paths."""
-    model = build_model(omega, sigma)
-    data = ga.sample(model, 1000, alpha, replica)
-    unit = ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))[1]
-    rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), replica])
-    growth = follow_growth(model, alpha, STEP, LADDER[0] * unit, EARLY, N_PATHS, rng)
-    paths, curves = {}, {"spread": growth.spread}
-    for name in AXES:
-        factors, covariance = getattr(growth, name), getattr(growth, f"{name}_noise")
-        deviations, directions = np.linalg.eigh(covariance)
-        root = directions * np.sqrt(np.maximum(deviations, 0.0))
-        start, noise = rng.standard_normal((N_DRAWS, 1)), rng.standard_normal((N_DRAWS, len(root))) @ root.T
-        paths[name] = {"start": start * factors / np.sqrt(DIM), "both": (start * factors + noise) / np.sqrt(DIM)}
-        curves |= {name: factors, f"{name}_noise": np.sqrt(np.diag(covariance))}
-    row = {name: [float(f"{value:.4g}") for value in values] for name, values in curves.items()}
-    near = {kind: approaches_teacher({name: paths[name][kind] for name in AXES}) for kind in ("start", "both")}
-    return row | {"fractions": {kind: float(np.mean(values)) for kind, values in near.items()}}
-
-
-def run_first_survey(omega, sigma, alpha, d, seed):
-    """Return cosines with the teacher and the positions at every iteration of the first survey from random weights."""
-    data = ga.sample(build_model(omega, sigma), d, alpha, seed)
-    state, unit = ga.initial_survey(data, "exact", draw_starts(data, 1, seed)[0])
-    axes = dict(zip(AXES, (data.Q_star[:, 0], data.positions[0]), strict=True))
-    curves = {name: [] for name in axes}
-    for t in range(LATE + 1):
-        for name, axis in axes.items():
-            cosine = abs(axis @ state.Q[:, 0]) / np.linalg.norm(axis) / np.linalg.norm(state.Q)
-            curves[name].append(float(f"{cosine:.4g}"))
-        if t < LATE:
-            state, _ = ga.survey_step(data, "exact", state, STEP, LADDER[0] * unit)
-    return curves
-
-
 def plan_rows(quick, instances):
     """Return functions that compute the rows, by key."""
     grids, d = ({FOUNDING: (2.5,)}, 60) if quick else (GRIDS, DIM)
     plan = {("thresholds", *where): partial(find_thresholds, *where) for where in grids}
-    for replica in range(1 if quick else REPLICAS):
-        for where, alphas in grids.items():
-            plan |= {
-                ("growth", *where, alpha, replica): partial(compute_growth, *where, alpha, replica) for alpha in alphas
-            }
-    for seed in range(1 if quick else FIRST_SURVEYS):
-        for where in (NARROW, FOUNDING):
-            plan |= {
-                ("survey", *where, alpha, seed): partial(run_first_survey, *where, alpha, d, seed)
-                for alpha in grids.get(where, ())
-            }
     for seed in range(1 if quick else max(instances, INSTANCES)):
         for where, alphas in grids.items():
             plan |= {("run", *where, alpha, seed): partial(run_instance, *where, alpha, d, seed) for alpha in alphas}
@@ -175,31 +114,6 @@ def find_fractions(rows, where, method):
     return np.array(alphas), np.array([np.mean(end) for end in ends]), np.array([len(end) for end in ends])
 
 
-def approaches_teacher(row, cosine=TAKEOFF, last=EARLY):
-    """Return whether the semantic cosine reaches `cosine` by iteration `last`, and not after the positional cosine."""
-    at = []
-    for name in AXES:
-        reached = np.abs(np.array(row[name])[..., : last + 1]) >= cosine
-        at.append(np.where(reached.any(axis=-1), reached.argmax(axis=-1), np.inf))
-    return (at[0] < np.inf) & (at[0] <= at[1])
-
-
-def predict_fractions(rows, where, kind="both"):
-    """Return α and the fraction of random starts whose small overlaps grow to the teacher first, by theory.
-
-    For the kind "start", without fluctuations after the start.
-    """
-    alphas = sorted({row["key"][3] for row in select(rows, "growth", where)})
-    fractions = [[row["fractions"][kind] for row in select(rows, "growth", where, alpha)] for alpha in alphas]
-    return np.array(alphas), np.array([np.mean(values) for values in fractions])
-
-
-def count_surveys(rows, where, alpha, *level):
-    """Return the number of first surveys that approach the teacher, and the number of surveys."""
-    surveys = [bool(approaches_teacher(row, *level)) for row in select(rows, "survey", where, alpha)]
-    return sum(surveys), len(surveys)
-
-
 def has_found(runs, method):
     """Return whether a method found the teacher in one instance."""
     return runs[method]["cosine"] >= max(FOUND * runs["semantic"]["cosine"], SEMANTIC)
@@ -216,19 +130,14 @@ def find_half(alphas, fractions):
 
 def format_table(rows):
     """Return the table of runs that found the teacher."""
-    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "one survey approaches: theory",
-             "one survey approaches: counted", "counted at 0.5", "median loss of survey / semantic"]  # fmt: skip
+    heads = ["ω, σ", "α, instances", *(METHODS[name] for name in STUDENTS), "median loss of survey / semantic"]
     lines = []
     for where in list_places(rows, "run"):
         found = {name: find_fractions(rows, where, name) for name in STUDENTS}
-        predicted = dict(zip(*predict_fractions(rows, where), strict=True))
         for k, (alpha, n) in enumerate(zip(found["survey"][0], found["survey"][2], strict=True)):
             runs = [row["runs"] for row in select(rows, "run", where, alpha)]
             ratio = np.median([run["survey"]["loss"] / run["semantic"]["loss"] for run in runs])
             counts = [f"{round(found[name][1][k] * n)}" for name in STUDENTS]
-            near, total = count_surveys(rows, where, alpha)
-            late, _ = count_surveys(rows, where, alpha, SEMANTIC, LATE)
-            counts += [f"{100 * predicted[alpha]:.0f} %", *(f"{n} of {total}" if total else "–" for n in (near, late))]
             lines.append([f"{where[0]:g}, {where[1]:g}" if k == 0 else "", f"{alpha:g}, {n}", *counts, f"{ratio:.4f}"])
     return markdown_table(heads, lines)
 
@@ -263,10 +172,6 @@ def draw_alphas(axis, rows, where, lines):
         shift = 0.012 * (STUDENTS.index(name) - 1)
         axis.errorbar(alphas + shift, 100 * fractions, 100 * np.sqrt(fractions * (1 - fractions) / n), lw=2, ms=6,
                       fmt=MARKERS[name] + STYLES[name], color=COLOURS[name], label=METHODS[name])  # fmt: skip
-    alphas, fractions = predict_fractions(rows, where)
-    axis.plot(alphas, 100 * fractions, "--", color=COLOURS["survey"], label=GROWTH)
-    counts = np.array([count_surveys(rows, where, alpha) for alpha in alphas])
-    axis.plot(alphas, 100 * counts[:, 0] / counts[:, 1], "o", mfc="none", ms=7, color=COLOURS["survey"], label=SINGLE)
     numbers = select(rows, "thresholds", where)[0]
     for name, label in MARKS.items():
         if numbers[name] is not None:
@@ -307,17 +212,12 @@ def draw(path, rows):
 
 def main():
     args = options(
-        __doc__, draw=True,
+        __doc__, draw=True, stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances at each point"},
-        stored={"action": "store_true", "help": "evaluate the stored rows, without further rows"},
     )  # fmt: skip
     verdict = Verdict("survey_map", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
     plan = plan_rows(args.quick, args.instances)
-    todo = {} if args.draw or args.stored else {key: partial(compute_row, key, work) for key, work in plan.items()}
-    rows = complete_rows(path, todo, lambda row: tuple(row["key"]), "rows")
+    rows = verdict.complete_rows({key: partial(compute_row, key, work) for key, work in plan.items()})
     if not args.quick:
         draw(verdict.path(".png"), rows)
     if args.draw:

@@ -20,14 +20,12 @@ sets. Which method has the lower training loss is reported. (Page "Survey propag
 
 import time
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data import Layer, Units, several_starts
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims import long_samples, real_text
 from validation.claims.lower_minima import run_lbfgs
@@ -231,16 +229,12 @@ def check_all(verdict, rows):
 def main():
     args = options(
         __doc__,
+        stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each data set"},
-        stored={"action": "store_true", "help": "evaluate the stored instances, without further instances"},
-    )  # fmt: skip
+    )
     verdict = Verdict("survey_on_own_data", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
-    plan = {} if args.stored else plan_runs(args.quick, args.instances)
-    todo = {key: partial(run_part, key, function) for key, function in plan.items()}
-    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    plan = plan_runs(args.quick, args.instances)
+    rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
     numbers = check_all(verdict, rows)
     verdict.write_table(format_data(rows), ".md")
     verdict.write_table(format_noise(rows), "_noise.md")

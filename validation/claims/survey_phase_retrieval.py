@@ -11,7 +11,6 @@ at least as many instances as GAMP. (Page "Survey propagation" of the manual.)
 """
 
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from gamp_attention.experiments import DARK, figure
 from gamp_attention.gamp.survey import LADDER
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 
 ALPHAS, LAM, RECOVERED = (1.15, 1.25, 1.5, 1.75, 2.0, 2.5), 1e-3, 0.99
@@ -131,15 +129,9 @@ def compute_parisi(alpha, d, seeds):
 
 
 def main():
-    args = options(
-        __doc__, draw=True, stored={"action": "store_true", "help": "evaluate the stored instances without new runs"}
-    )
+    args = options(__doc__, draw=True, stored=True)
     verdict = Verdict("survey_phase_retrieval", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
-    todo = {} if args.draw or args.stored else plan_runs(args.quick)
-    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    rows = verdict.complete_rows(plan_runs(args.quick))
     full = ga.bayes_thresholds(ga.glm_model(ga.PhaseRetrievalLoss())).full_recovery
     threshold = float(getattr(full, "value", full))
     draw(verdict.path(".png"), rows, threshold)

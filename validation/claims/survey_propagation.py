@@ -18,23 +18,26 @@ the informed loss, and the median ratio of the times of survey propagation and o
 most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time, survey
 propagation has the lowest median training loss in each setting.
 
+Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
+for the number of comparisons (Holm, 1979). For each comparison that is not significant, the table has the number of
+instances that a sign test needs for a power of 80 % if the counted fractions are true. Three of these comparisons have
+further instances, 60 as planned before the first of them, which are tested without the others.
+
 Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
 of the algorithm, delete this file. `--stored` evaluates the stored instances only.
 """
 
 import time
 from functools import cache, partial
-from operator import itemgetter
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
@@ -85,6 +88,9 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "two layers, α = 2": (build_two_layers, {}, 2.0, 150, 4),
     "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150, 4),
 }
+PAIRS = {"α = 1.5": ("gamp",), "L = 3, α = 0.5": ("gamp",), "L = 5, α = 0.3": ("lbfgs",)}  # further comparisons
+FIRST_PAIR, N_PAIRS = 100, 60  # first seed, and number of instances of further comparisons
+LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
 
@@ -161,13 +167,13 @@ def run_target(alpha, d, seed):
     return rows | {"gamp": restart("gamp", data, [Q0], 0.0)}
 
 
-def run_setting(setting, d, seed):
-    """Run all methods from random starts in equal time, and the informed run."""
+def run_setting(setting, d, seed, methods=tuple(METHODS)):
+    """Run methods from random starts in equal time, and the informed run."""
     compile_methods(setting)
     build, arguments, alpha = SETTINGS[setting][:3]
     data = ga.sample(build(**arguments), d, alpha, seed)
     informed = {"informed": measure(data, ga.run_gamp(data, "semantic").Q) | {"n_runs": 1}}
-    return informed | run_methods(data, seed, METHODS)
+    return informed | run_methods(data, seed, methods)
 
 
 def run_branches(alpha, d, seed):
@@ -204,6 +210,11 @@ def plan_runs(quick, instances):
                 plan[f"equal time {name} {seed}"] = partial(run_setting, name, setting[3], seed)
         if seed < max(n, instances):
             plan |= {f"branches {alpha:g} {seed}": partial(run_branches, alpha, d, seed) for alpha in alphas}
+    for seed in range(FIRST_PAIR, FIRST_PAIR + N_PAIRS * (not quick)):
+        plan |= {
+            f"pairs {name} {seed}": partial(run_setting, name, SETTINGS[name][3], seed, methods)
+            for name, methods in PAIRS.items()
+        }
     return plan
 
 
@@ -243,6 +254,70 @@ def compare_pairs(rows, part, method):
     logs = np.log(ratios)
     difference = plus_minus(logs.mean(), logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else f"{logs[0]:.3f}"
     return f"{lower}, {len(ratios) - lower - higher}, {higher}", difference
+
+
+def count_signs(rows, part, method):
+    """Return the numbers of instances in which a method's loss is lower and higher than the loss of surveys."""
+    ratios = compute_ratios(rows, part, method, "survey")
+    return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(ratios > 1 + EQUAL)), len(ratios)
+
+
+def sign_test(lower, higher):
+    """Return the two-sided p-value of the exact sign test; 1 if all losses are equal."""
+    return float(binomtest(higher, lower + higher).pvalue) if lower + higher else 1.0
+
+
+def adjust(ps):
+    """Return p-values after the correction of Holm (1979) for several tests."""
+    order, adjusted = np.argsort(ps), np.empty(len(ps))
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1)), 1.0)
+    return adjusted
+
+
+def find_required(lower, higher, n, level):
+    """Return the number of instances for which a sign test has power `POWER` if the counted fractions were true.
+
+    Fractions have half an instance more on each side. None if more than `MAX_INSTANCES` instances are required.
+    """
+    differ = (lower + higher + 1) / (n + 1)
+    win = (higher + 0.5) / (lower + higher + 1)
+    for size in range(5, MAX_INSTANCES + 1, 5):
+        pairs = np.arange(size + 1)
+        # largest number of lower losses at which the test rejects equality, for each number of different pairs
+        limits = binom.ppf(level / 2, pairs, 0.5) - 1
+        power = np.sum(binom.pmf(pairs, size, differ) * binom.cdf(limits, pairs, 1 - win))
+        if power >= POWER:
+            return size
+    return None
+
+
+def list_comparisons(rows):
+    """Return part, method, counts and adjusted p-value of all comparisons in equal time."""
+    pairs = [(part, method) for part in list_parts(rows, "equal time") for method in METHODS if method != "survey"]
+    counts = [count_signs(rows, *pair) for pair in pairs]
+    ps = adjust(np.array([sign_test(*each[:2]) for each in counts]))
+    return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
+
+
+def format_comparisons(rows):
+    """Return the table of comparisons that are not significant, with instances that would be required, and new ones."""
+    heads = ["setting", "method", "lower, equal, higher than survey", "p, adjusted", "instances required",
+             "further instances: lower, equal, higher", "p of these"]  # fmt: skip
+    comparisons, lines = list_comparisons(rows), []
+    level = LEVEL / max(sum(p > LEVEL for *_, p in comparisons), 1)
+    for part, method, (lower, higher, n), p in comparisons:
+        if p > LEVEL:
+            required = find_required(lower, higher, n, level)
+            name, further = part.removeprefix("equal time "), ("–", "–")
+            more = [row for row in rows if row["part"] == f"pairs {name}" and method in row["runs"]]
+            if more:
+                low, high, size = count_signs(more, f"pairs {name}", method)
+                further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
+            words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
+            lines.append(
+                [name, METHODS[method], f"{lower}, {n - lower - higher}, {higher}", f"{p:.2g}", words, *further]
+            )
+    return markdown_table(heads, lines)
 
 
 def list_parts(rows, kind):
@@ -370,17 +445,14 @@ def draw(path, rows):
 
 def main():
     args = options(
-        __doc__, draw=True,
+        __doc__,
+        draw=True,
+        stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
-        stored={"action": "store_true", "help": "evaluate the stored instances, without further instances"},
-    )  # fmt: skip
+    )
     verdict = Verdict("survey_propagation", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
     plan = plan_runs(args.quick, args.instances)
-    todo = {} if args.draw or args.stored else {key: partial(run_part, key, function) for key, function in plan.items()}
-    rows = complete_rows(path, todo, itemgetter("key"), "instances")
+    rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
     draw(verdict.path(".png"), rows)
     if args.draw:
         return
@@ -389,6 +461,9 @@ def main():
     numbers["equal_times"] = check_equal_times(verdict, rows)
     verdict.write_table(format_table(rows))
     verdict.write_table(format_branches(rows), "_branches.md")
+    verdict.write_table(format_comparisons(rows), "_comparisons.md")
+    ps = [p for *_, p in list_comparisons(rows)]
+    numbers["comparisons"] = {"number": len(ps), "significant": int(np.sum(np.array(ps) <= LEVEL))}
     verdict.end(numbers)
 
 

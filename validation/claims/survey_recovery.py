@@ -17,7 +17,6 @@ at the smallest α with published recovery and not at the α before; (3) is repo
 """
 
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +28,6 @@ from gamp_attention.state_evolution.rsb import Levels, OneField
 from validation._tools.drawing import figure
 from validation._tools.glasses import amplitude_model
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table
 from validation.claims.survey_phase_retrieval import LAM, draw_amplitudes
 
@@ -199,15 +197,9 @@ def draw(path, rows):
 
 
 def main():
-    args = options(
-        __doc__, draw=True, stored={"action": "store_true", "help": "evaluate the stored rows without new rows"}
-    )
+    args = options(__doc__, draw=True, stored=True)
     verdict = Verdict("survey_recovery", args)
-    path = verdict.path("_runs.jsonl")
-    if args.quick:
-        path.unlink(missing_ok=True)
-    todo = {} if args.draw or args.stored else plan_rows(args.quick)
-    rows = {row["key"]: row for row in complete_rows(path, todo, itemgetter("key"), "rows")}
+    rows = {row["key"]: row for row in verdict.complete_rows(plan_rows(args.quick))}
     if not args.quick:
         draw(verdict.path(".png"), rows)
     if args.draw:

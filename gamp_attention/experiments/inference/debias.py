@@ -32,7 +32,7 @@ from gamp_attention.experiments.inference.leave_one_out import leave_one_out, re
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, sum_over_tokens
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.penalties.standard import on_kinks
 from gamp_attention.results import Result
 
 DENSE = 3000  # maximum number of weights for which matrices of this size are inverted

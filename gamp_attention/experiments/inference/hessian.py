@@ -17,7 +17,7 @@ from gamp_attention.data.curvature import BLOCK, data_hessian, rotations, scaled
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.penalties.standard import on_kinks
 
 REDUCED = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
 IN_MEMORY = 2e8  # maximum number of token entries that are expressed in such a basis

@@ -29,9 +29,9 @@ from gamp_attention.experiments.inference.hessian import (
     scaled_blocks,
     token_rows,
 )
-from gamp_attention.experiments.inference.refits import refit_samples
+from gamp_attention.experiments.inference.hysteresis import has_many_minima
+from gamp_attention.experiments.inference.refits import refit_samples, sample_errors
 from gamp_attention.losses.glm import SquaredLoss
-from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Result
 
@@ -105,18 +105,12 @@ class LeaveOneOut(Result):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Fields of each sample after a Newton step on the risk without it.
+    """Fields of each sample after a Newton step on the risk without it."""
 
-    Attributes
-    ----------
-    fields : (n, L, r) fields.
-    stiffness : (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights.
-    hessian : the factored Hessian.
-    """
-
-    fields: np.ndarray
+    fields: np.ndarray  # (n, L, r) fields
+    # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
     stiffness: np.ndarray
-    hessian: FactoredHessian
+    hessian: FactoredHessian  # the factored Hessian
 
     @property
     def minimum(self) -> bool:
@@ -201,7 +195,6 @@ TOGETHER = 128  # number of samples that are refitted at the same time
 TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
 SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
 DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
-ROUGH = 0.04  # median remainder above which the risk has many minima, for d ≥ 225; 0.6/√d for smaller d
 SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 
 
@@ -258,7 +251,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
     mean, error = mean_and_error(estimate.errors)
     return LeaveOneOut(
-        test_error=mean, test_error_error=float(np.hypot(error, estimate.correction_error)),
+        test_error=mean, test_error_error=float(np.sqrt(error**2 + estimate.covariance + estimate.correction_error**2)),
         in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
         trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
         with_choice=with_choice, message=_describe(reasons, estimate),
@@ -273,11 +266,17 @@ def _estimate(
     step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
     reasons = _training_faults(gamp, step, fields)
+    if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
+        choice = "one of which was selected for these samples"
+        reasons = [f"the risk has many minima, {choice}: the estimate may be too low"]
     estimate = _Estimate(data, at, fields, step)
-    if not reasons and not (estimate.is_exact and refits is None):
-        count = refits_by_default(data) if refits is None else refits
+    if not reasons:
+        replacing = not (estimate.is_exact and refits is None)
+        count = (
+            refits if refits is not None else refits_by_default(data) if replacing else min(data.n_samples, TOGETHER)
+        )
         with one_thread():
-            estimate.refit(Q, tokens, None if step is None else step.hessian, count)
+            estimate.refit(Q, tokens, None if step is None else step.hessian, count, replacing)
         reasons = estimate.reasons()
     return estimate, reasons
 
@@ -296,22 +295,15 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
     return Q, at
 
 
-def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
-    """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
-    terms = data.terms("exact")
-    losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
-    return losses if data.is_labelled else 2 * losses / data.n_tokens
-
-
 class _Estimate:
     """Leave-one-out errors, corrected by exact refits of some samples.
 
     Attributes
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
+    covariance : mean covariance of the errors of two samples; it is added to the variance of the mean error.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
-    rough : True if the curvature changes so much that the risk has many minima.
     """
 
     def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: LeftOut | None) -> None:
@@ -321,7 +313,7 @@ class _Estimate:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.correction_error, self.bias, self.unknown, self.lost, self.rough = 0.0, 0.0, 0.0, 0, False
+        self.covariance, self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0.0, 0
 
     @property
     def is_exact(self) -> bool:
@@ -333,31 +325,33 @@ class _Estimate:
         """(n,) True for samples for which the formula is doubtful."""
         return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL)
 
-    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
-        """Refit `count` samples, and correct the fields of all other samples."""
+    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int, replacing: bool) -> None:
+        """Refit `count` samples, and estimate the covariance of the errors of two samples.
+
+        If `replacing`, the errors of the refits replace the errors by the formula, and the fields of all other samples
+        are corrected.
+        """
         n = self.data.n_samples
         top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
-        bound = np.inf if is_convex(self.data) else max(ROUGH, 0.6 / np.sqrt(self.data.dim))
-        drawn = random if len(random) else top  # random samples have typical remainders
-        fields, remainder, reached = self._refit_parts(Q, drawn, tokens, H, bound)
-        self.remainder[drawn] = remainder
-        if len(drawn) and np.median(remainder) > bound:
-            self.rough = True
-            return
-        if len(random):
-            self._correct(random[reached], fields[reached], n - len(top))
-            self._use(random, fields, reached, (n - len(top)) / len(random))
-            fields, remainder, reached = self._refit_parts(Q, top, tokens, H, np.inf)
-            self.remainder[top] = remainder
-        self._use(top, fields, reached, 1.0)
-
-    def _refit_parts(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
-        """Refit samples (m,) in parts; return their fields, remainders, and whether they reached a minimum."""
-        if not len(samples):
-            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0), np.zeros(0, bool)
-        parts = np.array_split(samples, -(-len(samples) // TOGETHER))
-        refits = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
-        return (np.concatenate([getattr(part, name) for part in refits]) for name in ("fields", "remainder", "reached"))
+        drawn, m, weights = np.concatenate([random, top]), len(random), np.ones(count)
+        weights[:m] = (n - len(top)) / max(m, 1)  # number of samples that each sample represents
+        fields, reached, remainder = self.at.z[drawn], np.zeros(count, bool), np.zeros(count)
+        products, pairs = 0.0, 0.0
+        for k in range(parts := -(-count // TOGETHER)):
+            part = refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
+            fields[k::parts], reached[k::parts], remainder[k::parts] = part.fields, part.reached, part.remainder
+            both = np.outer(weights[k::parts], weights[k::parts])
+            np.fill_diagonal(both, 0.0)
+            products += float(np.sum(both * part.influence * part.influence.T))
+            pairs += float(both.sum())
+        unit = 1.0 if self.data.is_labelled else 2 / self.data.n_tokens  # the error of a sample in units of its loss
+        self.covariance = max(unit**2 * products / max(pairs, 1.0), 0.0) * (n - 1) / n
+        if replacing:
+            self.remainder[drawn] = remainder
+            if m:
+                self._correct(random[reached[:m]], fields[:m][reached[:m]], n - len(top))
+                self._use(random, fields[:m], reached[:m], weights[0])
+            self._use(top, fields[m:], reached[m:], 1.0)
 
     def _use(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
         """Use the fields of refits that reached a minimum; the errors of the others, times `weight`, are unknown."""
@@ -409,9 +403,6 @@ class _Estimate:
 
     def reasons(self) -> list[str]:
         """Return the reasons not to trust the estimate."""
-        if self.rough:
-            choice = "one of which was selected for these samples"
-            return [f"the risk has many minima, {choice}: the estimate may be too low"]
         if not self.is_uncertain:
             return []
         size = self.correction_error + self.bias
@@ -429,8 +420,11 @@ def refits_by_default(data: Dataset) -> int:
 
 
 def _select_samples(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples with the largest changes, and random other samples: `count` samples in total."""
-    top = min(n, -(-count * TOP // (TOP + RANDOM))) if count < n else n
+    """Return the samples with the largest changes, and random other samples: `count` samples in total.
+
+    If all samples are refitted, all count as random samples.
+    """
+    top = -(-count * TOP // (TOP + RANDOM)) if count < n else 0
     order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
     drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
     return order, drawn[~np.isin(drawn, order)][: count - top]

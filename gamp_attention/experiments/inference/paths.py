@@ -19,10 +19,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
-from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import is_convex
 from gamp_attention.experiments.inference.leave_one_out import (
@@ -34,8 +33,8 @@ from gamp_attention.experiments.inference.leave_one_out import (
     refits_by_default,
     require_trained,
     responses,
-    sample_errors,
 )
+from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, digest, run_gamp
 from gamp_attention.gamp.step import near_fixed_point

@@ -17,6 +17,7 @@ refitted at the same time.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenR
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.penalties.matrix import on_kinks, penalty_total, smallest_subgradient
+from gamp_attention.penalties.standard import on_kinks, penalty_total, smallest_subgradient
 
 TOL = 1e-8  # gradient norm at which a descent ends
 ACCEPTED = 1e-6  # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum
@@ -51,11 +52,11 @@ class Refits:
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
+    influence: np.ndarray  # (m, m) change of the loss of sample i under weights without it if j is left out too
 
 
 def refit_samples(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None,
-    bent: float = np.inf,
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None
 ) -> Refits:  # fmt: skip
     """Minimise the risk without each of some samples, from the minimum Q (d, r) with all samples.
 
@@ -66,14 +67,14 @@ def refit_samples(
     data, at, Q : all samples, their exact risk at Q, and the minimum.
     samples : (m,) indices of the samples to leave out, each separately.
     tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
-    bent : maximum median remainder for which descents follow if Newton steps do not converge. Above it the curvature
-        changes so much that the estimate is not trusted, and descents would be useless.
+
+    With forces f = X̃ᵀ∇ℓ at the fields without the sample, the influence of sample j on i is f_iᵀ (H_∖i)⁻¹ f_j.
     """
+    around = None
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
-        refits = _newton(around, _iterative_solver(around) if H is None else _factored_solver(around, H))
-        if np.median(refits.remainder) > bent:
-            return refits
+        solver = _iterative_solver(around) if H is None else _factored_solver(around, H)
+        refits = _newton(around, solver)
         for k in np.flatnonzero(~refits.reached).tolist():
             if around.Q.size <= DENSE:
                 refits.fields[k], refits.reached[k] = _descend(around, k)
@@ -85,7 +86,22 @@ def refit_samples(
         weights, refits.reached[k] = refit(data, Q, int(samples[k]))
         if refits.reached[k]:
             refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
-    return refits
+    if around is None:
+        return refits
+    forces = np.einsum("mlp,mla->pam", around.x, _slopes(at, samples, refits.fields))
+    return replace(refits, influence=np.einsum("pai,paj->ij", solver(forces, np.arange(len(samples))), forces))
+
+
+def _slopes(at: RiskAtPoint, samples: np.ndarray, fields: np.ndarray) -> np.ndarray:
+    """Return the gradients (m, L, r) of the losses of samples (m,) at their fields (m, L, r)."""
+    return sample_derivatives(at.loss, at.params[samples], fields)[1]
+
+
+def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+    """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
+    terms = data.terms("exact")
+    losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
+    return losses if data.is_labelled else 2 * losses / data.n_tokens
 
 
 def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
@@ -275,7 +291,7 @@ def _newton(around: _Smooth, solver: Solver) -> Refits:
             break
         G = around.gradients(P[..., active], active)
     fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.x, P)
-    return Refits(fields, remainder, reached)
+    return Refits(fields, remainder, reached, np.zeros((m, m)))
 
 
 def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
@@ -371,6 +387,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
     curvature = np.where(free_at_start, curvature, off_kink)
     fields, remainder, reached = at.z[samples].copy(), np.zeros(len(samples)), np.zeros(len(samples), bool)
+    responses = np.zeros((len(samples), *Q.shape))  # H_∖⁻¹ f
     for k, sample in enumerate(samples.tolist()):
         derivatives = np.zeros((len(whole), L, r))
         for a in range(r):
@@ -402,7 +419,14 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             free[free] = weights[free] != 0
             change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
-    return Refits(fields, remainder, reached)
+        if reached[k] and free.any():
+            inside = number[free]
+            H = whole[np.ix_(inside, inside)] - columns[inside] @ D @ columns[inside].T
+            H[np.diag_indices(len(inside))] += curvature[free]
+            force = x[sample].T @ _slopes(at, samples[k : k + 1], fields[k : k + 1])[0]
+            responses[k][free] = np.linalg.lstsq(H, force[free])[0]
+    forces = np.einsum("mlp,mla->mpa", x[samples], _slopes(at, samples, fields))
+    return Refits(fields, remainder, reached, np.tensordot(responses, forces, ((1, 2), (1, 2))))
 
 
 def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:

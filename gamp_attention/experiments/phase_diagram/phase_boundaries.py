@@ -18,16 +18,17 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
-from gamp_attention.experiments.phase_diagram.broken import BROKEN_LINES, find_changes
 from gamp_attention.experiments.phase_diagram.scan import (
+    BROKEN_LINES,
     Boundary,
     Scan,
+    find_changes,
     find_ends,
     find_equal_loss,
     find_equal_test_error,
     find_stability_changes,
 )
-from gamp_attention.experiments.sweeps.cells import base_digest, digest, short_hash
+from gamp_attention.experiments.sweeps.jobs import base_digest, digest, short_hash
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention, softmax_teacher, with_parameter

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from gamp_attention._core import check
 from gamp_attention._core.files import write_atomically
 from gamp_attention._version import __version__
-from gamp_attention.experiments.sweeps.cells import short_hash
+from gamp_attention.experiments.sweeps.jobs import short_hash
 
 BEAT = 20.0  # seconds between two touches of a claim
 STALE = 180.0  # seconds without a touch after which a claim of another machine is void; NFS may delay times by 60 s

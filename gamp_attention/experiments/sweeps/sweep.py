@@ -17,8 +17,18 @@ from gamp_attention._core.display import Rows
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
-from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, Cell, base_digest, expand_cells, grid
-from gamp_attention.experiments.sweeps.jobs import SettingOptions, Settings, chains, row_overlaps
+from gamp_attention.experiments.sweeps.jobs import (
+    AXES,
+    CELL_FORMAT,
+    Cell,
+    SettingOptions,
+    Settings,
+    base_digest,
+    chains,
+    expand_cells,
+    grid,
+    row_overlaps,
+)
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_model
@@ -254,7 +264,7 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     ValueError : if `path` is a file that `save` did not write, unless `overwrite` is True.
     OSError : if the file cannot be written.
     """
-    require_netcdf()
+    require_modules("a netCDF file", "xarray", "h5netcdf", "h5py")
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
@@ -264,11 +274,6 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
     write_atomically(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
-
-
-def require_netcdf() -> None:
-    """Raise ImportError, with the command to install them, if the packages that write netCDF files are missing."""
-    require_modules("a netCDF file", "xarray", "h5netcdf", "h5py")
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:

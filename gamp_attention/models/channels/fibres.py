@@ -22,21 +22,37 @@ The determinants of rectangular Jacobians, of targets that contain the same info
 other subsets (balance heuristic of Veach and Guibas, 1995).
 
 A `FibreProgram` is made for one traced function, as a `gamp_attention.losses.sequence.SequenceLoss` is: its class
-contains the function and its Jacobian as a `Program`, which numba receives as machine instructions.
+contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. These are compiled
+for each function; all other kernels are compiled once, and call them at the address in a `Fibre`.
+
+**Reuse of points.** The fibre of a sample, the surface of variables with its target, does not change during message
+passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fibre that were drawn for one
+prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost of new points.
+`ReusedPoints` draws new points if the prior has changed too much:
+
+- the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
+- the effective number of points, in the mean over the samples, is less than a fraction `MIN_EFFECTIVE` of the number
+  immediately after the draw.
+
+Points are drawn with a covariance somewhat larger than V, so that they remain useful if V fluctuates.
 """
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
-from gamp_attention._core.emission import emit
+from gamp_attention._core.compiled import kernel, sample_kernel
+from gamp_attention._core.emission import emit, emit_call
 from gamp_attention._core.expressions import Program
 from gamp_attention._core.hashes import hash_bytes
+from gamp_attention.models.channels.channel import Halves, Posterior
 
 MAX_BRANCHES = 32  # maximum number of solutions for given free variables
 MAX_PREVIOUS = 8  # maximum number of solutions from which the search with the next free variables starts
@@ -48,6 +64,7 @@ MAX_STEP = 3.0  # largest change of a variable in one step
 N_GROUPS = 4  # number of independent groups of points
 NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
 LOG_TWO_PI = float(np.log(2 * np.pi))
+VECTOR = types.float64[::1]
 
 
 class FibreProgram(NamedTuple):
@@ -70,9 +87,28 @@ def fibre_program(program: Program, n_targets: int, n_variables: int) -> FibrePr
     return cls(n_targets, n_variables)
 
 
+class Fibre(NamedTuple):
+    """A `FibreProgram` as kernels receive it."""
+
+    address: int  # of the compiled program
+    n_targets: int
+    n_variables: int
+
+
+def for_kernels(fibre: FibreProgram) -> Fibre:
+    """Return a compiled program in the form that kernels receive, which is valid in this process only."""
+    cls: Any = type(fibre)
+    return Fibre(_compile(cls), fibre.n_targets, fibre.n_variables)
+
+
+@cache
+def _compile(cls: Any) -> int:
+    return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
+
+
 def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
-    """Fill out (P + P D,) with h and its Jacobian at v (D,)."""
-    program: Program = fibre.instance_class.program
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a pointer to a program, whose type is all it needs."""
+    program: Program = fibre.dtype.instance_class.program
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args[1:3]
@@ -92,7 +128,29 @@ def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
     return types.void(fibre, v, out), generate
 
 
-_evaluate: Any = intrinsic(_emit_evaluation)
+_fill_results: Any = intrinsic(_emit_evaluation)
+
+
+@sample_kernel
+def _fill(fibre, v, out):
+    _fill_results(fibre, v, out)
+
+
+def _emit_call(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a `Fibre`."""
+    if (v, out) != (VECTOR, VECTOR):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = builder.extract_value(arguments[0], 0)
+        no_program = context.get_constant_null(types.voidptr)
+        emit_call(context, builder, address, types.none, (types.voidptr, v, out), [no_program, *arguments[1:]])
+        return context.get_dummy_value()
+
+    return types.void(fibre, v, out), generate
+
+
+_evaluate: Any = intrinsic(_emit_call)
 
 
 @sample_kernel
@@ -313,7 +371,7 @@ def fill_points(
 
     Parameters
     ----------
-    fibre : the traced function.
+    fibre : the traced function, from `for_kernels`.
     y, error : (n, P) targets, and allowed differences from them.
     centre : (n, D) prior means ω of the variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
@@ -380,13 +438,23 @@ def fill_points(
                         break
                 if n_branches > 0:
                     n_previous = min(n_branches, MAX_PREVIOUS)
-                    previous[:n_previous] = branches[:n_previous]
+                    for q in range(n_previous):
+                        _copy(branches[q], previous[q])
         ends[mu] = end
     return n
 
 
-@inner_kernel
-def _normalise(mean, second, total, top, highest):
+@sample_kernel
+def _add(mean, second, factor, mu, source, target):
+    """Add `factor` times the moments of sample mu of one group to the moments of another."""
+    for i in range(mean.shape[2]):
+        mean[target, mu, i] += factor * mean[source, mu, i]
+        for j in range(i + 1):
+            second[target, mu, i, j] += factor * second[source, mu, i, j]
+
+
+@sample_kernel
+def _normalise(mean, second, mu, total, top, highest):
     """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
 
     Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
@@ -399,20 +467,24 @@ def _normalise(mean, second, total, top, highest):
             if total[g] > 0:
                 factor = np.exp(top[g] - higher)
                 size += factor * total[g]
-                mean[to] += factor * mean[g]
-                second[to] += factor * second[g]
-        mean[to] /= size
-        second[to] /= size
+                _add(mean, second, factor, mu, g, to)
+        _divide(mean, second, size, mu, to)
         for g in (2 * pair, 2 * pair + 1):
             if total[g] > 0:
-                mean[g] /= total[g]
-                second[g] /= total[g]
+                _divide(mean, second, total[g], mu, g)
             else:
-                mean[g] = mean[to]
-                second[g] = second[to]
+                _add(mean, second, 1.0, mu, to, g)
         if size > 0:
             both += size * np.exp(higher - highest)
     return both
+
+
+@sample_kernel
+def _divide(mean, second, size, mu, group):
+    for i in range(mean.shape[2]):
+        mean[group, mu, i] /= size
+        for j in range(i + 1):
+            second[group, mu, i, j] /= size
 
 
 @kernel
@@ -436,7 +508,8 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
     weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
-        top[:] = -np.inf
+        for g in range(N_GROUPS):
+            top[g], total[g] = -np.inf, 0.0
         for q in range(begin, ends[mu]):
             for f in range(F):
                 value = logs[q]
@@ -449,10 +522,14 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     value -= part * image[i]
                 weight[q - begin, f] = value
                 top[groups[q]] = max(top[groups[q]], value)
-        total[:] = 0.0
-        mean[:, mu] = 0.0
-        second[:, mu] = 0.0
-        squares, highest = 0.0, top.max()
+        squares, highest = 0.0, -np.inf
+        for g in range(N_GROUPS):
+            highest = max(highest, top[g])
+        for g in range(len(mean)):
+            for i in range(k):
+                mean[g, mu, i] = 0.0
+                for j in range(i + 1):
+                    second[g, mu, i, j] = 0.0
         for q in range(begin, ends[mu]):
             g = groups[q]
             for f in range(F):
@@ -467,10 +544,95 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
                         second[g, mu, i, j] += w * image[i] * image[j]
-        both = _normalise(mean[:, mu], second[:, mu], total, top, highest)
+        both = _normalise(mean, second, mu, total, top, highest)
         for g in range(len(second)):
             for i in range(k):
                 for j in range(i):
                     second[g, mu, j, i] = second[g, mu, i, j]
         log_z[mu] = normalisation + highest + np.log(both)
         effective[mu] = both * both / squares if squares > 0 else 0.0
+
+
+WIDENED = 1.5  # ratio of the covariance of a draw to V, for V much smaller than the prior ρ
+MIN_EFFECTIVE = 0.6  # fraction of the first effective number of points below which points are drawn again
+COVERED = 1.02  # largest ratio of V to the covariance of a draw, in any direction
+
+
+@dataclass(frozen=True, eq=False)
+class FibrePoints:
+    """Points of n samples, which `fill_points` has drawn."""
+
+    fields: np.ndarray  # (M, k) fields of each point
+    logs: np.ndarray  # (M,) logarithm of its weight without the prior of the fields
+    groups: np.ndarray  # (M,) its group, from 0 to 3
+    ends: np.ndarray  # (n,) end of the points of each sample
+    flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
+    shift: np.ndarray  # (n,) number that is added to log Z
+
+    def weigh(self, omega: np.ndarray, V: np.ndarray) -> tuple[Posterior, np.ndarray]:
+        """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).
+
+        Moments are ratios of sums over K points, with a bias of order 1/K. Each half of the points consists of two
+        groups, and the jackknife estimate of the moments in `halves`, twice the ratio of the half minus the mean ratio
+        of its groups, has a bias of order 1/K². `mean` and `cov` are not corrected, so that a mean is always between
+        points, as message passing needs. A sample without points is treated as if it had no target.
+        """
+        n, L, t = omega.shape
+        blocks = np.zeros((L, t, L, t))
+        blocks[np.arange(L), :, np.arange(L)] = V
+        cov = blocks.reshape(L * t, L * t)
+        centre, normalisation = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
+        mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
+        log_z, effective = np.empty(n), np.empty(n)
+        weigh_points(
+            self.fields, self.logs, self.groups, self.ends, self.flips, np.ascontiguousarray(centre),
+            np.ascontiguousarray(np.linalg.inv(cov)), normalisation, mean, second, log_z, effective,
+        )  # fmt: skip
+        lost = ~np.isfinite(mean).all(axis=(0, 2))
+        if lost.any():
+            mean[:, lost], log_z[lost] = centre[lost], 0.0
+            second[:, lost] = cov + centre[lost, :, None] * centre[lost, None, :]
+        corrected = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
+        halves = Halves(*(m.reshape(2, n, L, t) if m.ndim == 3 else m for m in corrected))
+        average = mean[4:].mean(axis=0).reshape(n, L, t)
+        covariance = second[4:].mean(axis=0) - symmetric_product(mean[4:])
+        return Posterior(average, covariance, log_z + self.shift, None, halves), effective
+
+
+def symmetric_product(halves: np.ndarray) -> np.ndarray:
+    """Return the symmetric part of the outer products (n, k, k) of two independent means (2, n, k)."""
+    crossed = halves[0][:, :, None] * halves[1][:, None, :]
+    return np.asarray(0.5 * (crossed + crossed.transpose(0, 2, 1)))
+
+
+class ReusedPoints:
+    """Posteriors of given samples, from points that are drawn again only if the prior has changed too much.
+
+    Parameters
+    ----------
+    draw : function that draws points for prior means (n, L, t) and covariances (L, t, t).
+    rho : (L, t, t) covariances of the fields without information.
+    """
+
+    def __init__(self, draw: Callable[[np.ndarray, np.ndarray], FibrePoints], rho: np.ndarray) -> None:
+        self._draw, self._rho = draw, rho
+        self._points: FibrePoints | None = None
+        self._V, self._effective = rho, 0.0
+
+    def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
+        if self._points is not None and self._covers(V):
+            posterior, effective = self._points.weigh(omega, V)
+            if effective.mean() >= MIN_EFFECTIVE * self._effective:
+                return posterior
+        inverse = np.linalg.inv(self._rho)
+        self._V = np.linalg.inv(inverse + (np.linalg.inv(V) - inverse) / WIDENED)
+        self._points = self._draw(omega, self._V)
+        posterior, effective = self._points.weigh(omega, V)
+        self._effective = float(effective.mean())
+        return posterior
+
+    def _covers(self, V: np.ndarray) -> bool:
+        """Return whether no direction has a larger variance than the covariance of the draw."""
+        ratios = np.linalg.eigvals(np.linalg.solve(self._V, V))
+        return bool(np.real(ratios).max() <= COVERED)

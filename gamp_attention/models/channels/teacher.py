@@ -16,7 +16,7 @@ A posterior is a sum over K points for each subset. Points of a sample are a Sob
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
 unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
 points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
-of sums of order 1/K², see `gamp_attention.models.channels.points`.
+of sums of order 1/K², see `gamp_attention.models.channels.fibres`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,14 +36,15 @@ from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibres import (
     MAX_BRANCHES,
     N_GROUPS,
+    FibrePoints,
     FibreProgram,
+    ReusedPoints,
     count_solutions,
     fibre_program,
     fill_points,
+    for_kernels,
 )
-from gamp_attention.models.channels.points import FibrePoints, ReusedPoints
-from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
-from gamp_attention.models.user_functions import evaluate_rows
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
 
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers
@@ -148,10 +149,6 @@ class TeacherChannel:
         """Raise ValueError: the noise of any teacher cannot be learnt."""
         raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
-    def reseed(self, seed: int) -> "TeacherChannel":
-        """Return the channel with other points."""
-        return replace(self, seed=seed)
-
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields, with the moments of two independent halves of the points."""
         return self.draw(y, omega, V).weigh(omega, V)[0]
@@ -198,8 +195,9 @@ class TeacherChannel:
         nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while True:
             first = fill_points(
-                self.fibre, transformed, error, centre, nodes, n_nodes, *prior, self.subsets, self.affine, self.single,
-                self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends, work, *arrays,
+                for_kernels(self.fibre), transformed, error, centre, nodes, n_nodes, *prior, self.subsets,
+                self.affine, self.single, self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends,
+                work, *arrays,
             )  # fmt: skip
             if first == n:
                 break
@@ -296,7 +294,8 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
         raise check.fail("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
     if L * t > MAX_FIELDS:
         raise check.fail("model", f"L t = {L * t} fields of the teacher", f"at most {MAX_FIELDS}")
-    used = _used_noise(labels.program, L * t)
+    read = {arguments[0] for name, *arguments in labels.program.drop_unused().code if name == "input"}
+    used = tuple(sorted(i - L * t for i in read if i >= L * t))
     D = L * t + len(used)
     if D > MAX_VARIABLES:
         raise check.fail("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
@@ -312,11 +311,6 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
         flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
-
-
-def _used_noise(program: Program, n_fields: int) -> tuple[int, ...]:
-    inputs = {arguments[0] for name, *arguments in program.drop_unused().code if name == "input"}
-    return tuple(sorted(i - n_fields for i in inputs if i >= n_fields))
 
 
 def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -455,8 +449,8 @@ def _test(
     # the free variables of another sample, for the number of solutions, then of the sample itself
     for variables in (np.roll(probes, 1, axis=0), probes):
         count_solutions(
-            one.fibre, transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0], _starts(D),
-            SPREAD * one.spread, found, n_solutions,
+            for_kernels(one.fibre), transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0],
+            _starts(D), SPREAD * one.spread, found, n_solutions,
         )  # fmt: skip
         largest = max(largest, int(n_solutions.max()))
     if found.mean() < MIN_FOUND:

@@ -22,11 +22,10 @@ from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
-from gamp_attention.state_evolution.fixed_points.observables import stationary_loss
+from gamp_attention.state_evolution.fixed_points.observables import SECTORS, family_growth, stability, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
 from gamp_attention.state_evolution.rules.choice import first_rule, prefers_nested, prefers_split
 from gamp_attention.state_evolution.rules.nested import NestedRule
 from gamp_attention.state_evolution.rules.rule import Rule
@@ -135,7 +134,9 @@ def branches(
     for i, (first, a) in enumerate(list(solutions)):
         for second, b in solutions[i + 1 :]:
             for weight in MIXTURES:
-                rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
+                ends = a.overlaps.arrays(), b.overlaps.arrays()
+                mixed = {name: (1 - weight) * v + weight * ends[1][name] for name, v in ends[0].items()}
+                rough = _newton_from(F, Overlaps(**mixed))
                 if rough is None or _name_of(rough, solutions):
                     continue
                 se = solve(rough)
@@ -153,11 +154,6 @@ def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult
             if relative_change(mirrored, overlaps) < SAME:
                 return name
     return None
-
-
-def _mixture(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
-    """Return the linear mixture of two overlaps in which b has a given weight."""
-    return Overlaps(**{name: (1 - weight) * v + weight * b.arrays()[name] for name, v in a.arrays().items()})
 
 
 def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:

@@ -20,10 +20,9 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
-from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error, stationary_loss
+from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
-from gamp_attention.state_evolution.fixed_points.stability import sector_growth
 from gamp_attention.state_evolution.rules.rule import Rule
 
 # Points of a branch; lengths are in units of the overlaps

@@ -3,6 +3,10 @@
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, bytes_per_path
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths, follow
-from gamp_attention.state_evolution.dynamics.overlap_growth import OverlapGrowth, follow_growth
-from gamp_attention.state_evolution.dynamics.survey_paths import follow_survey
+from gamp_attention.state_evolution.dynamics.survey_paths import (
+    OverlapGrowth,
+    follow_growth,
+    follow_survey,
+    sample_cosines,
+)
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights

@@ -116,7 +116,7 @@ class MessagePaths:
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z = out.z
         self._g.append(out.g)
-        return average(paths.y, self._noise, paths.terms, out, now, None)
+        return average(paths.y, self._noise, paths.terms, out, now)
 
     def q_hats(self, alpha: float) -> np.ndarray:
         """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""

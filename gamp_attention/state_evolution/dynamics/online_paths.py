@@ -26,7 +26,7 @@ from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import has_one_strength
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths

@@ -15,8 +15,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.numerics import ignore_float_errors
-from gamp_attention._core.seeds import generator
+from gamp_attention._core.numerics import generator, ignore_float_errors
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Result, add_display
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths

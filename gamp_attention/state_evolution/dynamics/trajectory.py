@@ -20,12 +20,11 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import half_width, ignore_float_errors
-from gamp_attention._core.seeds import generator
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,

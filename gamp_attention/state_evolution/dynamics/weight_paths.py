@@ -23,7 +23,7 @@ from gamp_attention.denoisers.input import denoise_weights, field_variances, pre
 from gamp_attention.denoisers.survey import average_weights, symmetrise
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import curvature_of, has_spheres
-from gamp_attention.penalties.matrix import penalty_total, proximal_map
+from gamp_attention.penalties.standard import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
 from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, PathResponses

@@ -1,8 +1,7 @@
 """Equations of state evolution: from overlaps to conjugate overlaps (channel), and back (weights)."""
 
 from gamp_attention.state_evolution.equations.channel import Channel, Hats, average, conjugates, sum_over_components
-from gamp_attention.state_evolution.equations.edges import lowest_edge
-from gamp_attention.state_evolution.equations.spectrum import Ensemble
+from gamp_attention.state_evolution.equations.spectrum import Ensemble, lowest_edge
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change, subtract_explained
 from gamp_attention.state_evolution.equations.weights import (

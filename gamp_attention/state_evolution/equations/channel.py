@@ -26,6 +26,7 @@ from gamp_attention.state_evolution.equations.symmetry import (
     fold_points,
     gauge_dimension,
     permutation_mean,
+    reflections_of,
     reversal_mean,
     rotation_mean,
     rotation_mean_of_pairs,
@@ -66,29 +67,35 @@ class SignMeans(NamedTuple):
 
 
 def average(
-    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps, means: SignMeans | None
-) -> Moments:
+    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps,
+    weights: np.ndarray | None = None, means: SignMeans | None = None,
+) -> Moments:  # fmt: skip
     """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
+
+    `weights` (n,) are factors of the samples, 1 by default; averages are sums divided by n.
 
     With `means`, each sample counts for all its images under sign changes of columns that leave the loss unchanged:
     if ω_a changes its sign, so does g_a. Averages of products of derivatives are NaN if the denoiser did not compute
     its Jacobian.
     """
     n, L, r = noise.shape
-    V, g, square = overlaps.V, out.g, np.full((L, L, r * r, r * r), np.nan)
+    V, square = overlaps.V, np.full((L, L, r * r, r * r), np.nan)
+    weights = np.ones(n) if weights is None else weights
+    g = weights[:, None, None] * out.g
     if len(out.jacobian):
         slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
         slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
-        square = np.einsum("nlakc,nlbkd->lkabcd", slope, slope, optimize=True).reshape(square.shape) / n
+        weighted = weights[:, None, None, None, None] * slope
+        square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
     if means is None:
         g_mean, with_noise = g, np.einsum("nla,nlb->lab", g, noise) / n
-        gg, response = np.einsum("nla,nlb->lab", g, g) / n, out.response.mean(axis=0)
+        gg, response = np.einsum("nla,nlb->lab", g, out.g) / n, np.einsum("n,nlab->lab", weights, out.response) / n
     else:
         g_mean = g * means.one[:, None]
         with_noise = np.einsum("nla,nlb,nab->lab", g, noise + overlaps.m, means.two) / n
         with_noise -= g_mean.mean(axis=0)[:, :, None] * overlaps.m[:, None]
-        gg = np.einsum("nla,nlb,nab->lab", g, g, means.two) / n
-        response = np.einsum("nlab,nab->lab", out.response, means.two) / n
+        gg = np.einsum("nla,nlb,nab->lab", g, out.g, means.two) / n
+        response = np.einsum("nlab,nab,n->lab", out.response, means.two, weights) / n
     return Moments(
         g=g_mean.mean(axis=0),
         with_noise=with_noise,
@@ -96,10 +103,10 @@ def average(
         gg=gg,
         response=response,
         square=square,
-        moreau=float(np.mean(out.moreau + terms.constant)),
-        loss=float(np.mean(out.loss + terms.constant)),
+        moreau=float(np.mean(weights * (out.moreau + terms.constant))),
+        loss=float(np.mean(weights * (out.loss + terms.constant))),
         max_jacobian_trace=_max_jacobian_trace(out, V),
-        multimodal_fraction=float(np.isfinite(out.gap).mean()),
+        multimodal_fraction=float(np.mean(weights * np.isfinite(out.gap))),
     )
 
 
@@ -121,6 +128,21 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
         multimodal_fraction=few.multimodal_fraction,
         lowered_fraction=few.lowered_fraction,
     )
+
+
+def _choose_searched(moreau: np.ndarray, searched: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices of points to search for lower minima, and factors with which they stand for all points.
+
+    Lower minima exist mostly at points with a large Moreau envelope (n,), the objective at the nearest minimum. The
+    n/searched points with the largest envelopes are searched, a quarter of the next 2n/searched, a sixteenth of the
+    next 4n/searched, and so on, in each case the first in the order of the points.
+    """
+    n, rank = len(moreau), np.empty(len(moreau), dtype=int)
+    rank[np.argsort(-moreau, kind="stable")] = np.arange(n)
+    band = np.log2(1 + searched * rank / n).astype(int)
+    n_first = np.maximum(n // 4**band, 1)
+    rows = np.flatnonzero(np.arange(n) < n_first)
+    return rows, n / n_first[rows]
 
 
 def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
@@ -286,40 +308,44 @@ class Channel:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
 
-    def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
+    def moments(
+        self, white: np.ndarray, squares: bool, searched: int = 1, weights: np.ndarray | None = None
+    ) -> Moments:
         """Return averages over points of white noise.
 
         Parameters
         ----------
         white : (N, n_white) points.
         squares : True to average products of derivatives, which are NaN otherwise.
-        searched : the global minimum of the proximal problem is computed at the first N/`searched` points; the others
-            use the local minimum nearest to the fields. The difference between global and local minima at the searched
-            points corrects the averages (control variate).
+        searched : 1 to compute the global minimum of the proximal problem at each point; otherwise at a part of the
+            points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
+            between global and local minima at the searched points corrects the averages (control variate).
+        weights : (N,) ratios of densities, if the points were not drawn from the Gaussian density.
         """
         y, terms, fields = self.at(white)
+        n, means, weights = len(white), self._sign_means(y, fields), np.ones(len(white)) if weights is None else weights
 
-        def denoise_first(n: int, hold: bool) -> Denoised:
-            centres = fields[:n] + self.overlaps.m
-            return denoise(self.loss, terms.params[:n], centres, self.overlaps.V, hold=hold, jacobian=squares)
+        def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
+            centres = fields[rows] + self.overlaps.m
+            return denoise(self.loss, terms.params[rows], centres, self.overlaps.V, hold=hold, jacobian=squares)
 
-        def average_first(out: Denoised) -> Moments:
-            n = len(out.moreau)
-            first = replace(terms, params=terms.params[:n], constant=terms.constant[:n])
-            means_of_first = None if means is None else SignMeans(*(values[:n] for values in means))
-            return average(y[:n], fields[:n], first, out, self.overlaps, means_of_first)
+        def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray) -> Moments:
+            chosen = replace(terms, params=terms.params[rows], constant=terms.constant[rows])
+            signs = None if means is None else SignMeans(*(values[rows] for values in means))
+            return average(y[rows], fields[rows], chosen, out, self.overlaps, weights, signs)
 
-        means = self._sign_means(y, fields)
-        n, few = len(white), max(len(white) // searched, 1)
+        everywhere = slice(None)
         if searched == 1:
-            return average_first(denoise_first(n, hold=False))
-        near = denoise_first(n, hold=True)
-        best = denoise_first(few, hold=False)
-        lowered = best.moreau < near.moreau[:few] - LOWERED * (1 + np.abs(best.moreau))
+            return average_at(everywhere, denoise_at(everywhere, hold=False), weights)
+        near = denoise_at(everywhere, hold=True)
+        rows, factors = _choose_searched(near.moreau, searched)
+        best, near_there = denoise_at(rows, hold=False), Denoised(*(v[rows] if len(v) else v for v in near))
+        factors = factors * weights[rows] * (len(rows) / n)
+        lowered = best.moreau < near_there.moreau - LOWERED * (1 + np.abs(best.moreau))
         return apply_control_variate(
-            average_first(near),
-            replace(average_first(best), lowered_fraction=float(lowered.mean())),
-            average_first(Denoised(*(v[:few] for v in near))),
+            average_at(everywhere, near, weights),
+            replace(average_at(rows, best, factors), lowered_fraction=float((factors * lowered).mean())),
+            average_at(rows, near_there, factors),
         )
 
     def _sign_means(self, y: np.ndarray, fields: np.ndarray) -> SignMeans | None:
@@ -332,14 +358,36 @@ class Channel:
         scale = np.linalg.eigvalsh(self.overlaps.q).max()
         if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
             return None
-        inverse, centre = np.linalg.inv(self.root), self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y)
-        exponents = np.empty((len(y), len(signs)))
-        for number, sign in enumerate(signs):
-            distance = np.einsum("lab,nlb->nla", inverse, sign * (fields + self.overlaps.m) - centre)
-            exponents[:, number] = -0.5 * np.einsum("nla,nla->n", distance, distance)
+        # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
+        precision = np.linalg.inv(self.root @ self.root)
+        centre, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
+        linear = np.einsum("nla,lab,nlb->na", omega, precision, centre, optimize=True)
+        exponents = linear @ signs.T
+        if (precision != precision * np.eye(len(precision[0]))).any():
+            products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)
+            exponents -= 0.5 * np.einsum("nab,sa,sb->ns", products, signs, signs, optimize=True)
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
+
+    def integrands(self, white: np.ndarray) -> np.ndarray:
+        """Return the integrands (K, N) whose variances limit the averages, at points of white noise (N, n_white).
+
+        They are the squares of g, its products with the noise in Stein's form of V̂ and the derivative form, each
+        summed over tokens for each column, the Moreau envelope and the test error. Minima are local minima.
+        """
+        y, terms, fields = self.at(white)
+        out = denoise(self.loss, terms.params, fields + self.overlaps.m, self.overlaps.V, hold=True)
+        noise = white[:, self.n_teacher :].reshape(fields.shape)
+        stein = out.g * np.einsum("lab,nlb->nla", np.linalg.pinv(self.root, hermitian=True), noise)
+        by_column = [out.g**2, stein, np.diagonal(out.response, axis1=2, axis2=3)]
+        others = [out.moreau + terms.constant, self.model.task.errors(fields + self.overlaps.m, y, terms)]
+        return np.concatenate([*(values.sum(axis=1).T for values in by_column), others])
+
+    @cached_property
+    def reflections(self) -> list[np.ndarray]:
+        """Commuting reflections (n_white, n_white) of white noise that leave the channel unchanged."""
+        return reflections_of(self.symmetry, self.shape, self.n_white)
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""

@@ -25,20 +25,15 @@ DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averag
 
 @dataclass(frozen=True, eq=False)
 class ScoreExpansion:
-    """Averages over the channel to first order in the K entries of q, m and θ.
+    """Averages over the channel to first order in the K entries of q, m and θ."""
 
-    Attributes
-    ----------
-    overlaps, base : the point, and the averages there.
-    values : the averages DIFFERENTIATED, by name, with zeros for averages that vanish by symmetry. In `base`, these are
-        averages over a part of the fields, and not zero.
-    slopes : (K, …) derivatives of these averages.
-    """
-
+    # overlaps, base: the point, and the averages there
     overlaps: Overlaps
     base: Moments
+    # the averages DIFFERENTIATED, by name, with zeros for averages that vanish by symmetry. In `base`, these are
+    # averages over a part of the fields, and not zero.
     values: dict[str, np.ndarray]
-    slopes: dict[str, np.ndarray]
+    slopes: dict[str, np.ndarray]  # (K, …) derivatives of these averages
     includes_V: ClassVar[bool] = False
     jumps: ClassVar[bool] = False  # the response is expanded as well
 

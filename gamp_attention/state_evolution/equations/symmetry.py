@@ -9,6 +9,7 @@ cube to the fundamental domain, and the functions `..._mean` average over the im
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import gammaincinv, ndtri
 
 from gamp_attention.models.model import Model
@@ -82,21 +83,28 @@ def free_columns(model: Model) -> list[int]:
     return [int(row.argmin()) for row in signs if (row < 0).sum() == 1]
 
 
+def overlaps_of_column(name: str, shape: tuple[int, ...], column: int) -> np.ndarray:
+    """Return a mask of the overlaps of a family that a column has with the teacher, positions or other columns."""
+    mask = np.zeros(shape, dtype=bool)
+    mask[:, column] = True
+    if name in ("q", "V"):
+        mask[:, :, column] = True
+        mask[:, column, column] = False
+    return mask
+
+
 def column_overlaps(overlaps: Overlaps, column: int) -> bool:
     """Return whether a column of the student has any overlap with the teacher, with positions or with other columns."""
-    mixed = (np.delete(values[:, column], column, axis=1) for values in (overlaps.q, overlaps.V))
-    return any(values.any() for values in (overlaps.theta[:, column], overlaps.m[:, column], *mixed))
+    arrays = overlaps.arrays().items()
+    return any(values[overlaps_of_column(name, values.shape, column)].any() for name, values in arrays)
 
 
 def without_column(overlaps: Overlaps, column: int) -> Overlaps:
     """Return overlaps in which a column has no overlap with the teacher, with positions or with other columns."""
-    values = {name: array.copy() for name, array in overlaps.arrays().items()}
-    values["theta"][:, column] = values["m"][:, column] = 0.0
-    for name in ("q", "V"):
-        diagonal = values[name][:, column, column].copy()
-        values[name][:, column] = values[name][:, :, column] = 0.0
-        values[name][:, column, column] = diagonal
-    return Overlaps(**values)
+    arrays = overlaps.arrays().items()
+    return Overlaps(**{
+        name: np.where(overlaps_of_column(name, values.shape, column), 0.0, values) for name, values in arrays
+    })  # fmt: skip
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:
@@ -205,6 +213,46 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
     size = n_tokens * rank
     basis, _ = np.linalg.qr(np.concatenate([first.reshape(size, 1), np.eye(size)], axis=1))
     return basis * np.sign(first.reshape(size) @ basis[:, 0])
+
+
+def reflections_of(symmetry: Symmetry, shape: tuple[int, int, int], n_white: int) -> list[np.ndarray]:
+    """Return commuting reflections (n_white, n_white) of white noise that leave a channel unchanged.
+
+    White noise consists of the teacher's fields (L, t), the noise of the labels, and the student's noise (L, r).
+
+    Parameters
+    ----------
+    symmetry : symmetries of the channel.
+    shape : (L, r, t).
+    n_white : number of white coordinates.
+    """
+    L, r, t = shape
+    noise, reflections = np.ones(n_white - L * (r + t)), []
+
+    def reflection(teacher: np.ndarray, student: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return block_diag(teacher, np.diag(noise), student)
+
+    def of_tokens(order: np.ndarray, sign: float) -> np.ndarray:
+        swap = sign * np.eye(L)[order]
+        return reflection(np.kron(swap, np.eye(t)), np.kron(swap, np.eye(r)), sign * noise)
+
+    if symmetry.m_zero:
+        reflections.append(-np.eye(n_white))
+    if symmetry.theta_zero:
+        reflections.append(reflection(-np.eye(L * t), np.eye(L * r), -noise))
+    if symmetry.diagonal:
+        for signs in 1 - 2 * np.eye(r)[1:]:  # all columns together are the first reflection, up to the noise
+            reflections.append(
+                reflection(np.kron(np.eye(L), np.diag(signs)), np.kron(np.eye(L), np.diag(signs)), noise)
+            )
+    if symmetry.exchange:
+        for first in range(0, L - 1, 2):
+            order = np.arange(L)
+            order[[first, first + 1]] = first + 1, first
+            reflections.append(of_tokens(order, 1.0))
+    elif symmetry.reversal:
+        reflections.append(of_tokens(np.arange(L)[::-1], -1.0))
+    return reflections
 
 
 def fold_points(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:

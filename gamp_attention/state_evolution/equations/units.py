@@ -6,7 +6,7 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
+from gamp_attention.state_evolution.equations.symmetry import Symmetry, overlaps_of_column
 
 NAMES = ("q", "m", "theta", "V")
 MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
@@ -89,11 +89,7 @@ class Packing:
         if self.isotropic:
             free[:, 1:] = free[..., 1:] = False
         for column in self.absent:
-            diagonal = free[:, column, column].copy() if name in ("q", "V") else None
-            free[:, column] = False
-            if diagonal is not None:
-                free[..., column] = False
-                free[:, column, column] = diagonal
+            free &= ~overlaps_of_column(name, values.shape, column)
         return np.nonzero(free)
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:

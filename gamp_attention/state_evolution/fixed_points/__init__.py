@@ -9,10 +9,17 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     newton_step,
 )
 from gamp_attention.state_evolution.fixed_points.observables import (
+    GAP_PER_SHIFT,
+    NEGLIGIBLE_JUMPS,
     by_series,
+    column_sums,
     free_energy,
+    largest_jump_fraction,
     moreau_loss,
     predicted_test_error,
+    replicon,
+    sector_jacobian,
+    validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import (
@@ -26,12 +33,3 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
 )
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near
-from gamp_attention.state_evolution.fixed_points.stability import (
-    GAP_PER_SHIFT,
-    NEGLIGIBLE_JUMPS,
-    column_sums,
-    largest_jump_fraction,
-    replicon,
-    sector_jacobian,
-    validity,
-)

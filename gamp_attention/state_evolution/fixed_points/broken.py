@@ -17,7 +17,7 @@ from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_one_strength
-from gamp_attention.penalties.intercept import refuse_intercept
+from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
@@ -136,30 +136,39 @@ def solve_broken(
     model: Model, problem: Problem, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
 ) -> BrokenStateEvolutionResult:
     """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
-    k = MAX_STEPS if steps == FULL else int(steps)
+    if steps == FULL:
+        return extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True))
+    return solve_ladder(model, problem, start, int(steps), parisi, rtol, False)[-1]
+
+
+def solve_ladder(
+    model: Model, problem: Problem, start: Overlaps, k: int, parisi: np.ndarray | None, rtol: float, refine_all: bool
+) -> list[BrokenStateEvolutionResult]:
+    """Return the solutions with 1, 2, …, k steps, each the start of the next; fewer if a search fails.
+
+    `parisi` are the Parisi parameters of the last. Unless `refine_all`, solutions with fewer steps are only starts, so
+    that they are solved on the coarsest grids.
+    """
     given = _build_symmetric_levels(problem, start)
     smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
     m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
     symmetric = _symmetric(problem, given, m, theta)
-    starts, origins, solutions = (
-        first_starts(symmetric, parisi if k == 1 else None, problem.strengths),
-        first_starts(symmetric, None, problem.strengths),
-        [],
-    )
+    starts = first_starts(symmetric, parisi if k == 1 else None, problem.strengths)
+    origins, results = first_starts(symmetric, None, problem.strengths), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        finest = MAX_RESOLUTION if step == k or steps == FULL else 0  # fewer steps are only starts
+        finest = MAX_RESOLUTION if step == k or refine_all else 0
         solution = _without_faded(solve_steps(problem, packing, starts, rtol, finest), packing)
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
             solution = solution if followed is None else _without_faded(followed, packing)
-        solutions.append(_result(model, solution, packing, rtol))
+        results.append(_result(model, solution, packing, rtol))
         if solution.status not in SOLVED:
             break
         starts = origins = [split_start(solution.point.levels, solution.point.parisi)]
-    return extrapolate(solutions) if steps == FULL else solutions[-1]
+    return results
 
 
 def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:

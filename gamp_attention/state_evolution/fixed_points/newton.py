@@ -217,18 +217,14 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         if not change > tol or len(path) > n_steps:
             return path, change
         move = in_units(here, after)
-        same_moves = same_moves + 1 if len(path) > 1 and _continues(move, last_move) else 0
+        same = len(path) > 1 and move @ last_move > SAME_DIRECTION * np.linalg.norm(move) * np.linalg.norm(last_move)
+        same_moves = same_moves + 1 if same else 0
         if change > last_change and not same_moves and not weights_shrink(F.model, here, after):
             slower = max(0.5 * slower, SHORTEST_STEP)
         elif same_moves > MAX_SAME_MOVES:
             slower, same_moves = min(2 * slower, 1.0), 0
         last_change, last_move = change, move
         path.append(damped_step(here, after, slower))
-
-
-def _continues(move: np.ndarray, last: np.ndarray) -> bool:
-    """Return whether two moves have approximately the same direction."""
-    return bool(move @ last > SAME_DIRECTION * np.linalg.norm(move) * np.linalg.norm(last))
 
 
 def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:

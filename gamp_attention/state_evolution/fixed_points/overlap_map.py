@@ -24,15 +24,42 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.rule import Expansion, Rule, average_channels, expand_channels
+from gamp_attention.state_evolution.rules.lines import WorkExceeded
+from gamp_attention.state_evolution.rules.rule import (
+    Expansion,
+    Rule,
+    adapt_rule,
+    average_channels,
+    expand_channels,
+    work_of,
+)
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
+OFTEN_LOWERED = 0.01  # fraction of points with lower minima, from which later averages search more points
 STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
 EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
 MIN_SEPARATED = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
+
+
+class WorkLimit:
+    """Limit of the total number of proximal problems of all averages of a map.
+
+    Attributes
+    ----------
+    remaining : number of proximal problems that averages may still solve.
+    """
+
+    def __init__(self, total: float) -> None:
+        self.remaining = total
+
+    def spend(self, work: float) -> None:
+        """Subtract the work of an average that is about to be made; WorkExceeded if less remains."""
+        if work > self.remaining:
+            raise WorkExceeded
+        self.remaining -= work
 
 
 class WeightsVanished(ArithmeticError):
@@ -50,23 +77,17 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Choices taken from the averages at one point, and these averages.
+    """Choices taken from the averages at one point, and these averages."""
 
-    Attributes
-    ----------
-    counts_jumps : whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no
-        point of the averages is near a jump, the average derivative equals it and has a lower variance.
-    rare_minima : whether second minima are so rare that later averages search only a few points for them.
-    overlaps, moments : the point, and its averages for each replica of the rule.
-    squares : whether these averages include products of derivatives.
-    often_lowered : whether later averages search more of the points, because the search found lower minima.
-    """
-
+    # whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no point of the
+    # averages is near a jump, the average derivative equals it and has a lower variance.
     counts_jumps: bool
-    rare_minima: bool
+    rare_minima: bool  # whether second minima are so rare that later averages search only a few points for them
+    # overlaps, moments: the point, and its averages for each replica of the rule
     overlaps: Overlaps
     moments: list[Moments]
-    squares: bool
+    squares: bool  # whether these averages include products of derivatives
+    # whether later averages search more of the points, because the search found lower minima
     often_lowered: bool = False
 
     def covers(self, overlaps: Overlaps, squares: bool) -> bool:
@@ -79,28 +100,21 @@ class Choices:
 
 @dataclass(frozen=True)
 class OverlapMap:
-    """Map from overlaps to overlaps.
+    """Map from overlaps to overlaps."""
 
-    Attributes
-    ----------
-    model, alpha : the model and the sample complexity α.
-    rule : quadrature rule of the averages.
-    response : form of V̂, "stein" or "derivative".
-    choices : choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from
-        its averages.
-    expects_rare_minima : whether second minima were rare on a coarser rule; `with_choices_at` then first searches few
-        points.
-    expects_lower_minima : whether searches found lower minima on a coarser rule; `with_choices_at` then searches more
-        points.
-    """
-
+    # model, alpha: the model and the sample complexity α
     model: Model
     alpha: float
-    rule: Rule
-    response: str = "stein"
+    rule: Rule  # quadrature rule of the averages
+    response: str = "stein"  # form of V̂, "stein" or "derivative"
+    # choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from its
+    # averages.
     choices: Choices | None = field(default=None, compare=False, repr=False)
+    # whether second minima were rare on a coarser rule; `with_choices_at` then first searches few points
     expects_rare_minima: bool = False
+    # whether searches found lower minima on a coarser rule; `with_choices_at` then searches more points
     expects_lower_minima: bool = False
+    limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
     # change no result
     _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -113,15 +127,21 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
+        return replace(self, rule=adapt_rule(self.rule, self.model, overlaps))._choose_at(overlaps, squares)
+
+    def _choose_at(self, overlaps: Overlaps, squares: bool) -> "OverlapMap":
+        """Return the map with choices from the averages at given overlaps; its rule has been adapted to them."""
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and not self.model.attention:
             # the correction at few points has no bias, but much noise if the global minimum is often another one
             moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
-            if not moments or _mean(moments).lowered_fraction > 0:
+            if not moments or _mean(moments).lowered_fraction > OFTEN_LOWERED:
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
                 return replace(self, choices=Choices(True, True, overlaps, moments, squares, often_lowered=True))
-            return replace(self, choices=Choices(self._is_near_jumps(_mean(moments)), True, overlaps, moments, squares))
+            mean = _mean(moments)
+            counts_jumps = mean.lowered_fraction > 0 or self._is_near_jumps(mean)
+            return replace(self, choices=Choices(counts_jumps, True, overlaps, moments, squares))
         if can_save and self.expects_rare_minima:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
@@ -342,6 +362,8 @@ class OverlapMap:
         if rule.expands and not squares and key not in self._memory:
             self._expansion(overlaps)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
+            if self.limit is not None:
+                self.limit.spend(work_of(rule, self.model))
             moments = average_channels(rule, self.model, overlaps, squares)
             self._memory[key] = moments
             self._forget()

@@ -28,21 +28,19 @@ from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
-    deterministic_test_error,
-    predicted_test_error,
-    stationary_loss,
-    test_error_slopes,
-)
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.fixed_points.search import remove_columns
-from gamp_attention.state_evolution.fixed_points.stability import (
     NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
+    deterministic_test_error,
     largest_jump_fraction,
+    predicted_test_error,
     replicon,
+    stationary_loss,
+    test_error_slopes,
     validity,
 )
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
+from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
@@ -53,6 +51,7 @@ RESIDUAL = 0.5  # residual before the last Newton step, in units of the requeste
 MIN_AMPLIFICATION = 10.0  # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
 STEP_ERROR = 0.1  # the same in units of the error on the last rule
 FIRST_ERROR = 1e-2  # relative error expected of the first rule
+TOTAL_WORK = 5.0  # limit of the work of all averages of the refinement on random rules, in units of `max_work`
 MIN_EXCESS = 1.01  # smallest factor by which a refinement reduces the error
 SHIFT_ERROR = 0.5  # error of a root in a parameter, in units of its shift from the coarser rule
 ZERO_ERRORS = 2.0  # overlap of a column in units of its error, below which the fixed point without it is tried
@@ -279,49 +278,41 @@ class Indicators:
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
     """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
-    The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average. If this
-    limit ends the refinement early, the result has status INACCURATE.
+    The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average, and on
+    random rules `TOTAL_WORK` times this number limits all averages. If a limit ends the refinement early, the result
+    has status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
-    packing = root.packing
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
     if random:  # a deterministic rule needs a second point for an error
-        remaining = _without_zero_columns(points[0], errors_of(points), slopes, F.rule.initial_tolerance)
-        if remaining is not None:  # on finer rules, Newton steps would follow the noise of these overlaps
-            last, slopes = remaining
-            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
-            points = [point_of(last, slopes, rtol)]
-        error = _largest_error(points, errors_of(points))
+        slopes, errors, count = _drop_zero_columns(points, slopes, F.rule.initial_tolerance, rtol)
+        J, n_iter, error = points[0].root.jacobian, n_iter + count, _largest_error(points, errors)
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
         x, J = points[0].root.overlaps, None
+    if random and finer is not None:
+        finer = replace(finer, limit=WorkLimit(TOTAL_WORK * max_work))
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
         try:
-            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
+            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
             counting = last.F.count_jumps(last.overlaps)
             if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
-                last = newton(counting, last.overlaps, tol, jacobian=J, packing=packing)
+                last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
-            if len(points) == 1:
+            if len(points) == 1 and not random:
                 raise
             break
-        J, n_iter = last.jacobian, n_iter + len(last.path) - 1
-        errors = errors_of(points)
-        error = _largest_error(points, errors)
-        remaining = _without_zero_columns(points[-1], errors, slopes, tol)
-        if remaining is not None:
-            last, slopes = remaining
-            J, packing, n_iter = last.jacobian, last.packing, n_iter + len(last.path)
-            points[-1] = point_of(last, slopes, rtol)
-            errors = errors_of(points)
-            error = _largest_error(points, errors)
+        n_iter += len(last.path) - 1
+        slopes, errors, count = _drop_zero_columns(points, slopes, tol, rtol)
+        last, n_iter, error = points[-1].root, n_iter + count, _largest_error(points, errors)
+        J = last.jacobian
         if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
-                last = newton(last.F, points[-1].overlaps, tol, jacobian=last.jacobian, packing=packing)
+                last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
                 points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
@@ -331,25 +322,33 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
         if random and not is_feasible(F.model, x):
             x, J = last.overlaps, None
+    last = replace(points[-1].root, F=replace(points[-1].root.F, limit=None))
+    points[-1] = replace(points[-1], root=last)
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
 
-def _without_zero_columns(
-    point: Point, errors: np.ndarray, slopes: np.ndarray, tol: float
-) -> tuple[Root, np.ndarray] | None:
-    """Return the fixed point without overlaps of columns that are zero within their errors, and the slopes of V̂ there.
+def _drop_zero_columns(
+    points: list[Point], slopes: np.ndarray, tol: float, rtol: float
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Replace the last point if columns have only overlaps that are zero within their errors, and if zero attracts.
 
-    Only for random rules and columns that may change sign alone, and if zero attracts. None otherwise.
+    Only for random rules, on which Newton steps would follow the noise of these overlaps, and columns that may change
+    sign alone. Return the slopes of V̂ at the last point, its errors, and the number of overlaps on the path to it.
     """
-    root, theta = point.root, point.overlaps.theta
+    errors, last = errors_of(points), points[-1]
+    root, theta = last.root, last.overlaps.theta
     if root.F.rule.deterministic:
-        return None
-    error = np.abs(root.packing.unpack(errors[: len(point.best)]).theta)
+        return slopes, errors, 0
+    error = np.abs(root.packing.unpack(errors[: len(last.best)]).theta)
     candidates = set(free_columns(root.F.model)) - set(root.packing.absent)
     columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= ZERO_ERRORS * error[:, a])]
-    found = remove_columns(replace(root, path=[point.overlaps]), columns, tol) if columns else None
-    return None if found is None else (found[0], slopes @ found[1])
+    found = remove_columns(replace(root, path=[last.overlaps]), columns, tol) if columns else None
+    if found is None:
+        return slopes, errors, 0
+    reduced, slopes = found[0], slopes @ found[1]
+    points[-1] = point_of(reduced, slopes, rtol)
+    return slopes, errors_of(points), len(reduced.path)
 
 
 def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
@@ -506,7 +505,8 @@ def _build_result(
     consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
     accurate = _is_accurate(point, error, rtol)
     solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
-    budget = f"within {max_work:g} proximal problems an average (max_work)"
+    total = "" if F.rule.deterministic else f" and {TOTAL_WORK * max_work:g} in total"
+    budget = f"within {max_work:g} proximal problems an average (max_work){total}"
     message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"

@@ -46,8 +46,8 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     newton,
     weights_are_tiny,
 )
+from gamp_attention.state_evolution.fixed_points.observables import family_growth, odd_growth
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.fixed_points.stability import family_growth, odd_growth
 
 REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighbourhood
 # largest relative change from the start of Newton steps to their solution: NEAR + CHANGES times the last damped change

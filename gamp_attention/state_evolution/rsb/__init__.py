@@ -1,9 +1,8 @@
-"""Replica symmetry breaking at zero temperature: k steps for models with one field per sample."""
+"""Replica symmetry breaking at zero temperature: k steps for models with one field, and attention with two tokens."""
 
-from gamp_attention.state_evolution.rsb.lattice_averages import average_table
-from gamp_attention.state_evolution.rsb.lattice_tables import Lattice, even_ceil, tabulate
-from gamp_attention.state_evolution.rsb.one_field import OneField, innermost_tables
-from gamp_attention.state_evolution.rsb.recursion import average_levels
+from gamp_attention.state_evolution.rsb.gaps import gap_distribution
+from gamp_attention.state_evolution.rsb.lattice import Lattice, average_table, even_ceil, tabulate
+from gamp_attention.state_evolution.rsb.one_field import OneField, average_levels, innermost_tables
 from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, iterate, newton, refine_levels, solve_steps
 from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels

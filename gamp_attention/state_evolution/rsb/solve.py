@@ -93,19 +93,13 @@ class Problem(Protocol):
 
 
 class Indicators(NamedTuple):
-    """Numbers that follow from the conjugates, or their errors.
+    """Numbers that follow from the conjugates, or their errors."""
 
-    Attributes
-    ----------
-    V_hat, V_derivative : V̂ of the first token with and without the jumps of the proximal map.
-    complexity : (k,) y_j² ∂F/∂y_j, which is zero at the ground state.
-    replicons : (k + 1,) replicon eigenvalues, of which the last omits jumps.
-    """
-
+    # V_hat, V_derivative: V̂ of the first token with and without the jumps of the proximal map
     V_hat: float
     V_derivative: float
-    complexity: np.ndarray
-    replicons: np.ndarray
+    complexity: np.ndarray  # (k,) y_j² ∂F/∂y_j, which is zero at the ground state
+    replicons: np.ndarray  # (k + 1,) replicon eigenvalues, of which the last omits jumps
 
 
 class BrokenPoint(NamedTuple):
@@ -118,69 +112,41 @@ class BrokenPoint(NamedTuple):
 
 
 class BrokenSolution(NamedTuple):
-    """Solution on the finest grids, its numbers and their errors.
+    """Solution on the finest grids, its numbers and their errors."""
 
-    Attributes
-    ----------
-    status : CONVERGED, INACCURATE, MAX_ITER or LOST.
-    point : overlaps, Parisi parameters, conjugates and indicators.
-    energy, energy_error : F, the training loss per coordinate, and its error.
-    error : errors of the unknowns (see `Packing`), relative for logarithms.
-    indicator_errors : errors of the indicators.
-    relative_error : largest of the errors of the unknowns and of the relative error of F.
-    residual : largest residual of the equations.
-    n_iter : number of evaluations of the output channel.
-    resolution : resolution of the finest grids.
-    path : points of the search.
-    message : explanation if the status is not CONVERGED.
-    """
-
-    status: Status
-    point: BrokenPoint
+    status: Status  # CONVERGED, INACCURATE, MAX_ITER or LOST
+    point: BrokenPoint  # overlaps, Parisi parameters, conjugates and indicators
+    # energy, energy_error: F, the training loss per coordinate, and its error
     energy: float
     energy_error: float
-    error: np.ndarray
-    indicator_errors: Indicators
-    relative_error: float
-    residual: float
-    n_iter: int
-    resolution: int
-    path: list[Levels]
-    message: str
+    error: np.ndarray  # errors of the unknowns (see `Packing`), relative for logarithms
+    indicator_errors: Indicators  # errors of the indicators
+    relative_error: float  # largest of the errors of the unknowns and of the relative error of F
+    residual: float  # largest residual of the equations
+    n_iter: int  # number of evaluations of the output channel
+    resolution: int  # resolution of the finest grids
+    path: list[Levels]  # points of the search
+    message: str  # explanation if the status is not CONVERGED
 
 
 class Root(NamedTuple):
-    """Result of Newton steps.
+    """Result of Newton steps."""
 
-    Attributes
-    ----------
-    x, residual : unknowns and residuals there.
-    size : largest residual; for Parisi parameters the length of Newton's step instead, see `maximise`.
-    n_iter : number of evaluations of the output channel.
-    J : Jacobian, or None if it has to be computed again.
-    hats : conjugates at x.
-    """
-
+    # x, residual: unknowns and residuals there
     x: np.ndarray
     residual: np.ndarray
-    size: float
-    n_iter: int
-    J: np.ndarray | None
-    hats: LevelHats
+    size: float  # largest residual; for Parisi parameters the length of Newton's step instead, see `maximise`
+    n_iter: int  # number of evaluations of the output channel
+    J: np.ndarray | None  # Jacobian, or None if it has to be computed again
+    hats: LevelHats  # conjugates at x
 
 
 class Slopes(NamedTuple):
-    """Derivatives at a maximum of F over the Parisi parameters.
+    """Derivatives at a maximum of F over the Parisi parameters."""
 
-    Attributes
-    ----------
-    J : Jacobian of the equations of the overlaps, or None if it has to be computed again.
-    moves : (n, k) derivatives of the unknown overlaps, solved at each point, in log y_j.
-    bends : (k, k) derivatives of the residuals of ∂F/∂y_j in log y_j, with the overlaps solved at each point.
-    """
-
-    J: np.ndarray | None
-    moves: np.ndarray
+    J: np.ndarray | None  # Jacobian of the equations of the overlaps, or None if it has to be computed again
+    moves: np.ndarray  # (n, k) derivatives of the unknown overlaps, solved at each point, in log y_j
+    # (k, k) derivatives of the residuals of ∂F/∂y_j in log y_j, with the overlaps solved at each point
     bends: np.ndarray
 
 
@@ -189,20 +155,14 @@ class Packing:
     """Conversion between overlaps with Parisi parameters and the vector of unknowns.
 
     The vector is log V, log q_0, log(q_j − q_{j−1}), m and θ in units of √q_k if they are free, and log y_j if free.
-
-    Attributes
-    ----------
-    signs : (L,) signs of m of the tokens.
-    k : number of steps.
-    m, theta : whether m and θ are free; otherwise they are zero.
-    parisi : fixed Parisi parameters, or None if they are free.
     """
 
-    signs: np.ndarray
-    k: int
+    signs: np.ndarray  # (L,) signs of m of the tokens
+    k: int  # number of steps
+    # m, theta: whether m and θ are free; otherwise they are zero
     m: bool
     theta: bool
-    parisi: np.ndarray | None = None
+    parisi: np.ndarray | None = None  # fixed Parisi parameters, or None if they are free
 
     def pack(self, levels: Levels, parisi: np.ndarray) -> np.ndarray:
         """Return the unknowns; NaN if an overlap is not positive."""
@@ -278,15 +238,16 @@ def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) 
     """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
 
     If `near`, the start is near the maximum, and Newton steps (`maximise`) are accepted if F is a maximum at their end.
-    Otherwise `ascend` searches for it.
+    Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
     """
     if near:
         try:
             root, slopes = maximise(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
             if root.size <= SEARCH_TOL and np.linalg.eigvals(slopes.bends).real.max() < 0:
                 return root.x, slopes
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
-            pass
+        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
+            if packing.k == 1 and isinstance(error, ClustersCollapsed):
+                raise
     return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
 
 
@@ -554,13 +515,14 @@ def solve_steps(
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
     `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
-    The status is LOST if clusters collapse from the last start: two successive levels of q become equal.
+    The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
+    solution with weak breaking would be: two successive levels of q become equal.
     """
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
+        weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
         try:
-            weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
             near = weak or (packing.k > 1 and packing.parisi is None)
             if not near:
                 x = iterate(problem, packing, x, DAMPED_STEPS)
@@ -575,7 +537,10 @@ def solve_steps(
                 x, slopes = find_maximum(problem, packing, x, near)
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
-            failure, status = str(error), Status.LOST if isinstance(error, ClustersCollapsed) else Status.NONFINITE
+            collapsed = isinstance(error, ClustersCollapsed)
+            failure, status = str(error), Status.LOST if collapsed else Status.NONFINITE
+            if weak and collapsed:
+                break
             continue
         if solution.status is not Status.MAX_ITER:
             return solution

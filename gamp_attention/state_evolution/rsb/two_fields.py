@@ -13,8 +13,7 @@ order in the spacing. It is far smaller if the distances of the nodes from the l
 Niederreiter, 1974). Jumps of attention lie near lines of equal fields and near the axes; the slope of the lattice
 relative to both is a quadratic irrational number. In addition the lattice is shifted from one label to the next.
 
-The recursion over the levels is in `lattice_averages`. The proximal problems are solved at few values of V
-(`lattice_tables`).
+The recursion over the levels is in `lattice`. The proximal problems are solved at few values of V.
 
 Averages over labels are a product rule for the teacher's fields: Gauss-Hermite in their sum, and a trapezoidal sum in
 their difference, on which the labels depend strongly. It is restricted to a fundamental domain of the symmetries:
@@ -31,8 +30,14 @@ import numpy as np
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.models.model import Model
-from gamp_attention.state_evolution.rsb.lattice_averages import LabelAverages, average_table
-from gamp_attention.state_evolution.rsb.lattice_tables import Lattice, Table, even_ceil, tabulate
+from gamp_attention.state_evolution.rsb.lattice import (
+    LabelAverages,
+    Lattice,
+    Table,
+    average_table,
+    even_ceil,
+    tabulate,
+)
 from gamp_attention.state_evolution.rsb.solve import Problem
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
 
@@ -45,7 +50,7 @@ DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviat
 REACH = (4.6, 0.2)  # standard deviations of the fields on each side of their most likely values that are in the
 # lattice: at resolution 0, and added for each resolution
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
-MAX_STORED = 2.5e7  # largest number of nodes of all labels whose tables are stored, 28 bytes each
+MAX_STORED = 4e7  # largest number of nodes of all labels whose tables are stored, 28 bytes each
 RADIUS = 2e-3  # largest change of V, relative to V, for which stored tables are used
 MAX_NODES = 4000  # largest number of lattice nodes in each direction
 SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
@@ -57,7 +62,9 @@ DIFFERENCE = 1e-2  # step of finite differences in the unknowns
 class Grids:
     """Lattice and its centres (n, 2) for n labels, and their tables at a V if they fit into memory.
 
-    All are exchanged if the gaps between overlaps become too small for the lattice.
+    All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
+    within RADIUS have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
+    its result are computed without them, so that no result depends on earlier calls.
     """
 
     lattice: Lattice
@@ -67,18 +74,12 @@ class Grids:
 
 @dataclass(frozen=True, eq=False)
 class TwoFields(Problem):
-    """Problem of k-step replica symmetry breaking for attention with two tokens and one column.
+    """Problem of k-step replica symmetry breaking for attention with two tokens and one column."""
 
-    Attributes
-    ----------
-    model : an attention model with L = 2, r = t = 1 that is even and reversible.
-    alpha : sample complexity.
-    grids : fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all
-        numbers except V, at which the jumps pass nodes of the lattice.
-    """
-
-    model: Model
-    alpha: float
+    model: Model  # an attention model with L = 2, r = t = 1 that is even and reversible
+    alpha: float  # sample complexity
+    # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
+    # except V, at which the jumps pass nodes of the lattice.
     grids: Grids | None = None
 
     @cached_property
@@ -123,17 +124,17 @@ class TwoFields(Problem):
         """Return the problem with the grids for these overlaps, or itself if its grids are fixed already."""
         if self.grids is not None:
             return self
-        params, _, centres, _ = self._labels(levels, resolution)
-        lattice = self._lattice(params, centres, self._variances(levels), float(levels.V[0]), parisi, resolution)
+        params, _, centres, _ = self.labels(levels, resolution)
+        lattice = self._lattice(params, centres, self.variances(levels), float(levels.V[0]), parisi, resolution)
         return replace(self, grids=Grids(lattice, centres, []))
 
-    def _variances(self, levels: Levels) -> np.ndarray:
+    def variances(self, levels: Levels) -> np.ndarray:
         """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
         rho, theta = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         return np.array([outer, *levels.gaps[:, 0]])
 
-    def _labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
+    def labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
         """Return parameters and constants of the losses, means of the outer fields, and (teacher fields, weights)."""
         rho, theta, m = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0]), float(levels.m[0])
         u, probability = self.teacher(theta == 0 or m == 0, resolution)
@@ -142,8 +143,8 @@ class TwoFields(Problem):
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
-        params, constants, centres, (u, probability) = self._labels(levels, resolution)
-        variances, V = self._variances(levels), float(levels.V[0])
+        params, constants, centres, (u, probability) = self.labels(levels, resolution)
+        variances, V = self.variances(levels), float(levels.V[0])
         grids = self.with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
         if len(parisi) and grids.lattice.spacing > COARSER * spacings(variances, resolution).min():

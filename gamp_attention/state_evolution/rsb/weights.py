@@ -32,15 +32,10 @@ class WeightsUnbounded(ArithmeticError):
 
 
 class Levels(NamedTuple):
-    """Overlaps of k-step replica symmetry breaking for r = t = 1.
+    """Overlaps of k-step replica symmetry breaking for r = t = 1."""
 
-    Attributes
-    ----------
-    q : (k + 1, L) overlaps q_0 ≤ … ≤ q_k.
-    m, theta, V : (L,) as in `Overlaps`; V is the response within the innermost clusters.
-    """
-
-    q: np.ndarray
+    q: np.ndarray  # (k + 1, L) overlaps q_0 ≤ … ≤ q_k
+    # m, theta, V: (L,) as in `Overlaps`; V is the response within the innermost clusters
     m: np.ndarray
     theta: np.ndarray
     V: np.ndarray
@@ -52,24 +47,16 @@ class Levels(NamedTuple):
 
 
 class LevelHats(NamedTuple):
-    """Conjugates, the averages of the output channel, multiplied by α.
+    """Conjugates, the averages of the output channel, multiplied by α."""
 
-    Attributes
-    ----------
-    q : (k + 1, L) q̂_j = α E (φ_j')².
-    m, theta, V : (L,) m̂, θ̂ and V̂ including the jumps of the proximal map.
-    V_derivative : (L,) V̂ without jumps, the average of the a.e. derivative over P_k.
-    phi : (k + 1,) α E φ_j over P_j; −phi[k] is α times the average Moreau envelope of a minimum.
-    squares : (k + 1, L, L) α E (∂²φ_j/∂ω_l∂ω_l')² over P_j, for the replicons.
-    """
-
-    q: np.ndarray
+    q: np.ndarray  # (k + 1, L) q̂_j = α E (φ_j')²
+    # m, theta, V: (L,) m̂, θ̂ and V̂ including the jumps of the proximal map
     m: np.ndarray
     theta: np.ndarray
     V: np.ndarray
-    V_derivative: np.ndarray
-    phi: np.ndarray
-    squares: np.ndarray
+    V_derivative: np.ndarray  # (L,) V̂ without jumps, the average of the a.e. derivative over P_k
+    phi: np.ndarray  # (k + 1,) α E φ_j over P_j; −phi[k] is α times the average Moreau envelope of a minimum
+    squares: np.ndarray  # (k + 1, L, L) α E (∂²φ_j/∂ω_l∂ω_l')² over P_j, for the replicons
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ are random, their noise (or a second field). Averages are nested: the innermost 
 the proximal map jumps (`lines`); then over the teacher's second coordinate; the outermost over f.
 
 Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
-and kinks of the labels (`breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
+and kinks of the labels (`find_breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
 together. A panel is accepted if the first omitted Legendre coefficients of all averages are expected to be below the
 tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin.
 
@@ -16,6 +16,15 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
 averages over all coordinates (`average_error`).
+
+**Breakpoints:** jumps and kinks of functions of one variable are found from values alone. Averages over a teacher's
+field converge fast only between such points of the labels, for example of |u| or sign(u):
+
+1. Compute the third differences on an equidistant grid. A jump or a kink makes them locally large.
+2. Zoom into each local maximum: divide the interval into 16 parts and keep the two around the largest second
+   difference, which contain the jump or the kink.
+3. From the fourth to the seventh division, second differences per width decrease by 8³ for a smooth function, stay the
+   same at a kink and increase by 8³ at a jump. This decides whether the point is kept.
 """
 
 from collections.abc import Callable
@@ -31,7 +40,6 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
-from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import (
     LineMoments,
     WorkExceeded,
@@ -40,6 +48,57 @@ from gamp_attention.state_evolution.rules.lines import (
     line_averages,
 )
 from gamp_attention.state_evolution.rules.rule import LeveledRule, component_channels
+
+REACH = 9.0  # half-width of the interval that is searched, in standard deviations
+N_CELLS = 128  # number of cells of the grid
+OFFSET = 0.0137  # shift of the grid, so that points of symmetry, such as 0, are not among its points
+CANDIDATE = 1e-3  # smallest third difference that is examined, in units of the range of the values
+MAX_CANDIDATES = 8  # largest number of points that are examined for each function
+N_PARTS = 16  # number of parts into which an interval is divided
+EARLY, LATE, LAST = 3, 6, 12  # divisions whose changes of slope are compared, and number of divisions
+PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 1/512 for smooth functions
+RESOLVED = 1e-6  # smallest change of slope that counts, in units of the mean slope; rounding errors are smaller
+
+
+def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
+    """Return the increasing points of jumps and kinks in [−REACH, REACH] of n functions.
+
+    `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
+    together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed.
+    """
+    grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
+    values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
+    size = np.ptp(values, axis=1).max(axis=1)
+    third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
+    owner, first = _local_maxima(np.where(third > CANDIDATE * size[:, None], third, 0.0))
+    if len(owner) == 0:
+        return [np.zeros(0)] * n
+    low, high = grid[first], grid[first + 3]
+    changes = []
+    for _ in range(LAST):
+        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, N_PARTS + 1)
+        inside = function(np.repeat(owner, N_PARTS + 1), x.ravel()).reshape(len(owner), N_PARTS + 1, -1)
+        second = np.abs(np.diff(inside, 2, axis=1)).max(axis=2)
+        part, row = second.argmax(axis=1), np.arange(len(owner))
+        changes.append(second[row, part] * N_PARTS / (high - low))
+        low, high = x[row, part], x[row, part + 2]
+    late = changes[LATE]
+    kept = (late > PERSISTENT * changes[EARLY]) & (late > RESOLVED * size[owner] / REACH)
+    points = 0.5 * (low + high)
+    return [np.unique(points[kept & (owner == k)]) for k in range(n)]
+
+
+def _local_maxima(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return row and column of the largest positive entries (n, m) that no entry within three columns exceeds."""
+    m = values.shape[1]
+    padded = np.pad(values, ((0, 0), (3, 3)))
+    is_maximum = values > 0
+    for shift in (0, 1, 2):  # of equal entries, the last counts
+        is_maximum &= (values >= padded[:, shift : shift + m]) & (values > padded[:, 4 + shift : 4 + shift + m])
+    strongest = np.sort(np.where(is_maximum, values, 0.0), axis=1)[:, -min(MAX_CANDIDATES, m)]
+    row, column = np.nonzero(is_maximum & (values >= strongest[:, None]))
+    return row, column
+
 
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions

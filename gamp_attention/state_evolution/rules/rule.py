@@ -18,6 +18,7 @@ from gamp_attention.state_evolution.equations.channel import (
     select_sources,
     sum_over_components,
 )
+from gamp_attention.state_evolution.rules.importance import Points
 
 N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
 
@@ -120,22 +121,21 @@ class Rule(Protocol):
         """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives."""
         return None
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
+        """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
+
+    def adapted_to(self, channels: list[Channel]) -> "Rule":
+        """Return the rule with densities of its points that suit the channel of each component; by default self."""
+        return self
 
 
 @dataclass(frozen=True)
 class LeveledRule(Rule):
-    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels.
+    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels."""
 
-    Parameters
-    ----------
-    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
-    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
-    """
-
-    level: int = 0
+    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
+    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
     max_work: float = np.inf
     deterministic: ClassVar[bool] = True
     initial_tolerance: ClassVar[float] = 1e-4
@@ -163,6 +163,11 @@ def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator
     for number, (probability, sources, component) in enumerate(model.components):
         selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
+
+
+def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
+    """Return the rule with points that suit a model at given overlaps."""
+    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
 
 
 def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:

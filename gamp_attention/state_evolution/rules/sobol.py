@@ -12,6 +12,7 @@ import numpy as np
 
 from gamp_attention._core.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
+from gamp_attention.state_evolution.rules.importance import Points, Proposal, adapt_proposal
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
 
@@ -20,11 +21,11 @@ STABILITY_LINES = 256  # the same for lines
 TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, but at least STABILITY_POINTS
 TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
-JUMP_RATE = 0.55  # the same if the proximal map jumps, so that errors decrease hardly faster than for random points
+JUMP_RATE = 0.7  # the same if the proximal map jumps
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
-OFTEN_DIVISOR = 4  # the same if the search often finds lower minima: least error for a given time
+SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at about 1/15 of the points
+OFTEN_DIVISOR = 8  # the same if the search often finds lower minima: least error for a given time
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
@@ -77,9 +78,11 @@ class SobolRule(Rule):
         the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
-    searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
-        fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
+    searched : the global minimum is computed at about n_points/`searched` points, at other points the minimum nearest
+        to the fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
+    proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
+        density. Empty before `adapted_to` was called.
     """
 
     n_points: int = 4096
@@ -89,6 +92,7 @@ class SobolRule(Rule):
     max_work: float = np.inf
     searched: int = 1
     rate: float = RATE
+    proposals: tuple[Proposal | None, ...] = ()
     deterministic: ClassVar[bool] = False
 
     @property
@@ -98,7 +102,7 @@ class SobolRule(Rule):
 
     def finer(self) -> "SobolRule":
         """Return the rule with four times the number of points, in new scramblings."""
-        return replace(self, n_points=4 * self.n_points)
+        return replace(self, n_points=4 * self.n_points, proposals=())
 
     def refined_for(self, error_ratio: float) -> "SobolRule":
         """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
@@ -110,7 +114,7 @@ class SobolRule(Rule):
         growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
-        return replace(self, n_points=self.n_points << int(max(doublings, 1)))
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)), proposals=())
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
@@ -136,7 +140,19 @@ class SobolRule(Rule):
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
         seed = (*self.seed, number) if number else self.seed
-        return replace(self, n_points=component_points(self.n_points, probability, 128), seed=seed)
+        n_points = component_points(self.n_points, probability, 128)
+        return replace(self, n_points=n_points, seed=seed, proposals=self.proposals[number : number + 1])
+
+    def adapted_to(self, channels: list[Channel]) -> "SobolRule":
+        """Return the rule with proposals for the channel of each component; self if it has some already.
+
+        Also self for attention, whose points are in fundamental domains of more symmetries, see `fold_points`, and for
+        convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
+        """
+        model = channels[0].model
+        if self.lines or self.proposals or model.attention or not model.task.jumps:
+            return self
+        return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
 
     @property
     def initial_tolerance(self) -> float:
@@ -153,18 +169,25 @@ class SobolRule(Rule):
             moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
             searched = self.searched if channel.subsamples else 1
-            moments = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
+            moments = [
+                channel.moments(points.white, squares, searched, points.weights) for points in self.point_sets(channel)
+            ]
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
         """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
-        replicas = range(self.n_replicas) if replica is None else [replica]
-        if not channel.foldable:
+        seeds = [self._seed(number) for number in (range(self.n_replicas) if replica is None else [replica])]
+        proposal = self.proposals[0] if self.proposals else None
+        if not channel.foldable and proposal is None:
             paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
-            return (_mirrored_points(self.n_points, channel.n_white, self._seed(number), paired) for number in replicas)
+            sets = (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)
+            return (Points(white, None) for white in sets)
         n = self.n_points // (2 if channel.symmetry.m_zero else 1)
-        cubes = (_cube_points(n, channel.n_folded, self._seed(number)) for number in replicas)
-        return (channel.fold(inside_cube(cube)) for cube in cubes)
+        size = channel.n_folded if proposal is None else channel.n_white
+        cubes = (inside_cube(_cube_points(n, size, seed)) for seed in seeds)
+        if proposal is None:
+            return (Points(channel.fold(cube), None) for cube in cubes)
+        return (proposal.draw(cube, channel.reflections) for cube in cubes)
 
     def _seed(self, replica: int) -> tuple[int, ...]:
         return (*self.seed, self.n_points, replica)

@@ -1,0 +1,45 @@
+"""Detection of many minima by hysteresis: is a minimum found again after samples were left out for a while?
+
+From a minimum Q of the risk, a descent continues on half of the samples, and from its end a descent on all samples. In
+a smooth landscape the second descent returns to Q. If it ends in another minimum of about equal risk, there are many
+minima, and the choice among them depends on the samples: Q was selected because its risk is low for the training
+samples. Refits of single samples do not repeat this selection, so that their errors are lower than the error of a new
+sample. Another minimum of much higher risk is no reason for doubt: half of the samples may be too few for the branch of
+a global minimum.
+"""
+
+import numpy as np
+
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.risk import RiskAtPoint, risk_at
+from gamp_attention.experiments.inference.refits import sample_errors
+from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
+
+SPLITS = 2  # number of random divisions of the samples into two halves; each half is left out once
+AWAY, BACK = 3e-2, 3e-3  # gradient norms ‖∇R‖_F/(λ√d) at which the descents on half of the samples and on all end
+OTHER = 0.02  # mean change of the samples' errors, relative to their mean, above which the end is another minimum
+EQUAL = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
+MAX_STEPS = 1000  # maximum number of steps of a descent
+
+
+def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
+    """Return whether descents on all samples, after half of them was left out, end in other minima than Q (d, r).
+
+    `at` is the exact risk at Q. The samples are divided at random into two halves, `SPLITS` times, and each half is
+    left out once. Minima are compared by the errors of the samples, which do not change if columns of Q are rotated.
+    """
+    errors = sample_errors(data, at.z)
+    rng = np.random.default_rng(0)  # a fixed seed: equal halves for all values of a path
+    for _ in range(SPLITS):
+        for half in np.array_split(rng.permutation(data.n_samples), 2):
+            end = risk_at(data, _descend(data, _descend(data.select_rows(np.sort(half)), Q, AWAY), BACK), "exact")
+            changes = np.abs(sample_errors(data, end.z) - errors)
+            if changes.sum() > OTHER * np.abs(errors).sum() and end.train_loss < (1 + EQUAL) * at.train_loss:
+                return True
+    return False
+
+
+def _descend(data: Dataset, Q: np.ndarray, tol: float) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples."""
+    descend = quasi_newton if data.penalty.smooth else proximal_gradient
+    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, MAX_STEPS)[0]

@@ -1,0 +1,247 @@
+"""Which minima of the positional branch algorithms reach: the ground state, threshold states or the end of descent.
+
+Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP, survey propagation (at the
+Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS run to
+zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
+positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
+Differences from GAMP are paired by instance, averaged with weights d, and added to the limit d → ∞ of GAMP
+(`positional_minima`), as if they did not depend on d. The limit of descent is the stored limit of `end_of_descent`,
+from d up to 8000. Minima with m < .2, which are not on the branch (m = .255, scatter .015 at d = 500), are left
+out. Predictions:
+
+- the ground state, k → ∞ (`further_steps`);
+- clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
+  Σ = y²F'(y), and the energy of the clusters E = F + Σ/y. As dΣ/dE = y, the clusters of largest complexity, the
+  threshold states, have the largest energy;
+- dynamics: the end of descent in theory (`end_of_descent`), for q and m.
+
+Solutions and runs are stored when they end (--quick: one y, d = 200).
+
+Criterion: all solutions converge, and 95 % of the runs reach a gradient norm of 1e-6; F(y) is largest where Σ changes
+its sign; the threshold states are less than 0.1 % above the ground state. The differences of the limits from the
+predictions are reported in units of their errors.
+(Page "Replica symmetry breaking" of the manual.)
+"""
+
+from functools import partial
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from validation._tools.catalogue import ROOT, load_result
+from validation._tools.report import Verdict, options, plus_minus
+from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.tables import markdown_table, mean_and_error
+from validation.claims.end_of_descent import HOW, STEPS
+from validation.claims.further_steps import describe, difference, show
+from validation.claims.positional_minima import FIRST, KEYS, REACHED
+
+ALPHA = 1.5
+COUNTS = {500: 54, 1000: 8}  # instances by d
+SEARCHED, N_SEARCHES = {500: 19}, 8  # instances with further starts by d, and starts of each
+PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
+SURVEY, SURVEYS = 742.8, (742.8, 300.0)  # Parisi parameters of survey propagation: of the ground state; further starts
+NEAR_BRANCH = 0.2  # smallest m of a minimum on the branch
+SMALL = 1e-3  # largest excess of the energy of threshold states, relative to the ground state
+NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "descent": "descent, then L-BFGS"}
+WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS, d up to 8000"}
+
+
+def run_cell(d, number):
+    """Return the minima of all algorithms from the positions on one instance."""
+    seed = FIRST.get(d, 0) + number
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
+    rows = []
+    for name in NAMES:
+        if name in ("gamp", "survey"):
+            survey = SURVEY if name == "survey" else False
+            run = ga.run_gamp(data, "positional", "asymptotic", max_iter=1000, survey=survey)
+        else:
+            Q = "positional"
+            if name == "descent":
+                Q = ga.minimize_risk(data, Q, "asymptotic", max_iter=STEPS, tol=0, **HOW).Q
+            run = ga.minimize_risk(data, Q, "asymptotic", "lbfgs", max_iter=3000)
+        overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
+        rows.append({"algorithm": name, "d": d, "seed": seed, "norm": run.gradient_norm,
+                     "train_loss": run.train_loss, **overlaps})  # fmt: skip
+    return rows
+
+
+def search_cell(d, number):
+    """Return the minima of survey propagation from further starts on one instance."""
+    seed = FIRST.get(d, 0) + number
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
+    position, rows = data.positions[0][:, None], []
+    for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
+        run = ga.run_gamp(data, np.sqrt(d) * position + noise, "asymptotic", max_iter=1000, survey=SURVEYS[k % 2])
+        overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
+        rows.append({"algorithm": "further", "d": d, "seed": seed, "norm": run.gradient_norm,
+                     "train_loss": run.train_loss, **overlaps})  # fmt: skip
+    return rows
+
+
+def solve_at(parisi):
+    """Return F, Σ, E, overlaps and replicons at a Parisi parameter, or at the ground state, with errors."""
+    model = ga.paper_model()
+    symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
+    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=parisi, rtol=1e-2)
+    y, complexity, error = (float(value[0]) for value in (se.parisi, se.complexity, se.complexity_error))
+    return describe(se) | {
+        "y": y,
+        "complexity": [complexity, error],
+        "energy": [se.train_loss + complexity / y, se.train_loss_error + error / y],
+    }
+
+
+def main():
+    args = options(__doc__)
+    verdict = Verdict("reached_minima", args)
+    parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
+    parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
+    plan = {
+        (d, FIRST.get(d, 0) + i, name): partial(cell, d, i)
+        for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
+        for d, count in cells.items()
+        for i in range(count)
+    }
+    quick = "_quick" if args.quick else ""
+    stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts)
+    rows = complete_rows(verdict.path("_runs.jsonl"), plan, key_of, "instances")
+    rows = [row for row in rows if key_of(row) in plan]
+    for name in parts:
+        verdict.check(stored[name]["status"] == "converged", f"{name}: {stored[name]['status']}")
+    reached = float(np.mean([row["norm"] <= REACHED for row in rows]))
+    verdict.check(reached >= 0.95, f"{100 * reached:.0f} % of {len(rows)} runs reach a gradient norm of {REACHED:g}")
+    if args.quick:
+        verdict.end({})
+        return
+    rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > NEAR_BRANCH]
+    solutions = sorted((stored[name] for name in parts), key=itemgetter("y"))
+    bottom = stored["ground state"]["train_loss"][0]
+    states = predictions(check_clusters(verdict, solutions, bottom))
+    measured, ends = (
+        load_result(ROOT / "results" / f"{name}.json") for name in ("positional_minima", "end_of_descent")
+    )
+    gamp = {key: measured["limits"][key]["limit"] for key in KEYS}
+    rows += lowest(rows)
+    changes = {
+        name: {key: paired_mean(rows, name, key) for key in KEYS} for name in ("survey", "lbfgs", "descent", "lowest")
+    }
+    limits = {"gamp": gamp} | {
+        name: {key: [gamp[key][0] + change[key][0], float(np.hypot(gamp[key][1], change[key][1]))] for key in KEYS}
+        for name, change in changes.items()
+    }
+    limits["end"] = relative_to(ends["fixed"], ends["limits"]["descent"])
+    verdict.write_table(markdown_table(COLUMNS, [tabulate_solution(solution, bottom) for solution in solutions]))
+    verdict.write_table(tabulate_limits(limits, states), "_limits.md")
+    verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
+    verdict.end({"solutions": stored, "limits": limits, "changes": changes, "states": states})
+
+
+def key_of(row):
+    """Return the key of a row: d, seed of the instance, and whether it is of a further start."""
+    return row["d"], row["seed"], row["algorithm"] == "further"
+
+
+COLUMNS = ("y", "V", "q", "m", "F above the ground state, 10⁻⁹", "complexity Σ, 10⁻³",
+           "energy E above the ground state, 10⁻⁹", "replicons, level 0 and 1")  # fmt: skip
+
+
+def tabulate_solution(solution, bottom):
+    """Return a row of the table of clusters."""
+    above = [[1e9 * (solution[name][0] - bottom), 1e9 * solution[name][1]] for name in ("train_loss", "energy")]
+    complexity = [1e3 * value for value in solution["complexity"]]
+    replicons = ", ".join(f"{value:.3f}" for value in solution["replicons"][0])
+    pairs = [f"{value:.4g} ± {error:.1g}" for value, error in (above[0], complexity, above[1])]
+    return [f"{solution['y']:.1f}", *(show(*solution[key]) for key in ("V", "q", "m")), *pairs, replicons]
+
+
+def check_clusters(verdict, solutions, bottom):
+    """Check free energies and complexities, and return the solution of largest energy: the threshold states."""
+    signs = [solution["complexity"][0] > 0 for solution in solutions if solution["train_loss"][0] != bottom]
+    best = int(np.argmax([solution["train_loss"][0] for solution in solutions]))
+    verdict.check(
+        signs == sorted(signs, reverse=True) and solutions[best]["train_loss"][0] == bottom,
+        f"the complexity decreases through zero at the largest F, y = {solutions[best]['y']:.0f}",
+    )
+    threshold = max(solutions, key=lambda solution: solution["energy"][0])
+    excess = threshold["energy"][0] / bottom - 1
+    claim = f"threshold states at y = {threshold['y']:.0f} are {100 * excess:.4f} % above the ground state"
+    verdict.check(0 < excess + threshold["energy"][1] / bottom < SMALL, claim)
+    return threshold
+
+
+def predictions(threshold):
+    """Return V, q, m and the training loss with errors of the states; NaN without a prediction."""
+    steps, descent = (load_result(ROOT / "results" / f"{name}.json") for name in ("further_steps", "end_of_descent"))
+    full, theory = steps["limit"][-1], descent["theory"]
+    ends = theory[max(theory, key=float)]  # jumps counted
+    return {
+        "ground state, k → ∞": {key: full[key] for key in KEYS},
+        "threshold states": {key: threshold["energy" if key == "train_loss" else key] for key in KEYS},
+        "end of descent, theory": relative_to(descent["fixed"], {key: ends[key]["end"] for key in ("q", "m")}),
+    }
+
+
+def relative_to(fixed, numbers):
+    """Return q and m with errors from deviations relative to the fixed point; the other numbers are NaN."""
+    known = {key: [fixed[key] * (1 + numbers[key]["mean"]), fixed[key] * numbers[key]["error"]] for key in ("q", "m")}
+    return {key: known.get(key, [np.nan, np.nan]) for key in KEYS}
+
+
+def paired_mean(rows, name, key):
+    """Return the mean difference of an algorithm from GAMP, with weights d, and its error."""
+    d, y = paired(rows, name, key)
+    mean = float(np.average(y, weights=d))
+    return [mean, float(np.sqrt(np.sum((d * (y - mean)) ** 2)) / d.sum())]
+
+
+def paired(rows, name, key):
+    """Return d and the differences from GAMP of an algorithm, of instances where both end on the branch."""
+    kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in rows if np.isfinite(row[key])}
+    both = [(d, seed) for algorithm, d, seed in kept if algorithm == name and ("gamp", d, seed) in kept]
+    changes = [kept[name, d, seed] - kept["gamp", d, seed] for d, seed in both]
+    return np.array([d for d, _ in both], dtype=float), np.array(changes)
+
+
+def lowest(rows):
+    """Return the lowest minimum of each instance with further starts."""
+    instances = {(row["d"], row["seed"]) for row in rows if row["algorithm"] == "further"}
+    minima = [[row for row in rows if (row["d"], row["seed"]) == instance] for instance in sorted(instances)]
+    return [min(each, key=itemgetter("train_loss")) | {"algorithm": "lowest"} for each in minima]
+
+
+def tabulate_limits(limits, states):
+    """Return limits and predictions, and their differences in units of the errors of the differences."""
+    table = [[name, *(scaled(key, state[key]) for key in KEYS)] for name, state in states.items()]
+    for name, limit in limits.items():
+        table.append([WORDS[name], *(scaled(key, limit[key]) for key in KEYS)])
+        for state, prediction in states.items():
+            away = [difference(limit[key], prediction[key]) for key in KEYS]
+            table.append([f"− {state}, in errors", *(f"{v:.1f}" if np.isfinite(v) else "" for v in away)])
+    return markdown_table(["", "V", "q", "m", "training loss, 10⁻⁶"], table)
+
+
+def scaled(key, pair):
+    """Return a number with its error, training losses in units of 10⁻⁶; empty if it is NaN."""
+    factor = 1e6 if key == "train_loss" else 1.0
+    return plus_minus(*(factor * value for value in pair)) if np.isfinite(pair[0]) else ""
+
+
+def tabulate_pairs(rows, changes, gamp):
+    """Return numbers of pairs and mean differences from GAMP in per cent of GAMP's limits by d as a table."""
+    table = []
+    for name, change in changes.items():
+        sizes = paired(rows, name, "q")[0]
+        table.append([WORDS[name], "pairs", *(f"{np.sum(sizes == size)}" for size in COUNTS), f"{len(sizes)}"])
+        for key, label in KEYS.items():
+            d, y = paired(rows, name, key)
+            percent = [100 * y[d == size] / gamp[key][0] for size in COUNTS]
+            means = [plus_minus(*mean_and_error(values)) if len(values) else "" for values in percent]
+            table.append(["", label, *means, plus_minus(*(100 * value / gamp[key][0] for value in change[key]))])
+    return markdown_table(["difference from GAMP, %", "", *(f"d = {d}" for d in COUNTS), "all"], table)
+
+
+if __name__ == "__main__":
+    main()
