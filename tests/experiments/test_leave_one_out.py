@@ -235,6 +235,38 @@ def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
     assert "many minima" in loo.message
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not(seed):
+    """After random starts, leave-one-out errors of phase retrieval are less than 60 % of the error on new data."""
+    model = ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(0.2), lam=0.01)
+    data = ga.sample(model, d=200, alpha=3.0, seed=seed)
+    for init, expected in (("random", False), ("semantic", True)):
+        gamp = ga.run_gamp(data, init, seed=seed)
+        loo = ga.leave_one_out(data, gamp)
+        new = ga.sampled_test_error(data, gamp.Q, n_samples=4000)[0]
+        assert loo.trusted == expected
+        assert (abs(loo.test_error - new) <= 3 * loo.test_error_error) == expected
+
+
+@pytest.mark.parametrize(("penalty", "form"), [("ridge", None), ("ridge", "cavity"), ("lasso", None)])
+def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, form):
+    """Independent data sets: errors of different samples are correlated, which almost doubles the standard error."""
+    d, n, found = 40, 60, []
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 1])
+        x, teacher = rng.normal(size=(n, d)), rng.normal(size=d)
+        y = x @ teacher / np.sqrt(d) + 0.5 * rng.normal(size=n)
+        options = {"lam": 0.1} if penalty == "ridge" else {"penalty": KINKED}
+        data = ga.LabelledDataset(x, y, ga.SquaredLoss(), **options)
+        gamp = ga.run_gamp(data, "random")
+        loo = ga.leave_one_out(data, gamp, form=form)
+        new = (np.sum((gamp.Q[:, 0] - teacher) ** 2) / d + 0.25) / 2
+        found.append([loo.test_error - new, loo.test_error_error, loo.errors.std(ddof=1) / np.sqrt(n)])
+    apart, stated, independent = np.sqrt(np.mean(np.square(found), axis=0))
+    assert 0.75 < stated / apart < 1.33
+    assert independent < 0.75 * apart
+
+
 def test_refits_replace_the_errors_of_their_samples():
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.1, lam=0.1), d=80, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data)

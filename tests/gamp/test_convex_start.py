@@ -2,14 +2,18 @@
 
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
 from gamp_attention.data import risk_at, risk_hessian
 from gamp_attention.gamp import can_start, convex_start, newton_start
+from gamp_attention.losses import sample_derivatives
+from gamp_attention.losses.point import PointLoss, WeightedLoss
 from gamp_attention.penalties import ScaledPenalty
 
 RNG = np.random.default_rng(5)
@@ -152,3 +156,59 @@ def test_the_lowest_eigenvalue_of_a_convex_risk(columns):
         assert result.lowest_eigenvalue >= lowest * (1 - 1e-9)
         v = result.direction[:, 0]
         assert v @ H @ v == pytest.approx(result.lowest_eigenvalue)
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic"])
+def test_a_model_of_few_weights_is_enough_for_the_lasso(name, monkeypatch):
+    """Only weights whose subgradient is not zero enter the Hessian; later weights are added to it."""
+    x = np.random.default_rng(1).standard_normal((150, 120))
+    y = x[:, :6].sum(axis=1) + np.random.default_rng(2).standard_normal(150)
+    loss, labels = (ga.SquaredLoss(), y) if name == "squared" else (ga.LogisticLoss(), np.sign(y))
+    units = ScaledPenalty(
+        ga.ElasticNet(0.0, 1.5 if name == "squared" else 0.6), np.ones(120), (1e-3, 1.0), np.zeros(120)
+    )
+    data = ga.LabelledDataset(x, labels, loss, penalty=units)
+    sizes, extended = [], []
+    hessian, extend = convex_start.risk_hessian, convex_start._Model.extend
+    monkeypatch.setattr(convex_start, "risk_hessian", lambda *args: sizes.append(len(hessian(*args))) or hessian(*args))
+    monkeypatch.setattr(convex_start._Model, "extend", lambda *args: extended.append(1) or extend(*args))
+    state, at, _ = newton_start(data, 1e-9)
+    assert at.gradient_norm <= 1e-9
+    assert 0 < max(sizes) < 0.7 * 120
+    assert extended or name == "logistic"
+    monkeypatch.setattr(convex_start, "MOST", 0.0)  # all weights
+    other, _, _ = newton_start(data, 1e-9)
+    assert sizes[-1] == 120
+    assert np.allclose(state.Q, other.Q, rtol=0, atol=1e-7 * np.abs(other.Q).max())
+    assert np.array_equal(state.Q == 0, other.Q == 0)
+
+
+@pytest.mark.parametrize("name", ["ridge", "lasso", "logistic", "sparse classes"])
+def test_fits_have_the_same_bits_for_any_number_of_threads(name, monkeypatch):
+    model, y = FITS[name]
+    x = np.concatenate([X, RNG.standard_normal((N, 80))], axis=1)
+    weights = []
+    for threads in (1, 3):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        with threadpool_limits(threads):
+            weights.append(model.fit(x, y).result_)
+    assert np.array_equal(weights[0].Q, weights[1].Q)
+    assert weights[0].lowest_eigenvalue == weights[1].lowest_eigenvalue
+
+
+def test_losses_of_single_fields_equal_compiled_losses():
+    """Many samples are computed in numpy, by formulas that are compiled for one sample elsewhere."""
+    z, p = 3 * RNG.standard_normal((50, 1, 1)), np.sign(RNG.standard_normal((50, 1)))
+    weighted = np.column_stack([p, np.full(50, 0.3)])
+    for loss in (ga.SquaredLoss(), ga.LogisticLoss()):
+        value, slope, curvature = (part.ravel() for part in sample_derivatives(PointLoss(loss, 1, 1), p, z))
+        expected = [loss.value(label, field) for label, field in zip(p, z, strict=True)]
+        assert np.allclose(value, expected, rtol=1e-14)
+        grad, hess = np.empty(1), np.empty((1, 1))
+        for mu in range(50):
+            assert np.isclose(loss.derivatives(p[mu], z[mu], grad, hess), value[mu], rtol=1e-14)
+            assert np.allclose([grad[0], hess[0, 0]], [slope[mu], curvature[mu]], rtol=1e-13)
+        parts = sample_derivatives(WeightedLoss(PointLoss(loss, 1, 1)), weighted, z)
+        assert np.allclose(
+            np.array([part.ravel() for part in parts]), 0.3 * np.array([value, slope, curvature]), rtol=1e-14
+        )

@@ -1,5 +1,6 @@
 """Predicted gradient descent against brute force, a closed form and descents at finite d."""
 
+import numba
 import numpy as np
 import pytest
 
@@ -93,6 +94,29 @@ def test_responses_equal_their_recursion():
             F[t, s] = slopes[t] @ J
             expected = [F[t, s][:, block, block].mean(0) for block in (slice(0, 2), slice(2, 4))]
             assert np.allclose(means[s], expected, rtol=2e-4, atol=2e-4 * np.abs(expected).max())
+
+
+def test_responses_are_rounded_relative_to_their_group_of_paths():
+    """A path that grows does not change the others beyond its group; without finite numbers there is no mean."""
+    n, rng = 300, np.random.default_rng(3)
+    slopes, memory = rng.normal(size=(n, 1, 1)), np.ones((1, 1, 1, 1))
+    responses = PathResponses(n, 2, 1, 1)
+    responses.advance(memory[:0], slopes)
+    means = responses.advance(memory, np.ones((n, 1, 1)))  # F(1, 0) is F(0, 0) as it is stored
+    assert 0 < abs(means[0, 0, 0, 0] - slopes.mean()) < np.abs(slopes).max() / 32767 / np.sqrt(n)
+    overflowing = PathResponses(n, 2, 1, 1)
+    with np.errstate(invalid="ignore"):
+        overflowing.advance(memory[:0], np.where(np.arange(n)[:, None, None] == 5, np.inf, slopes))
+        assert np.isnan(overflowing.advance(memory, np.ones((n, 1, 1)))[0])
+
+
+def test_predictions_have_the_same_bits_for_any_number_of_threads(model, monkeypatch):
+    losses = []
+    for threads in (1, 3):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        path = ga.trajectory(model, 1.5, "semantic", method="gd", lr=1.5, n_iter=5, n_paths=512, n_replicas=2)
+        losses.append(path.train_loss)
+    assert np.array_equal(losses[0], losses[1])
 
 
 def test_responses_are_derivatives_of_the_path_map(model):

@@ -251,7 +251,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
     mean, error = mean_and_error(estimate.errors)
     return LeaveOneOut(
-        test_error=mean, test_error_error=float(np.hypot(error, estimate.correction_error)),
+        test_error=mean, test_error_error=float(np.sqrt(error**2 + estimate.covariance + estimate.correction_error**2)),
         in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
         trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
         with_choice=with_choice, message=_describe(reasons, estimate),
@@ -270,10 +270,13 @@ def _estimate(
         choice = "one of which was selected for these samples"
         reasons = [f"the risk has many minima, {choice}: the estimate may be too low"]
     estimate = _Estimate(data, at, fields, step)
-    if not reasons and not (estimate.is_exact and refits is None):
-        count = refits_by_default(data) if refits is None else refits
+    if not reasons:
+        replacing = not (estimate.is_exact and refits is None)
+        count = (
+            refits if refits is not None else refits_by_default(data) if replacing else min(data.n_samples, TOGETHER)
+        )
         with one_thread():
-            estimate.refit(Q, tokens, None if step is None else step.hessian, count)
+            estimate.refit(Q, tokens, None if step is None else step.hessian, count, replacing)
         reasons = estimate.reasons()
     return estimate, reasons
 
@@ -298,6 +301,7 @@ class _Estimate:
     Attributes
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
+    covariance : mean covariance of the errors of two samples; it is added to the variance of the mean error.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
@@ -309,7 +313,7 @@ class _Estimate:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
+        self.covariance, self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0.0, 0
 
     @property
     def is_exact(self) -> bool:
@@ -321,25 +325,33 @@ class _Estimate:
         """(n,) True for samples for which the formula is doubtful."""
         return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL)
 
-    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
-        """Refit `count` samples, and correct the fields of all other samples."""
+    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int, replacing: bool) -> None:
+        """Refit `count` samples, and estimate the covariance of the errors of two samples.
+
+        If `replacing`, the errors of the refits replace the errors by the formula, and the fields of all other samples
+        are corrected.
+        """
         n = self.data.n_samples
         top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
-        if len(random):
-            fields, reached = self._refit_parts(Q, random, tokens, H)
-            self._correct(random[reached], fields[reached], n - len(top))
-            self._use(random, fields, reached, (n - len(top)) / len(random))
-        fields, reached = self._refit_parts(Q, top, tokens, H)
-        self._use(top, fields, reached, 1.0)
-
-    def _refit_parts(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any) -> Any:
-        """Refit samples (m,) in parts; return their fields, and whether they reached a minimum."""
-        if not len(samples):
-            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0, bool)
-        parts = np.array_split(samples, -(-len(samples) // TOGETHER))
-        refits = [refit_samples(self.data, self.at, Q, part, tokens, H) for part in parts]
-        self.remainder[samples] = np.concatenate([part.remainder for part in refits])
-        return (np.concatenate([getattr(part, name) for part in refits]) for name in ("fields", "reached"))
+        drawn, m, weights = np.concatenate([random, top]), len(random), np.ones(count)
+        weights[:m] = (n - len(top)) / max(m, 1)  # number of samples that each sample represents
+        fields, reached, remainder = self.at.z[drawn], np.zeros(count, bool), np.zeros(count)
+        products, pairs = 0.0, 0.0
+        for k in range(parts := -(-count // TOGETHER)):
+            part = refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
+            fields[k::parts], reached[k::parts], remainder[k::parts] = part.fields, part.reached, part.remainder
+            both = np.outer(weights[k::parts], weights[k::parts])
+            np.fill_diagonal(both, 0.0)
+            products += float(np.sum(both * part.influence * part.influence.T))
+            pairs += float(both.sum())
+        unit = 1.0 if self.data.is_labelled else 2 / self.data.n_tokens  # the error of a sample in units of its loss
+        self.covariance = max(unit**2 * products / max(pairs, 1.0), 0.0) * (n - 1) / n
+        if replacing:
+            self.remainder[drawn] = remainder
+            if m:
+                self._correct(random[reached[:m]], fields[:m][reached[:m]], n - len(top))
+                self._use(random, fields[:m], reached[:m], weights[0])
+            self._use(top, fields[m:], reached[m:], 1.0)
 
     def _use(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
         """Use the fields of refits that reached a minimum; the errors of the others, times `weight`, are unknown."""
@@ -408,8 +420,11 @@ def refits_by_default(data: Dataset) -> int:
 
 
 def _select_samples(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples with the largest changes, and random other samples: `count` samples in total."""
-    top = min(n, -(-count * TOP // (TOP + RANDOM))) if count < n else n
+    """Return the samples with the largest changes, and random other samples: `count` samples in total.
+
+    If all samples are refitted, all count as random samples.
+    """
+    top = -(-count * TOP // (TOP + RANDOM)) if count < n else 0
     order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
     drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
     return order, drawn[~np.isin(drawn, order)][: count - top]

@@ -52,6 +52,7 @@ class Refits:
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
+    influence: np.ndarray  # (m, m) change of the loss of sample i under weights without it if j is left out too
 
 
 def refit_samples(
@@ -66,10 +67,14 @@ def refit_samples(
     data, at, Q : all samples, their exact risk at Q, and the minimum.
     samples : (m,) indices of the samples to leave out, each separately.
     tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
+
+    With forces f = X̃ᵀ∇ℓ at the fields without the sample, the influence of sample j on i is f_iᵀ (H_∖i)⁻¹ f_j.
     """
+    around = None
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
-        refits = _newton(around, _iterative_solver(around) if H is None else _factored_solver(around, H))
+        solver = _iterative_solver(around) if H is None else _factored_solver(around, H)
+        refits = _newton(around, solver)
         for k in np.flatnonzero(~refits.reached).tolist():
             if around.Q.size <= DENSE:
                 refits.fields[k], refits.reached[k] = _descend(around, k)
@@ -81,7 +86,15 @@ def refit_samples(
         weights, refits.reached[k] = refit(data, Q, int(samples[k]))
         if refits.reached[k]:
             refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
-    return refits
+    if around is None:
+        return refits
+    forces = np.einsum("mlp,mla->pam", around.x, _slopes(at, samples, refits.fields))
+    return replace(refits, influence=np.einsum("pai,paj->ij", solver(forces, np.arange(len(samples))), forces))
+
+
+def _slopes(at: RiskAtPoint, samples: np.ndarray, fields: np.ndarray) -> np.ndarray:
+    """Return the gradients (m, L, r) of the losses of samples (m,) at their fields (m, L, r)."""
+    return sample_derivatives(at.loss, at.params[samples], fields)[1]
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
@@ -278,7 +291,7 @@ def _newton(around: _Smooth, solver: Solver) -> Refits:
             break
         G = around.gradients(P[..., active], active)
     fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.x, P)
-    return Refits(fields, remainder, reached)
+    return Refits(fields, remainder, reached, np.zeros((m, m)))
 
 
 def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
@@ -374,6 +387,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
     curvature = np.where(free_at_start, curvature, off_kink)
     fields, remainder, reached = at.z[samples].copy(), np.zeros(len(samples)), np.zeros(len(samples), bool)
+    responses = np.zeros((len(samples), *Q.shape))  # H_∖⁻¹ f
     for k, sample in enumerate(samples.tolist()):
         derivatives = np.zeros((len(whole), L, r))
         for a in range(r):
@@ -405,7 +419,14 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             free[free] = weights[free] != 0
             change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
-    return Refits(fields, remainder, reached)
+        if reached[k] and free.any():
+            inside = number[free]
+            H = whole[np.ix_(inside, inside)] - columns[inside] @ D @ columns[inside].T
+            H[np.diag_indices(len(inside))] += curvature[free]
+            force = x[sample].T @ _slopes(at, samples[k : k + 1], fields[k : k + 1])[0]
+            responses[k][free] = np.linalg.lstsq(H, force[free])[0]
+    forces = np.einsum("mlp,mla->mpa", x[samples], _slopes(at, samples, fields))
+    return Refits(fields, remainder, reached, np.tensordot(responses, forces, ((1, 2), (1, 2))))
 
 
 def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:

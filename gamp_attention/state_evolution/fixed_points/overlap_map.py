@@ -24,7 +24,15 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.rule import Expansion, Rule, adapt_rule, average_channels, expand_channels
+from gamp_attention.state_evolution.rules.lines import WorkExceeded
+from gamp_attention.state_evolution.rules.rule import (
+    Expansion,
+    Rule,
+    adapt_rule,
+    average_channels,
+    expand_channels,
+    work_of,
+)
 
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
@@ -34,6 +42,24 @@ NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps,
 EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
 MIN_SEPARATED = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
+
+
+class WorkLimit:
+    """Limit of the total number of proximal problems of all averages of a map.
+
+    Attributes
+    ----------
+    remaining : number of proximal problems that averages may still solve.
+    """
+
+    def __init__(self, total: float) -> None:
+        self.remaining = total
+
+    def spend(self, work: float) -> None:
+        """Subtract the work of an average that is about to be made; WorkExceeded if less remains."""
+        if work > self.remaining:
+            raise WorkExceeded
+        self.remaining -= work
 
 
 class WeightsVanished(ArithmeticError):
@@ -88,6 +114,7 @@ class OverlapMap:
     expects_rare_minima: bool = False
     # whether searches found lower minima on a coarser rule; `with_choices_at` then searches more points
     expects_lower_minima: bool = False
+    limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
     # change no result
     _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -335,6 +362,8 @@ class OverlapMap:
         if rule.expands and not squares and key not in self._memory:
             self._expansion(overlaps)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
+            if self.limit is not None:
+                self.limit.spend(work_of(rule, self.model))
             moments = average_channels(rule, self.model, overlaps, squares)
             self._memory[key] = moments
             self._forget()

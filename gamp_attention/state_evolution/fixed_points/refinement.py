@@ -39,7 +39,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     test_error_slopes,
     validity,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
@@ -51,6 +51,7 @@ RESIDUAL = 0.5  # residual before the last Newton step, in units of the requeste
 MIN_AMPLIFICATION = 10.0  # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
 STEP_ERROR = 0.1  # the same in units of the error on the last rule
 FIRST_ERROR = 1e-2  # relative error expected of the first rule
+TOTAL_WORK = 5.0  # limit of the work of all averages of the refinement on random rules, in units of `max_work`
 MIN_EXCESS = 1.01  # smallest factor by which a refinement reduces the error
 SHIFT_ERROR = 0.5  # error of a root in a parameter, in units of its shift from the coarser rule
 ZERO_ERRORS = 2.0  # overlap of a column in units of its error, below which the fixed point without it is tried
@@ -277,8 +278,9 @@ class Indicators:
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
     """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
-    The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average. If this
-    limit ends the refinement early, the result has status INACCURATE.
+    The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average, and on
+    random rules `TOTAL_WORK` times this number limits all averages. If a limit ends the refinement early, the result
+    has status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
@@ -289,6 +291,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
         x, J = points[0].root.overlaps, None
+    if random and finer is not None:
+        finer = replace(finer, limit=WorkLimit(TOTAL_WORK * max_work))
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
@@ -299,7 +303,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
                 last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
-            if len(points) == 1:
+            if len(points) == 1 and not random:
                 raise
             break
         n_iter += len(last.path) - 1
@@ -318,6 +322,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
         if random and not is_feasible(F.model, x):
             x, J = last.overlaps, None
+    last = replace(points[-1].root, F=replace(points[-1].root.F, limit=None))
+    points[-1] = replace(points[-1], root=last)
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
@@ -499,7 +505,8 @@ def _build_result(
     consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
     accurate = _is_accurate(point, error, rtol)
     solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
-    budget = f"within {max_work:g} proximal problems an average (max_work)"
+    total = "" if F.rule.deterministic else f" and {TOTAL_WORK * max_work:g} in total"
+    budget = f"within {max_work:g} proximal problems an average (max_work){total}"
     message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"

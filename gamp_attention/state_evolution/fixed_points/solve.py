@@ -132,8 +132,10 @@ def solve_state_evolution(
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules, or 6e5 for labels whose loss is not convex
-        if `rtol` is at least 5e-3. `message` states if the budget ended the refinement.
+        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules, or 5e6 for labels whose loss is not convex
+        if `rtol` is at least 5e-3. With random rules, all averages of the refinement solve at most five times this
+        number, so that a call ends; the clock is not used, so that results do not depend on it. `message` states if the
+        budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1

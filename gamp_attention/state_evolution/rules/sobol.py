@@ -21,10 +21,10 @@ STABILITY_LINES = 256  # the same for lines
 TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, but at least STABILITY_POINTS
 TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
-JUMP_RATE = 0.55  # the same if the proximal map jumps, so that errors decrease hardly faster than for random points
+JUMP_RATE = 0.7  # the same if the proximal map jumps
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at about 1/16 of the points
+SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at about 1/15 of the points
 OFTEN_DIVISOR = 8  # the same if the search often finds lower minima: least error for a given time
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
@@ -144,11 +144,13 @@ class SobolRule(Rule):
         return replace(self, n_points=n_points, seed=seed, proposals=self.proposals[number : number + 1])
 
     def adapted_to(self, channels: list[Channel]) -> "SobolRule":
-        """Return the rule with proposals for the channel of each component; self if it has some, and for attention.
+        """Return the rule with proposals for the channel of each component; self if it has some already.
 
-        The points of attention are in fundamental domains of more symmetries, see `fold_points`.
+        Also self for attention, whose points are in fundamental domains of more symmetries, see `fold_points`, and for
+        convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
         """
-        if self.lines or self.proposals or channels[0].model.attention:
+        model = channels[0].model
+        if self.lines or self.proposals or model.attention or not model.task.jumps:
             return self
         return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
 
