@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from uuid import uuid4
 
 import pytest
 
@@ -68,15 +69,15 @@ def count_compiled(script, folder, shared=False, head=WHOLE):
 
 
 def test_a_second_process_compiles_nothing_unless_the_loss_is_edited(tmp_path):
-    module = tmp_path / "quartic.py"
-    module.write_text(LOSS)
+    module, source = tmp_path / "quartic.py", f"{LOSS}# {uuid4()}\n"  # no earlier run of the test has compiled it
+    module.write_text(source)
     compiled, loss = count_compiled(SCRIPT, tmp_path, shared=True)
     assert compiled > 0
-    module.write_text(LOSS.replace("** 4", "** 4 * 10"))
+    module.write_text(source.replace("** 4", "** 4 * 10"))
     compiled_again, other = count_compiled(SCRIPT, tmp_path, shared=True)
     assert compiled_again > 0
     assert other > loss
-    module.write_text(LOSS)  # the code of the first process is stored, and that of the edited loss beside it
+    module.write_text(source)  # the code of the first process is stored, and the code of the edited loss beside it
     assert count_compiled(SCRIPT, tmp_path, shared=True) == (0, loss)
 
 
