@@ -44,9 +44,8 @@ class LeaveOneOut(Result):
 
     Attributes
     ----------
-    test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error, eq. :eq:`loo-variance`,
-        which includes the standard error of the correction by refits. The covariance of the errors of two samples is
-        included if samples were refitted or the formula is exact.
+    test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error, which includes the
+        standard error of the correction by refits and, unless `refits` is 0, the covariance of the errors of samples.
     in_training : the same mean with the samples in training.
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
@@ -211,7 +210,7 @@ SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
     """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 
-    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`.
+    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`; standard error: eq. :eq:`loo-variance`.
 
     Parameters
     ----------
@@ -310,8 +309,7 @@ class _Estimate:
     Attributes
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
-    covariance : mean covariance of the errors of two samples, eq. :eq:`loo-variance`, which is added to the variance
-        of the mean error.
+    covariance : mean covariance of the errors of two samples, which is added to the variance of the mean error.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
