@@ -248,11 +248,12 @@ def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not(
         assert (abs(loo.test_error - new) <= 3 * loo.test_error_error) == expected
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("penalty", "form"), [("ridge", None), ("ridge", "cavity"), ("lasso", None)])
 def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, form):
     """Independent data sets: errors of different samples are correlated, which almost doubles the standard error."""
-    d, n, found = 40, 60, []
-    for seed in range(40):
+    d, n, found = 60, 90, []
+    for seed in range(30):
         rng = np.random.default_rng([seed, 1])
         x, teacher = rng.normal(size=(n, d)), rng.normal(size=d)
         y = x @ teacher / np.sqrt(d) + 0.5 * rng.normal(size=n)
@@ -263,7 +264,7 @@ def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, f
         new = (np.sum((gamp.Q[:, 0] - teacher) ** 2) / d + 0.25) / 2
         found.append([loo.test_error - new, loo.test_error_error, loo.errors.std(ddof=1) / np.sqrt(n)])
     apart, stated, independent = np.sqrt(np.mean(np.square(found), axis=0))
-    assert 0.75 < stated / apart < 1.33
+    assert 0.7 < stated / apart < 1.4
     assert independent < 0.75 * apart
 
 

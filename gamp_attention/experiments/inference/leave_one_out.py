@@ -8,7 +8,9 @@
 2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
    other samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits.
    The spread of the remaining differences is the standard error of this correction.
-3. The estimate is trusted if the correction is certain enough (see `LeaveOneOut.trusted`).
+3. The standard error includes the covariance of the errors of two samples, from the refits (Bayle et al. (2020)).
+4. The estimate is trusted if the correction is certain enough and the risk does not have many minima near the minimum
+   (see `has_many_minima` and `LeaveOneOut.trusted`).
 """
 
 from dataclasses import dataclass
@@ -43,13 +45,13 @@ class LeaveOneOut(Result):
     Attributes
     ----------
     test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error, which includes the
-        standard error of the correction by refits.
+        standard error of the correction by refits and, unless `refits` is 0, the covariance of the errors of samples.
     in_training : the same mean with the samples in training.
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
     form : "hessian" or "cavity" (see `leave_one_out`).
-    trusted : whether the mean agrees with exact refits: within 5 % or three standard errors; otherwise `message` states
-        the reasons.
+    trusted : whether the mean is expected to agree with the error on new data within 5 % or three standard errors;
+        otherwise `message` states the reasons.
     doubtful : (n,) whether the formula is doubtful for a sample, because only this sample determines some weights or
         because its removal changes the curvature of the other samples.
     remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
@@ -202,7 +204,7 @@ SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
     """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 
-    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`.
+    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`; standard error: eq. :eq:`loo-variance`.
 
     Parameters
     ----------
@@ -301,7 +303,7 @@ class _Estimate:
     Attributes
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
-    covariance : mean covariance of the errors of two samples; it is added to the variance of the mean error.
+    covariance : mean covariance of the errors of two samples, which is added to the variance of the mean error.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
