@@ -79,7 +79,8 @@ class SobolRule(Rule):
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
     searched : 1 to compute the global minimum at all points; otherwise at n_points/`searched` points and a part of the
-        others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for attention if the channel has symmetries.
+        others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
+        attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
     proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
         density. Empty before `adapted_to` was called.
