@@ -17,10 +17,9 @@ much. A `Proposal` draws such samples more often:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri
 
@@ -51,8 +50,10 @@ class Points(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _quantiles(mixed: float) -> CubicSpline:
+def _quantiles(mixed: float) -> Any:
     """Return x with distribution (1 − β) φ + β x² φ as a function of the Gaussian quantile of the same probability."""
+    from scipy.interpolate import CubicSpline  # imported here because it takes long to load
+
     x = np.linspace(0.0, RANGE + 2, NODES)
     below, density = ndtr(-x), np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
     quantile = -ndtri(below + mixed * x * density)  # of the upper tail, without cancellation
