@@ -21,7 +21,7 @@ propagation has the lowest median training loss in each setting.
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979). For each comparison that is not significant, the table has the number of
 instances that a sign test needs for a power of 80 % if the counted fractions are true. Three of these comparisons have
-further instances, 60 as planned before the first of them, which are tested without the others.
+further instances, planned before the first of them, which are tested without the others.
 
 Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
 of the algorithm, delete this file. `--stored` evaluates the stored instances only.
