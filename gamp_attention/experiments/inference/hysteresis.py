@@ -19,6 +19,9 @@ SPLITS = 2  # number of random divisions of the samples into two halves; each ha
 AWAY, BACK = 3e-2, 3e-3  # gradient norms ‖∇R‖_F/(λ√d) at which the descents on half of the samples and on all end
 OTHER = 0.02  # mean change of the samples' errors, relative to their mean, above which the end is another minimum
 EQUAL = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
+# norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets all
+# weights to zero, the second descent starts at a saddle
+ZERO = 0.1
 MAX_STEPS = 1000  # maximum number of steps of a descent
 
 
@@ -32,7 +35,10 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
     rng = np.random.default_rng(0)  # a fixed seed: equal halves for all values of a path
     for _ in range(SPLITS):
         for half in np.array_split(rng.permutation(data.n_samples), 2):
-            end = risk_at(data, _descend(data, _descend(data.select_rows(np.sort(half)), Q, AWAY), BACK), "exact")
+            weights = _descend(data, _descend(data.select_rows(np.sort(half)), Q, AWAY), BACK)
+            if np.linalg.norm(weights) < ZERO * np.linalg.norm(Q):
+                continue
+            end = risk_at(data, weights, "exact")
             changes = np.abs(sample_errors(data, end.z) - errors)
             if changes.sum() > OTHER * np.abs(errors).sum() and end.train_loss < (1 + EQUAL) * at.train_loss:
                 return True

@@ -23,7 +23,6 @@ from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import is_convex
 from gamp_attention.experiments.inference.leave_one_out import (
     FORMS,
     TRUSTED_ERROR,
@@ -144,7 +143,7 @@ class PathErrors:
 
 def path_errors(
     problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None,
-    interpolated: bool, trusted: Callable[[np.ndarray], np.ndarray], caution: float,
+    interpolated: bool, caution: float,
 ) -> PathErrors:  # fmt: skip
     """Return the leave-one-out errors at all values.
 
@@ -162,7 +161,6 @@ def path_errors(
     order : (k,) indices of the values along the path.
     form : as for `leave_one_out`.
     interpolated : whether the hyperparameter is continuous, so that estimates may be interpolated between its values.
-    trusted : function that returns whether the estimates (k,) are trusted, from `agreed` (k,).
     caution : factor by which mean errors that are not trusted are increased before they are compared.
     """
     path = _Path(problems, results, order, form)
@@ -177,7 +175,7 @@ def path_errors(
     while True:
         estimates = path.collect()
         mean = estimates.errors.mean(axis=1)
-        cautious = np.where(trusted(estimates.agreed) & estimates.tested, 1.0, caution) * mean
+        cautious = np.where(estimates.agreed & estimates.tested, 1.0, caution) * mean
         candidate = path.next_candidate(mean, cautious)
         if candidate is None:
             return estimates
@@ -289,7 +287,6 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
-NEIGHBOURS = 2  # number of values on each side that vote on whether an estimate is trusted
 
 
 @dataclass(frozen=True, eq=False)
@@ -462,12 +459,8 @@ def regularization_path(
         if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
         bar.describe("leave-one-out errors")
-
-        def verdicts(agreed: np.ndarray) -> np.ndarray:
-            return _find_trusted(agreed, order, data)
-
-        estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), verdicts, CAUTION)
-        errors, trusted, form = estimates.errors, verdicts(estimates.agreed) & estimates.tested, estimates.form
+        estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
+        errors, trusted, form = estimates.errors, estimates.agreed & estimates.tested, estimates.form
         bar.update()
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
     smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
@@ -494,20 +487,6 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     if (values < 0).any() or len(np.unique(values)) < len(values):
         raise check.fail("lams", values.tolist(), "distinct values of λ that are not negative")
     return values, [data.replace(lam=lam) for lam in values.tolist()]
-
-
-def _find_trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
-    """Return whether each estimate (k,) is trusted, from `PathErrors.agreed` (k,).
-
-    The estimates vary from value to value in whether they find that the risk has many minima, so for losses that are
-    not convex the majority of a value and its neighbours along λ decides.
-    """
-    if not isinstance(data, Dataset) or is_convex(data):
-        return agreed
-    trusted = agreed.copy()
-    for index in range(len(order)):
-        trusted[order[index]] = agreed[order[max(index - NEIGHBOURS, 0) : index + NEIGHBOURS + 1]].mean() > 0.5
-    return trusted
 
 
 def _select(
