@@ -10,7 +10,8 @@ Criterion: if an estimate is trusted, the errors by the formulas correlate with 
 and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
 default mean is within 2 % of the refits over the same samples. Means over two instances are within 3 combined standard
 errors of the error on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or three
-standard errors of fresh data. Settings whose mean is more than 7 % too low are listed.
+standard errors of fresh data, their mean is within 2 %, and settings whose mean is more than 7 % too low are trusted in
+at most a quarter of their instances. (The last two are not met; the page states by how much.)
 (Page "Test error from the training data" of the manual.)
 """
 
@@ -44,7 +45,7 @@ LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}
 LEAST_CAVITY = {True: (0.98, 0.03), False: (0.95, 0.1)}
 NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 3  # noise on the scores, λ, and number of instances
 STARTS = {"spectral": 8, "random": 1}  # number of starts
-FAIR, LOW = 0.05, 0.07
+FAIR, FAIR_MEAN, LOW, BELIEVED = 0.05, 0.02, 0.07, 0.25
 
 
 def compare_errors(kind, d, refits, seed):
@@ -252,13 +253,15 @@ def _check_noise(verdict, noisy):
     wrong = sum(abs(row["ratio"] - 1) > max(FAIR, MOST_ERRORS * row["spread"]) for row in trusted)
     verdict.check(wrong == 0, f"noisy: {wrong} of {len(trusted)} trusted estimates are wrong")
     mean, error = mean_and_error([row["ratio"] for row in trusted])
-    print(f"        noisy: trusted estimates are {mean:.3f} ± {error:.3f} of the error on fresh data")
+    about = f"noisy: trusted estimates are {mean:.3f} ± {error:.3f} of the error on fresh data"
+    verdict.check(abs(mean - 1) <= FAIR_MEAN, about)
     for mine in group_settings(noisy):
         ratio, share = np.mean([row["ratio"] for row in mine]), np.mean([row["trusted"] for row in mine])
         first = mine[0]
         setting = f"{first['init']} starts, noise {first['noise']}, λ = {first['lam']}"
         if ratio < 1 - LOW:
-            print(f"        {setting}: estimates are {100 * (1 - ratio):.0f} % too low, {100 * share:.0f} % trusted")
+            about = f"{setting}: estimates are {100 * (1 - ratio):.0f} % too low, {100 * share:.0f} % trusted"
+            verdict.check(share <= BELIEVED, about)
 
 
 if __name__ == "__main__":
