@@ -161,7 +161,9 @@ def test_errors(
         columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
     trust: dict[str, Any] = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful))}
     trust |= {"form": loo.form, "message": loo.message}
-    numbers: dict[str, Any] = {"leave_one_out": _numbers(*columns["leave-one-out"]) | trust}
+    mean = loo.average_in_units(left_out)
+    estimate = _numbers(*columns["leave-one-out"]) | {"test_error_error": _finite(mean[1])}
+    numbers: dict[str, Any] = {"leave_one_out": estimate | trust}
     if test is not None:
         in_training = mean_and_error(layer.errors(*train))
         numbers["held_out"] = {"samples": len(held_out), **_numbers(*list(columns.values())[1])}
@@ -172,6 +174,7 @@ def test_errors(
         rows[ROWS[name]] = [references.errors[k] for _, references in columns.values()]
     table: list[Any] = [["", *columns]]
     table += [[name, *(format_to_error(*mean_and_error(errors)) for errors in row)] for name, row in rows.items()]
+    table[1][1] = format_to_error(*mean)
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
         f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "

@@ -203,7 +203,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         if (self.scale_ == 1).all():
             return loo
         weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
-        mean, error = mean_and_error(errors if weights is None else errors * weights / weights.mean())
+        mean, error = loo.average_in_units(errors, weights)
         in_training = np.average(self._errors_at(risk_at(self.data_, self.result_.Q, "exact").z), weights=weights)
         numbers: dict[str, Any] = {"test_error": mean, "test_error_error": error, "in_training": float(in_training)}
         return replace(loo, errors=errors, with_choice=np.nan, **numbers)

@@ -35,6 +35,8 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
     rng = np.random.default_rng(0)  # a fixed seed: equal halves for all values of a path
     for _ in range(SPLITS):
         for half in np.array_split(rng.permutation(data.n_samples), 2):
+            if not len(half):  # there is one sample only
+                continue
             weights = _descend(data, _descend(data.select_rows(np.sort(half)), Q, AWAY), BACK)
             if np.linalg.norm(weights) < ZERO * np.linalg.norm(Q):
                 continue

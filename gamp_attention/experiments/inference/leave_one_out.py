@@ -97,6 +97,21 @@ class LeaveOneOut(Result):
         rank = int(np.ceil(level * (len(self.errors) + 1)))
         return float(np.sort(self.errors)[rank - 1]) if rank <= len(self.errors) else float("inf")
 
+    def average_in_units(self, errors: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+        """Return the mean of the errors in other units (n,), and its standard error.
+
+        As in `test_error_error`, the standard error exceeds that of independent errors, by the same factor.
+
+        Parameters
+        ----------
+        errors : (n,) errors of the samples in other units, in which their ratios may differ.
+        weights : (n,) weights of the samples; None if they are equal.
+        """
+        factors = np.ones(len(errors)) if weights is None else weights / weights.mean()
+        mean, error = mean_and_error(factors * errors)
+        independent = mean_and_error(factors * self.errors)[1]
+        return mean, error * self.test_error_error / independent if independent > 0 else error
+
     def _rows(self) -> Rows:
         rows: Rows = [f"{type(self).__name__}: {len(self.errors)} samples, {self.form}"]
         numbers = [("ε_g", self.test_error, self.test_error_error), ("in training", self.in_training, np.nan)]
