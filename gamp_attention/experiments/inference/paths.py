@@ -297,7 +297,8 @@ class RegularizationPath(Result):
     ----------
     parameter : name of the hyperparameter.
     lam : (k,) values of the hyperparameter, in the order in which they were given.
-    test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors.
+    test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors of
+        independent errors, without their covariance (see `LeaveOneOut`).
     in_training : (k,) mean training errors.
     errors : (k, n) error of each sample under weights trained without it.
     form : "cavity" or "hessian", the form of `leave_one_out`, or "folds" for cross-validation.
