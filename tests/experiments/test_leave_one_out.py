@@ -45,7 +45,7 @@ PROBLEMS = {
     "untied": (ga.attention_model(2, 2, 1, omega=0.2, sigma=0.7, lam=0.1, student=UNTIED), 3.0, "random"),
     "mixture": (CLASSES, 2.0, "semantic"),
     "spectrum": (ga.attention_model(coordinates=SPECTRUM, lam=0.05), 2.0, "semantic"),
-    "elastic net": (ga.paper_model(penalty=ga.ElasticNet(0.02, 0.001)), 2.0, "semantic"),
+    "elastic net": (ga.paper_model(penalty=ga.ElasticNet(0.02, 0.01)), 2.0, "semantic"),
     "lasso": (ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), penalty=KINKED), 1.5, "random"),
     "logistic": (ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random"),
     "multinomial": (ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 2.0, "random"),
