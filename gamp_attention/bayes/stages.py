@@ -225,7 +225,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
         for _ in range(limit):
             new = _step(equations, alpha, rho - known, known, zero)
             change = float(np.abs(new - known).max() / np.abs(rho).max())
-            # changes that shrink by a factor κ add up to κ/(1 − κ) times the last one
+            # changes that shrink by a factor κ add up to κ/(1 − κ) times the last change
             ratio = min(change / last, 0.95) if last else 0.5
             known, residual, last, n_iter = new, change, change, n_iter + 1
             if change * max(1.0, ratio / (1 - ratio)) < tol:

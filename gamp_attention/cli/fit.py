@@ -155,26 +155,25 @@ def test_errors(
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
+    means = [loo.average_in_units(left_out)]
     columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
         held_out = layer.errors(*test)
+        means.append(mean_and_error(held_out))
         columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
     trust: dict[str, Any] = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful))}
     trust |= {"form": loo.form, "message": loo.message}
-    mean = loo.average_in_units(left_out)
-    estimate = _numbers(*columns["leave-one-out"]) | {"test_error_error": _finite(mean[1])}
-    numbers: dict[str, Any] = {"leave_one_out": estimate | trust}
+    numbers: dict[str, Any] = {"leave_one_out": _numbers(means[0], columns["leave-one-out"][1]) | trust}
     if test is not None:
         in_training = mean_and_error(layer.errors(*train))
-        numbers["held_out"] = {"samples": len(held_out), **_numbers(*list(columns.values())[1])}
+        numbers["held_out"] = {"samples": len(held_out), **_numbers(means[1], list(columns.values())[1][1])}
         numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
     better, verdict = _verdict(columns, loo.trusted)
-    rows = {"this layer": [errors for errors, _ in columns.values()]}
+    rows = {"this layer": means}
     for k, name in enumerate(columns["leave-one-out"][1].names):
-        rows[ROWS[name]] = [references.errors[k] for _, references in columns.values()]
+        rows[ROWS[name]] = [mean_and_error(references.errors[k]) for _, references in columns.values()]
     table: list[Any] = [["", *columns]]
-    table += [[name, *(format_to_error(*mean_and_error(errors)) for errors in row)] for name, row in rows.items()]
-    table[1][1] = format_to_error(*mean)
+    table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
         f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "
@@ -198,12 +197,11 @@ def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bo
     return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
 
 
-def _numbers(layer_errors: np.ndarray, references: ReferenceErrors) -> dict[str, Any]:
-    """Return means and standard errors of errors of the layer and of the references, for --json."""
+def _numbers(of_layer: tuple[float, float], references: ReferenceErrors) -> dict[str, Any]:
+    """Return means and standard errors of errors of the layer (given) and of the references, for --json."""
     numbers: dict[str, Any] = {}
-    named = zip(("", *(f"{name}_" for name in references.names)), (layer_errors, *references.errors), strict=True)
-    for name, errors in named:
-        mean, error = mean_and_error(errors)
+    pairs = of_layer, *(mean_and_error(errors) for errors in references.errors)
+    for name, (mean, error) in zip(("", *(f"{name}_" for name in references.names)), pairs, strict=True):
         numbers |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
     return numbers
 

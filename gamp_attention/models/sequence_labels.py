@@ -1,7 +1,7 @@
 """Label models of sequence models: targets that are functions of the teacher's fields, of noise, and of a class.
 
 User functions of a sample are checked, with messages that name them: `UserFunction` calls a function with random
-numbers, checks what it returns, and traces it into a list of operations (`gamp_attention._core.tracing`).
+numbers, checks its result, and traces it into a list of operations (`gamp_attention._core.tracing`).
 """
 
 import warnings

@@ -2,7 +2,7 @@
 
 **Intercept.** The last row of the weights may be an unpenalised intercept. An intercept b (r,) is added to the fields
 of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
-with b = Q_d/√d in the last row of Q. Message passing then needs no rule of its own: for this row the precision is A =
+with b = Q_d/√d in the last row of Q. Message passing then needs no further rule: for this row the precision is A =
 Σ_l V̂_l, so that a step adds (Σ_l V̂_l)⁻¹ Σ_l m̂_l to b, a Newton step that neglects correlations between tokens. At
 fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
 """

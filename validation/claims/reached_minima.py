@@ -62,10 +62,15 @@ def run_cell(d, number):
             if name == "descent":
                 Q = ga.minimize_risk(data, Q, "asymptotic", max_iter=STEPS, tol=0, **HOW).Q
             run = ga.minimize_risk(data, Q, "asymptotic", "lbfgs", max_iter=3000)
-        overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
-        rows.append({"algorithm": name, "d": d, "seed": seed, "norm": run.gradient_norm,
-                     "train_loss": run.train_loss, **overlaps})  # fmt: skip
+        rows.append(describe_run(name, d, seed, run))
     return rows
+
+
+def describe_run(algorithm, d, seed, run):
+    """Return the row of a run: gradient norm, training loss and overlaps."""
+    overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
+    return {"algorithm": algorithm, "d": d, "seed": seed, "norm": run.gradient_norm, "train_loss": run.train_loss,
+            **overlaps}  # fmt: skip
 
 
 def search_cell(d, number):
@@ -75,9 +80,7 @@ def search_cell(d, number):
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
         run = ga.run_gamp(data, np.sqrt(d) * position + noise, "asymptotic", max_iter=1000, survey=SURVEYS[k % 2])
-        overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
-        rows.append({"algorithm": "further", "d": d, "seed": seed, "norm": run.gradient_norm,
-                     "train_loss": run.train_loss, **overlaps})  # fmt: skip
+        rows.append(describe_run("further", d, seed, run))
     return rows
 
 

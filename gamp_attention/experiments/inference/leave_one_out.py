@@ -100,7 +100,7 @@ class LeaveOneOut(Result):
     def average_in_units(self, errors: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
         """Return the mean of the errors in other units (n,), and its standard error.
 
-        As in `test_error_error`, the standard error exceeds that of independent errors, by the same factor.
+        The standard error of independent errors is increased by the same factor as in `test_error_error`.
 
         Parameters
         ----------
@@ -288,12 +288,11 @@ def _estimate(
         reasons = [f"the risk has many minima, {choice}: the estimate may be too low"]
     estimate = _Estimate(data, at, fields, step)
     if not reasons:
-        replacing = not (estimate.is_exact and refits is None)
-        count = (
-            refits if refits is not None else refits_by_default(data) if replacing else min(data.n_samples, TOGETHER)
-        )
+        replacing = refits is not None or not estimate.is_exact
+        if refits is None:
+            refits = refits_by_default(data) if replacing else min(data.n_samples, TOGETHER)
         with one_thread():
-            estimate.refit(Q, tokens, None if step is None else step.hessian, count, replacing)
+            estimate.refit(Q, tokens, None if step is None else step.hessian, refits, replacing)
         reasons = estimate.reasons()
     return estimate, reasons
 

@@ -77,17 +77,19 @@ class Proposal:
     def draw(self, cube: np.ndarray, reflections: Sequence[np.ndarray]) -> Points:
         """Return points for uniform numbers (N, n), in a fundamental domain of the reflections (n, n)."""
         positive = self._positive_coordinates(reflections)
-        coordinates, weights = np.empty_like(cube), np.ones(len(cube))
+        coordinates = np.empty_like(cube)
         for k, mixed in enumerate(self.mixed):
             gaussian = -ndtri(0.5 * (1 - cube[:, k])) if k in positive else ndtri(cube[:, k])
             coordinates[:, k] = _quantiles(float(mixed))(gaussian) if mixed else gaussian
-            if mixed:
-                weights /= 1 - mixed + mixed * coordinates[:, k] ** 2
-        return Points(coordinates @ self.basis.T, weights if self.mixed.any() else None)
+        return Points(coordinates @ self.basis.T, self._weights(coordinates) if self.mixed.any() else None)
 
     def weights(self, white: np.ndarray) -> np.ndarray:
         """Return the ratio (N,) of the Gaussian density to the proposal at points of white noise (N, n)."""
-        return 1 / np.prod(1 - self.mixed + self.mixed * (white @ self.basis) ** 2, axis=1)
+        return self._weights(white @ self.basis)
+
+    def _weights(self, coordinates: np.ndarray) -> np.ndarray:
+        """Return the same ratio (N,) at points with given coordinates (N, n) along the directions."""
+        return 1 / np.prod(1 - self.mixed + self.mixed * coordinates**2, axis=1)
 
     def _positive_coordinates(self, reflections: Sequence[np.ndarray]) -> set[int]:
         """Return coordinates that reflections can make positive: the first whose signs are independent.
