@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import DESCENTS, ONLINE, RISKS, STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset

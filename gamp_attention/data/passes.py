@@ -18,17 +18,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import read_only
-from gamp_attention._core.compiled import (
-    CACHE_LINE,
-    field_kernel,
-    inline_kernel,
-    interruptible_blocks,
-    kernel,
-    over_blocks,
-    prefetch,
-    sample_kernel,
-)
+from gamp_attention._core.compiled import CACHE_LINE, field_kernel, inline_kernel, kernel, prefetch, sample_kernel
 from gamp_attention._core.numerics import one_thread
+from gamp_attention._core.threads import interruptible_blocks, over_blocks
 from gamp_attention.data.stores import Tokens, join_parts, token_blocks
 from gamp_attention.denoisers.newton import LAST_STEP, make_metric
 from gamp_attention.denoisers.output import (

@@ -12,13 +12,13 @@ from gamp_attention._core.compiled import (
     dispatch_on_type,
     inline_kernel,
     inner_kernel,
-    interruptible_blocks,
     is_instance,
     kernel,
     overload,
     sample_kernel,
 )
 from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     LAST_STEP,
     MIN_PIVOT,

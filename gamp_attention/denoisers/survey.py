@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
+from gamp_attention._core.compiled import kernel, sample_kernel
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.input import (
     denoise_weights,
     initial_variances,

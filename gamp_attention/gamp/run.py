@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
 from gamp_attention._core.progress import show_progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tree
 from gamp_attention.damping import Damping, Steps

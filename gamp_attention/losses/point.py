@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, is_instance, kernel, over_blocks, overload
+from gamp_attention._core.compiled import inline_kernel, is_instance, kernel, overload
+from gamp_attention._core.threads import over_blocks
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import kernel, over_blocks
+from gamp_attention._core.compiled import kernel
+from gamp_attention._core.threads import over_blocks
 from gamp_attention.losses.attention import RiskTerms, loss_value, make_work
 from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss

@@ -49,9 +49,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import kernel, sample_kernel
-from gamp_attention._core.emission import emit, emit_call
-from gamp_attention._core.expressions import Program
-from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.expressions import Program, emit, emit_call
+from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.models.channels.channel import Halves, Posterior
 
 MAX_BRANCHES = 32  # maximum number of solutions for given free variables
