@@ -340,7 +340,7 @@ def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
 def quasi_newton(
     function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
-    """Run rounds of L-BFGS (Liu and Nocedal 1989), then steps without a line search if it stalls.
+    """Run rounds of L-BFGS (Liu and Nocedal, 1989), then steps without a line search if it stalls.
 
     The line search compares values of the risk, which rounding makes equal near the minimum.
     """

@@ -134,7 +134,7 @@ class GampState(DisplayMixin):
 
 
 def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> GampState:
-    """Return the state before the first iteration, with a memory D of zero.
+    """Return the state before the first iteration of message passing (Rangan, 2011), with a memory D of zero.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ def glm_model(
     penalty: Penalty | None = None,
     intercept: bool = False,
 ) -> GLMModel:
-    """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.
+    """Build a generalised linear model (Nelder and Wedderburn, 1972) with Gaussian tokens and teacher weights.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ class Ridge(NamedTuple):
 
 @register_penalty
 class ElasticNet(NamedTuple):
-    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie 2005); λ = 0 is the lasso.
+    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie, 2005); λ = 0 is the lasso.
 
     Attributes
     ----------
