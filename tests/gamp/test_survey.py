@@ -318,10 +318,11 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
 @given(
     instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
 )
-def test_converged_runs_with_surveys_have_zero_gradient(data, risk, survey):
-    result = ga.run_gamp(data, "random", risk, survey=survey, max_iter=2000)
+def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
+    result = ga.run_gamp(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
     assert result.converged == (result.gradient_norm <= 1e-8)
+    assert result.is_minimum == result.converged
     assert np.isclose(norm, result.gradient_norm, rtol=1e-3, atol=1e-9)
     assert all(np.isfinite(record.Q).all() and record.parisi > 0 for record in result.surveys)
 
