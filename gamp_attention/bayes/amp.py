@@ -69,7 +69,7 @@ class AmpProblem:
 
     data: Dataset  # the samples; their student, penalty and positions are not used
     y: np.ndarray  # observations in the form of the channel
-    channel: Channel  # the law of an observation, given the teacher's fields
+    channel: Channel  # distribution of an observation, given the teacher's fields
     gamma: np.ndarray  # (d, L) variances of the tokens
     kind: np.ndarray  # (d,) index of the kind of each coordinate
     priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
@@ -129,7 +129,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     """
     model = data.model if model is None else require_model(model)
     if model is None:
-        raise ValueError("model: needs the law of teacher and noise for data that were not sampled, got none")
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")

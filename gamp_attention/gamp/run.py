@@ -76,9 +76,9 @@ class IterationOptions(DisplayMixin):
         searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
     search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
-        message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
-        `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        further starts, minima are computed roughly, and descent begins below a gradient norm of 0.3, or when the work
+        of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent;
+        see `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 

@@ -19,8 +19,7 @@ Running time with --quick: about 19 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
 from gamp_attention.state_evolution.equations import conjugates, sum_over_components
 from validation._tools import catalogue
 from validation._tools import landscape as land
