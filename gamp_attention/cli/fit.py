@@ -375,8 +375,8 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
         before = min(record.train_loss for record in ends if not record.name.startswith(("minimum", "flip")))
         decrease = f"decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %"
         lines.append(
-            "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. It "
-            f"{decrease if result.train_loss < before else 'found no lower minimum'}."
+            "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. "
+            f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
         )
     elif result.surveys:
         n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)

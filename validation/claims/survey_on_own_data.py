@@ -43,7 +43,7 @@ PLANTED = ((0.7, 0.0), (1.0, 0.0), (1.5, 0.0), (1.5, 0.1), (1.5, 0.3))  # (α, s
 WORDS = ("planted, α = 0.75", "planted, α = 1.5", "natural, softmax", "natural, no softmax")
 TRAINED = ((2, 1), (3, 1))  # (L, r)
 DEFAULTS = ((0.7, 0.0), (1.0, 0.0), (1.5, 0.0), (0.7, 0.05), (1.0, 0.05), (1.0, 0.1), (1.5, 0.1), (1.5, 0.3))  # (α, s)
-FIRST_DEFAULT, N_DEFAULTS = 100, 20  # first seed, and number of instances of the comparison with survey="auto"
+FIRST_DEFAULT, N_DEFAULTS = 100, 10  # first seed, and number of instances of the comparison with survey="auto"
 NOISE, NOISE_ALPHA, NOISE_D = 0.3, 1.5, 150
 LAMS, UNITS = (0.01, 0.03, 0.1, 0.3, 1.0), (0.75, 1.5, 3.0)
 
