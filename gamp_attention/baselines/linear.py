@@ -7,7 +7,7 @@ teacher's fields.
 The averages over independent standard Gaussian coordinates are refined to a stated accuracy by one of two methods:
 
 - few coordinates: grids of equal spacing h, whose error is proportional to exp(−c/h), with c set by the singularities
-  of the function off the real axis (Trefethen and Weideman, SIAM Review 56, 2014). For the linear baseline they need
+  of the function off the real axis (Trefethen and Weideman, 2014). For the linear baseline they need
   fewer nodes than products of Gauss-Hermite rules;
 - many coordinates: replicas of scrambled Sobol points in mirror pairs (randomized quasi-Monte Carlo).
 """
