@@ -478,7 +478,7 @@ def minimize_risk(
     seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> DescentResult:
-    """Minimise the training risk with torch, by full-batch gradient descent as in the paper or another method.
+    """Minimize the training risk with torch, by full-batch gradient descent as in the paper or another method.
 
     Eq. :eq:`risk`.
 
@@ -543,7 +543,7 @@ def _minimize(
     data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
     device: str, seed: Any,
 ) -> DescentResult:  # fmt: skip
-    """Minimise the risk of given samples; `minimize_risk` describes the arguments."""
+    """Minimize the risk of given samples; `minimize_risk` describes the arguments."""
     data.terms(risk)
     require_method("method", method, data.penalty)
     rate: Any = LEARNING_RATES[method] if lr is None else lr
