@@ -111,7 +111,7 @@ class AmpProblem:
         return self._reused.posterior(omega, V)
 
     def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
-        """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
+        """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
         problem = self
         if "prior" in parts:
             priors = [prior.learn(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
@@ -413,7 +413,7 @@ def run_bayes_amp(
         has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
         the fields of the other columns (see `start_remaining_columns`).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
-    learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
+    learn : hyperparameters to learn by expectation maximization: any of "prior" (weights and covariances of the
         components of the prior) and "noise".
     damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
     tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs

@@ -3,7 +3,7 @@
 State evolution alternates two averages. `Equations.output` averages over samples: if the fields of token l have
 posterior means ω_l and covariances V_l, it returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l), and the
 conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input` averages over coordinates: from the conjugates it returns the
-covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalised linear
+covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalized linear
 models.
 
 Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them, because
@@ -63,7 +63,7 @@ class InputAverages(NamedTuple):
 
 
 class Equations:
-    """State evolution, averaged over one set of randomised points or by one quadrature rule.
+    """State evolution, averaged over one set of randomized points or by one quadrature rule.
 
     Attributes
     ----------
@@ -136,9 +136,9 @@ class Equations:
         return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Average over randomised points.
+        """Average over randomized points.
 
-        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimises the
+        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
         variance of Tr ρ g gᵀ, is subtracted as a control variate. The symmetries of the problem are then enforced.
         """
         V = V + MIN_V * self.rho

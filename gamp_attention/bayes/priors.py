@@ -112,7 +112,7 @@ class MixturePrior:
         return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
 
     def learn(self, posterior: InputPosterior) -> "MixturePrior":
-        """Return the prior after one step of expectation maximisation of weights and covariances.
+        """Return the prior after one step of expectation maximization of weights and covariances.
 
         Means and atoms do not change.
         """

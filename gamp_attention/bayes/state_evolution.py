@@ -76,7 +76,7 @@ def solve_bayes_state_evolution(
 ) -> BayesStateEvolution:
     """Compute the fixed point that Bayes-optimal message passing reaches for d → ∞.
 
-    The equations are in `gamp_attention.bayes.equations`; for generalised linear models see Barbier et al. (2019).
+    The equations are in `gamp_attention.bayes.equations`; for generalized linear models see Barbier et al. (2019).
 
     Parameters
     ----------

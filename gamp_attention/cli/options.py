@@ -114,7 +114,7 @@ def _add_solve(add: Add) -> None:
     add("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
     add("--rule", choices=RULES, default="auto", help="quadrature rule (default auto)")
     add("--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)")
-    add("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    add("--seed", type=int, default=0, help="seed of randomized points (default 0)")
     steps = "steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)"
     add("--rsb", type=_steps, default=0, metavar="K", help=steps)
     parisi = "K increasing Parisi parameters of --rsb (default: of the ground state)"

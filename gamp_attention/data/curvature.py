@@ -309,7 +309,7 @@ class HessianSpectrum(Result):
     def density(self, x: ArrayLike, width: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the density of all eigenvalues at x (G,), and its standard error.
 
-        It is normalised to one and convolved with the Cauchy distribution of scale `width`, like the density of
+        It is normalized to one and convolved with the Cauchy distribution of scale `width`, like the density of
         `limiting_spectrum`. `width` should not be smaller than the width of the spectrum divided by the number of steps
         of the Lanczos iteration.
 

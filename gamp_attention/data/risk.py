@@ -371,7 +371,7 @@ def sampled_test_error(
 ) -> tuple[float, float]:
     """Estimate the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) from new samples of the same teacher.
 
-    Eq. :eq:`test-error`. For a generalised linear model, the test error is the mean loss of a new sample.
+    Eq. :eq:`test-error`. For a generalized linear model, the test error is the mean loss of a new sample.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
     free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
     scale = np.sqrt(np.einsum("k,kaa->a", weights, second)[free])
     lowest = np.linalg.eigvalsh(A + np.diag(strengths)).min()
-    # multipliers cannot make the block of the penalised columns positive definite, so its eigenvalues are raised
+    # multipliers cannot make the block of the penalized columns positive definite, so its eigenvalues are raised
     penalised = np.flatnonzero(~penalty.sphere)
     if len(penalised):
         block = A[:, penalised[:, None], penalised] + np.diag(strengths[penalised])
@@ -250,7 +250,7 @@ def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | N
 
 @inline_kernel
 def _entry(penalty, b, A, x, a):
-    """Return the minimiser over x_a for the given other entries of x, and its derivative in b_a."""
+    """Return the minimizer over x_a for the given other entries of x, and its derivative in b_a."""
     pull = b[a]
     for c in range(x.shape[0]):
         if c != a:
@@ -316,7 +316,7 @@ def _solve(system, right):
 
 @kernel
 def _denoise_coordinates(penalty, b, A, eta, C):
-    """Minimise by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
+    """Minimize by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
 
     After each sweep, a Newton step on the residual is taken if it reduces the residual by half: coordinate descent
     alone converges slowly if the columns are strongly coupled.

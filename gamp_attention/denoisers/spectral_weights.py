@@ -61,7 +61,7 @@ class Shape:
 
 
 def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return the fields (n, L, c) that minimise ℓ(z) + ‖z‖²/(2v), with v above the inverse curvature at zero.
+    """Return the fields (n, L, c) that minimize ℓ(z) + ‖z‖²/(2v), with v above the inverse curvature at zero.
 
     c is r; for attention that is even and invariant under rotations, with many fields, c is the number of parts.
     """

@@ -42,7 +42,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     student : the attention map; DotProductAttention() if None.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
     standardise : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
-        divide it by its standard deviation. λ and the minimised errors then have these units; predictions have the
+        divide it by its standard deviation. λ and the minimized errors then have these units; predictions have the
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `run_gamp`. The result with the lowest training loss is selected; `result_.starts` lists all starts.

@@ -337,7 +337,7 @@ def compare(
 
     Examples
     --------
-    A small instance of a generalised linear model:
+    A small instance of a generalized linear model:
 
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)

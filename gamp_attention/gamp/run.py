@@ -79,7 +79,7 @@ class IterationOptions(DisplayMixin):
         further starts, minima are computed roughly, and descent begins below a gradient norm of 0.3, or when the work
         of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent;
         see `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
-        become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
+        become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
     Examples

@@ -118,7 +118,7 @@ class GampState(DisplayMixin):
     Q : (d, r) weights.
     V : (L, r, r) variances of the fields. For mixtures, V, V_hat and W have a matrix for each of the S sources.
     D : (n, L, r) Onsager memory.
-    z : (n, L, r) minimisers of the last proximal step, from which the next proximal step starts; None before the first.
+    z : (n, L, r) minimizers of the last proximal step, from which the next proximal step starts; None before the first.
     direction : (d, r) direction of low curvature of the risk, near which its lowest curvature is searched for; or None.
     """
 
@@ -216,7 +216,7 @@ def gamp_step(
     hold : continue each sample's local minimum of the proximal objective from `state.z`, without a search.
     max_starts : maximum number of further starts of each sample's search for a lower minimum, as in `denoise`. By
         default searches are not bounded, as state evolution assumes.
-    last_step : size of a Newton step of the minimisations, relative to the fields, after which none follows. The next
+    last_step : size of a Newton step of the minimizations, relative to the fields, after which none follows. The next
         step would be of the order of its square.
     V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.

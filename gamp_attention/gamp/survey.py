@@ -213,7 +213,7 @@ def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:
 def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState, float]:
     """Return a state for weights Q (d, r) from which survey propagation begins, and a unit of the Parisi parameter.
 
-    The iteration is due to Lucibello, Saglietti and Lu (2019); the first variances are a choice of this package.
+    The iteration is due to Lucibello et al. (2019); the first variances are a choice of this package.
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
     weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard

@@ -1,4 +1,4 @@
-"""Generalised linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
+"""Generalized linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,13 +75,13 @@ def _losses(first, last, loss, params, z, out):
 
 @dataclass(frozen=True, eq=False)
 class GLMModel(Model):
-    """A generalised linear model: a teacher labels the samples, and a registered loss is the student.
+    """A generalized linear model: a teacher labels the samples, and a registered loss is the student.
 
     Attributes
     ----------
     teacher : label model, a function of the fields, see `gamp_attention.models.teachers`.
     student : registered loss; its mean over fresh samples is the test error.
-    intercept : whether the student adds an unpenalised intercept b (r,) to the fields of all tokens.
+    intercept : whether the student adds an unpenalized intercept b (r,) to the fields of all tokens.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def glm_model(
     penalty: Penalty | None = None,
     intercept: bool = False,
 ) -> GLMModel:
-    """Build a generalised linear model (Nelder and Wedderburn, 1972) with Gaussian tokens and teacher weights.
+    """Build a generalized linear model (Nelder and Wedderburn, 1972) with Gaussian tokens and teacher weights.
 
     Parameters
     ----------

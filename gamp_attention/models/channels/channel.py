@@ -1,7 +1,7 @@
 """Interface of a channel: the posterior of a sample's teacher fields u given its observation y.
 
 The fields have a Gaussian prior u_l ~ N(ω_l, V_l), independent over the tokens: the information of all other samples
-(the cavity distribution of message passing). See Rangan (2011) for output channels in generalised message passing.
+(the cavity distribution of message passing). See Rangan (2011) for output channels in generalized message passing.
 """
 
 from typing import NamedTuple, Protocol

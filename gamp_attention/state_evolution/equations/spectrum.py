@@ -379,7 +379,7 @@ class OutsideEigenvalue(NamedTuple):
     first: np.ndarray  # (c, S + t) E[v (τ, π)ᵀ]
 
     def projection(self, law: CoordinateLaw, part: slice) -> float:
-        """Return the norm, from 0 to 1, of the projection of the normalised eigenvector on a part of (τ, π)."""
+        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
         moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
         first = self.first[:, part]
         inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)

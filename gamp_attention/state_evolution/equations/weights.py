@@ -141,7 +141,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
 
 
 def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:
-    """Return the change (r,) of an unpenalised intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
+    """Return the change (r,) of an unpenalized intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
     return np.linalg.pinv(V_hat.sum(axis=0), hermitian=True) @ hats.m.sum(axis=0)
 
 
