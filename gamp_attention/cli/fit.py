@@ -155,7 +155,8 @@ def test_errors(
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
-    means = [loo.average_in_units(left_out)]
+    *of_layer, covariance = loo.average_in_units(left_out)
+    means = [tuple(of_layer)]
     columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
         held_out = layer.errors(*test)
@@ -168,7 +169,7 @@ def test_errors(
         in_training = mean_and_error(layer.errors(*train))
         numbers["held_out"] = {"samples": len(held_out), **_numbers(means[1], list(columns.values())[1][1])}
         numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
-    better, verdict = _verdict(columns, loo.trusted)
+    better, verdict = _verdict(columns, loo.trusted, covariance)
     rows = {"this layer": means}
     for k, name in enumerate(columns["leave-one-out"][1].names):
         rows[ROWS[name]] = [mean_and_error(references.errors[k]) for _, references in columns.values()]
@@ -182,13 +183,19 @@ def test_errors(
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool) -> tuple[bool, str]:
+def _verdict(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool, covariance: float
+) -> tuple[bool, str]:
     """Return whether the layer is better than the references, and a sentence.
 
+    `covariance` is the covariance part of the squared standard error of leave-one-out, see `LeaveOneOut.covariance`.
     Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
     """
     finite = {how: column for how, column in columns.items() if np.isfinite(column[0]).all()}
-    verdicts = [(how, references.verdict(errors)) for how, (errors, references) in finite.items()]
+    verdicts = [
+        (how, references.verdict(errors, covariance if how == "leave-one-out" else 0.0))
+        for how, (errors, references) in finite.items()
+    ]
     if not verdicts:
         return False, "The test error of the layer could not be estimated."
     use_last = not trusted or verdicts[-1][1].worse_than
