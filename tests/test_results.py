@@ -121,8 +121,8 @@ def make_regularization_path():
     """Return a path of three values."""
     values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, True)
     return ga.RegularizationPath(
-        "lam", values, values, values / 10, np.zeros((3, 3)), values, np.ones((3, 90)), "cavity", 1, 2, trusted, values * np.nan,
-        (make_gamp(),) * 3, "The smallest test error is at lam = 0.1.",
+        "lam", values, values, values / 10, np.zeros((3, 3)), values, np.ones((3, 90)), "cavity", 1, 2, trusted,
+        values * np.nan, (make_gamp(),) * 3, "The smallest test error is at lam = 0.1.",
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from 
 COMPARED_FLIPS, FINISHED_FLIPS = 20, 2  # the same for runs from flipped samples
 SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
 MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
+MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -632,9 +633,12 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     weights = (
         f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     )
-    low, high = _percent(min(others)), _percent(max(others))
+    many = min(others) > 0 and max(others) >= MANY_TIMES
+    low, high = (f"{1 + excess:.2g}" if many else _percent(excess) for excess in (min(others), max(others)))
     span = low if low == high else f"{low} to {high}"
     remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if many:
+        return f"{best} {weights}; {remainder} had {span} times its training loss when stopped."
     if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
         return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
     return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."

@@ -290,7 +290,7 @@ def test_bad_paths_are_named(rows):
 
 
 def count_pairs(x, y, lams):
-    """Return (1/n²) Σ Δ_ij Δ'_ji over pairs of values of λ, from ridge regressions without one and without two samples."""
+    """Return (1/n²) Σ Δ_ij Δ'_ji of all pairs of values of λ, from ridge regressions without one or two samples."""
     n, d = x.shape
     grams = [x.T @ x + lam * d * np.eye(d) for lam in lams]
 

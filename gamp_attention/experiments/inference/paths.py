@@ -313,6 +313,7 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
+ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
 
@@ -393,7 +394,8 @@ class RegularizationPath(Result):
         for k, lam in enumerate(self.lam):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
             error = format_to_error(self.test_error[k], self.test_error_error[k])
-            more = "-" if k == self.best else format_to_error(above[k], paired[k])
+            equal = max(abs(above[k]), paired[k]) <= ROUNDING * abs(self.test_error[k])
+            more = "-" if k == self.best else "0" if equal else format_to_error(above[k], paired[k])
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
             rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", known, doubt])
