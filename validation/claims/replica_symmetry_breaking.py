@@ -8,8 +8,8 @@ parameters. The published values are from the code of Lucibello, Saglietti and L
 there is an error per weight, and F at fixed Parisi parameters. k → ∞ is extrapolated from k = 1, 2, 3 in (1) and (3).
 
 Criterion: |value − published| ≤ stated error + one unit of the last published digit. In (3), F at the smallest Parisi
-parameter, and its limit for large parameters by a power law through the last three, are replica-symmetric within 1 %; the
-complexity is positive below the Parisi parameter of the ground state and negative above it.
+parameter, and its limit for large parameters by a power law through the last three, are replica-symmetric within 1 %;
+the complexity is positive below the Parisi parameter of the ground state and negative above it.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
