@@ -60,9 +60,10 @@ def _add_fit(add: Add) -> None:
     starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
     add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(
-        "--survey", action="store_true",
+        "--survey", action=argparse.BooleanOptionalAction, default="auto",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, two more from random starts, and one from the lowest minimum",
+        "surveys from each start, two more from random starts, and one from the lowest minimum; --no-survey makes no "
+        "surveys (default: one survey from the lowest minimum, if its loss is low and few starts agree)",
     )  # fmt: skip
     add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
     add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")

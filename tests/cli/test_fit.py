@@ -422,6 +422,17 @@ def test_surveys_of_random_starts_end_at_the_minimum_of_the_teachers_weights(tmp
     assert ga.train_loss(given, stored["Q"]) == pytest.approx(report["train_loss"])
 
 
+def test_a_survey_from_the_lowest_minimum_by_default(tmp_path, fit):
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 100, 0.8, seed=2)
+    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
+    plain = fit(tmp_path / "mine.npz", "--no-survey")[1]
+    _, report, words, _ = fit(tmp_path / "mine.npz", "--force")
+    decrease = 100 * (1 - report["train_loss"] / plain["train_loss"])
+    assert decrease > 5
+    assert "survey propagation continued from the lowest minimum." in words
+    assert f"It decreased the training loss by {decrease:.2g} %." in words
+
+
 def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path, fit):
     path, data = arrays
     np.savez(tmp_path / "zeros.npz", Q=np.zeros((data.dim, 1)))
