@@ -82,9 +82,14 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(error)
 
 
+def symmetrize(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
+    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
+
+
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
-    spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
+    spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import project_psd, psd_root
+from gamp_attention._core.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
@@ -151,7 +151,7 @@ class Equations:
             cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, other) / len(g)
-        hats = 0.5 * (hats + hats.transpose(0, 2, 1)) if posterior.halves is not None else hats
+        hats = symmetrize(hats) if posterior.halves is not None else hats
         L, t, _ = V.shape
         blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
@@ -165,7 +165,7 @@ class Equations:
         part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
         part *= unknown / (unknown + BLURRED_V)
         slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
-        hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))
+        hats = (1 - part) * hats + part * symmetrize(slope)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:

@@ -11,6 +11,7 @@ from numpy.linalg import LinAlgError
 
 from gamp_attention._core.check import read_only
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
@@ -72,7 +73,7 @@ def quadratic_response(
     if not isinstance(penalty, ColumnRidge):
         return prior_response(spectra, penalty.lam, V_hat, fractions)
     A = np.einsum("li,lab->iab", spectra, V_hat)
-    A = 0.5 * (A + A.transpose(0, 2, 1))
+    A = symmetrize(A)
     strengths = penalty.curvature
     if has_spheres(penalty):
         assert second is not None
@@ -240,7 +241,7 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
     A = np.einsum("li,lab->iab", spectra, V_hat)
-    return np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
+    return np.linalg.eigh(symmetrize(A))
 
 
 def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:

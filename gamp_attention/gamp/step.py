@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Effort, Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
@@ -255,7 +255,7 @@ def gamp_step(
     out = data.output_step(risk, Q, D, V, z, Effort(0 if hold and z is not None else most, last_step))
     if V_hat is None:
         V_hat = out.sums.response / data.dim
-        V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
+        V_hat = symmetrize(V_hat)
 
     # input step: A = Σ γ V̂, b = X̃ᵀg + A Q, η = argmin r(x) + ½ xᵀA x − bᵀx, W = (1/d) Σ γ ∂η/∂b
     eta, W = input_step(data.penalty, data.spectra, V_hat, out.sums.force, Q)

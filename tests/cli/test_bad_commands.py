@@ -219,7 +219,7 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
 
 
 def test_a_pickle_would_have_run(tmp_path):
-    """What the test of malicious files guards against does happen where pickles are allowed."""
+    """A malicious file runs its code if pickles are allowed, so that the test of malicious files tests something."""
     bad_file("pickle", tmp_path / "data.npz")
     with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
         archive["tokens"]

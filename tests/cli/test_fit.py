@@ -269,7 +269,7 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
 
 
 def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, fit):
-    """With a λ of 3 the first twenty values end at .1; the best is next to .03."""
+    """With a λ of 3 the first twenty values end at 0.1; the best is next to 0.03."""
     path, _ = arrays
     _, report, words, _ = fit(path, "--path", "--lam", "3", "--n-starts", "2")
     lams, best = np.array(report["path"]["lam"]), report["path"]["best"]

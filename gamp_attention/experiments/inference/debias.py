@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, one_thread
+from gamp_attention._core.numerics import ignore_float_errors, one_thread, symmetrize
 from gamp_attention.data.curvature import data_hessian, scaled_blocks
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptibility
@@ -312,7 +312,7 @@ def _independent(
         for a in range(data.rank):
             A[:, a, a] = _effective_precisions(curvature, a)
         dof = _noise_dof(data, at, law, curvature)
-    A = 0.5 * (A + A.transpose(0, 2, 1))
+    A = symmetrize(A)
     A[~law.used] = np.eye(data.rank)
     inverse = _inverse_response(A)
     N[~law.used] = np.inf

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from gamp_attention._core.numerics import symmetrize
+
 
 class Halves(NamedTuple):
     """Moments of a posterior that was computed from random points, separately for two independent sets of points.
@@ -75,7 +77,7 @@ def response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np
     g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
     mean_cov = posterior.cov.mean(axis=0).reshape(L, t, L, t)[np.arange(L), :, np.arange(L)]
     slope = inverse - inverse @ mean_cov @ inverse
-    return g, 0.5 * (slope + slope.transpose(0, 2, 1))
+    return g, symmetrize(slope)
 
 
 def log_normal(deviation: np.ndarray, V: np.ndarray) -> np.ndarray:

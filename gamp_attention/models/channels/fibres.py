@@ -50,7 +50,7 @@ from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import kernel, sample_kernel
 from gamp_attention._core.expressions import Program, emit, emit_call
-from gamp_attention._core.numerics import hash_bytes
+from gamp_attention._core.numerics import hash_bytes, symmetrize
 from gamp_attention.models.channels.channel import Halves, Posterior
 
 MAX_BRANCHES = 32  # maximum number of solutions for given free variables
@@ -601,7 +601,7 @@ class FibrePoints:
 def symmetric_product(halves: np.ndarray) -> np.ndarray:
     """Return the symmetric part of the outer products (n, k, k) of two independent means (2, n, k)."""
     crossed = halves[0][:, :, None] * halves[1][:, None, :]
-    return np.asarray(0.5 * (crossed + crossed.transpose(0, 2, 1)))
+    return np.asarray(symmetrize(crossed))
 
 
 class ReusedPoints:

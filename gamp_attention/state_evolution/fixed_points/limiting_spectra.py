@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
@@ -310,7 +310,7 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
     x_cov = on_teacher @ np.swapaxes(C @ H[:, :, S:], 1, 2) + C @ noise @ C
     covariance = np.block([[law.teacher_cov, np.swapaxes(on_teacher, 1, 2)], [on_teacher, x_cov]])
     mean = np.concatenate([law.teacher_mean, x_mean], axis=1)
-    return CoordinateLaw(law.weight, law.gamma, law.tau, mean, 0.5 * (covariance + np.swapaxes(covariance, 1, 2))), C
+    return CoordinateLaw(law.weight, law.gamma, law.tau, mean, symmetrize(covariance)), C
 
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:
