@@ -88,6 +88,15 @@ def stored(folder, tokens, outputs, positions=None):
     return path
 
 
+@pytest.mark.parametrize("kind", ["equal", "unequal", "shifted"])
+def test_the_command_proposes_to_standardise_arrays_of_mixed_scales(kind, tmp_path, fit):
+    x, y = sentences()
+    units = {"equal": 1.0, "unequal": np.geomspace(1.0, 100.0, 20), "shifted": 1.0}[kind]
+    x, y = (units * part + (5.0 if kind == "shifted" else 0.0) for part in (x, y))
+    _, _, words, _ = fit(stored(tmp_path, x, y), "--n-starts", "1", "--max-iter", "20", "--lam", "100")
+    assert ("use --standardise" in words) == (kind != "equal")
+
+
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
