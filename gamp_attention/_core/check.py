@@ -143,7 +143,9 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     if not matches:
         raise ValueError(f"{name}: needs shape {wanted}, got shape {result.shape}")
     if not np.isfinite(result).all():
-        raise ValueError(f"{name}: needs finite numbers, got {np.count_nonzero(~np.isfinite(result))} NaN or infinite")
+        where = np.argwhere(~np.isfinite(result))
+        first = f", the first at index {tuple(where[0].tolist())}" if result.ndim else ""
+        raise ValueError(f"{name}: needs finite numbers, got {len(where)} NaN or infinite{first}")
     return result
 
 

@@ -131,6 +131,8 @@ def _add_trajectory(add: Add) -> None:
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
     add("--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there")
     add("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
+    compression = "tolerance of histories at a few stored times (default 0.001 if all of them need too much memory)"
+    add("--compression", type=float, help=f"{compression}; only for descents without minibatches")
     add("--n-iter", type=int, default=20, help="number of iterations (default 20)")
     add("--seed", type=int, default=0, help="seed of the paths (default 0)")
 

@@ -27,6 +27,9 @@ class StoredArrays(NamedTuple):
     positions: Any
 
 
+ROWS = " (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
+
+
 def load_arrays(path: str | Path) -> StoredArrays:
     """Load tokens, outputs and, if they are stored, positions.
 
@@ -52,7 +55,8 @@ def _arrays(
             missing = [name for name in names if name not in stored]
             if missing:
                 there = ", ".join([*stored][:8]) + (", …" if len(stored) > 8 else "") if stored else "none"
-                raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {there}")
+                rows = "" if missing != [*NEEDED] or "y" not in stored else ROWS
+                raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {there}{rows}")
             return {name: _read(name, stored[name]) for name in (*names, *others) if name in stored}
     except FileNotFoundError as error:
         raise ValueError(f"{argument}{path}: there is no such file") from error

@@ -55,6 +55,7 @@ MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
 # survey="auto" continues from the lowest minimum if at most this fraction of the starts agree, and its training loss
 FEW_AGREE, LOW_LOSS = 0.25, 0.25  # is at most this fraction of the loss at zero weights
 MIN_STARTS, MAX_FIELDS = 4, 3  # minimum number of starts, and maximum number of fields of a sample, of survey="auto"
+MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -660,9 +661,12 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     weights = (
         f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     )
-    low, high = _percent(min(others)), _percent(max(others))
+    many = min(others) > 0 and max(others) >= MANY_TIMES
+    low, high = (f"{1 + excess:.2g}" if many else _percent(excess) for excess in (min(others), max(others)))
     span = low if low == high else f"{low} to {high}"
     remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if many:
+        return f"{best} {weights}; {remainder} had {span} times its training loss when stopped."
     if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
         return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
     return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."

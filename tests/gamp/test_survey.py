@@ -468,6 +468,7 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
     assert len(resumed.surveys) == len(whole.surveys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["starts", "survey", "later"])
 def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, few_agree, tmp_path, monkeypatch):
     data, counts = few_agree[1], list[int]()

@@ -10,8 +10,9 @@ fresh samples for all methods.
 
 Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
 scores, then three and five tokens, rank 2, queries and keys with separate weights ("untied"), two layers, phase
-retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = .3, σ = .5), whose minima are semantic (cosine with the teacher
-of at least .5) or positional; one random start for each method, d = 300.
+retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = .3, σ =
+.5), whose minima are semantic (cosine with the teacher of at least .5) or positional; one random start for each method,
+d = 300.
 
 Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
 the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at

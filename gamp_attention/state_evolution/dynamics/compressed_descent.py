@@ -2,7 +2,7 @@
 
 Late iterates of descent are nearly linear combinations of earlier iterates. A time is therefore stored only if the
 stored times do not determine the fields at this time: if the standard deviation of the rest, relative to the field,
-exceeds a tolerance. Every memory term is then written with the stored times p:
+exceeds a tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
 
 - the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
 - Σ_s Γ(t, s) x^s = Σ_p Γ(t, p) x^p, in which Γ(t, p) and θ̂^t follow from α E[f^t w_j] = Σ_k D_k F_kj (Stein, 1981),
@@ -37,6 +37,7 @@ from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
 TOLERANCE = 1e-3  # default relative standard deviation of a field that stored times do not determine
 COARSER = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
+NEGLIGIBLE = 1e-6  # relative standard deviation that is zero up to rounding
 N_COMPARED = 4  # maximum number of replicas that are repeated with the larger tolerance
 EXPECTED = 64  # number of stored times for which components of mixtures have enough paths
 
@@ -199,7 +200,7 @@ def _take_step(
 
 
 class CompressedDescent:
-    """One replica of a descent, one step for each call of `advance`.
+    """One replica of a descent, one step for each call of `advance`. Eq. :eq:`stored-times`.
 
     Parameters
     ----------
@@ -211,6 +212,8 @@ class CompressedDescent:
     rng : generator of the paths.
     tolerance : relative standard deviation of a field that the stored times may leave undetermined.
     max_memory : maximum memory in bytes.
+    doubling : whether the times 0, 1, 2, 4, 8, … are stored as well. A run without them has larger errors at all times,
+        also before the second time whose rest exceeds the tolerance.
 
     Attributes
     ----------
@@ -220,10 +223,10 @@ class CompressedDescent:
 
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_paths: int,
-        rng: np.random.Generator, tolerance: float, max_memory: float,
+        rng: np.random.Generator, tolerance: float, max_memory: float, doubling: bool = True,
     ) -> None:  # fmt: skip
         self._model, self._alpha, self._method, self._n_paths = model, alpha, method, n_paths
-        self._tolerance, self._max_memory = tolerance, max_memory
+        self._tolerance, self._max_memory, self._doubling = tolerance, max_memory, doubling
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
         self._paths = [CompressedPaths(component, model, n_paths, rng, even) for component in model.components]
@@ -239,7 +242,8 @@ class CompressedDescent:
         noise = sum(path.probability * path.noise(self._alpha) for path in self._paths)
         now, covariances = self._weights.evaluate(np.asarray(noise))
         rest = max(path.project(now, covariances) for path in self._paths)
-        if t == 0 or not rest <= self._tolerance:
+        regular = self._doubling and t & (t - 1) == 0 and rest > NEGLIGIBLE
+        if t == 0 or regular or not rest <= self._tolerance:
             self._require_capacity()
             for i, path in enumerate(self._paths):
                 path.store(now, covariances, None if reference is None else reference._paths[i].fields)
@@ -277,15 +281,15 @@ def follow_compressed(
     model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_paths: int,
     rng: np.random.Generator, tolerance: float, max_memory: float, compared: bool, bar: Progress,
 ) -> tuple[CompressedDescent, CompressedDescent | None]:  # fmt: skip
-    """Return a replica of a descent, and if `compared`, the replica with a tolerance that is larger by `COARSER`.
+    """Return a replica of a descent, and if `compared`, a replica with fewer stored times and the same random numbers.
 
-    Both have the same random numbers.
+    The tolerance of the second replica is larger by `COARSER`, and times 1, 2, 4, … are not stored regardless of it.
     """
     settings = model, alpha, start, method, n_paths
     coarse = None
     with one_thread():
         if compared:
-            coarse = CompressedDescent(*settings, deepcopy(rng), COARSER * tolerance, max_memory)
+            coarse = CompressedDescent(*settings, deepcopy(rng), COARSER * tolerance, max_memory, doubling=False)
         fine = CompressedDescent(*settings, rng, tolerance, max_memory)
         for _ in range(n_iter + 1):
             fine.advance()

@@ -202,7 +202,7 @@ def trajectory(
         histories are compressed, with 0.001, if they would need more than `max_memory` or more paths. Errors contain
         the error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
     seed : an integer or a numpy Generator.
-    progress : whether a bar shows the progress of descents with compressed histories; by default on a terminal.
+    progress : whether a bar shows the progress of descents, except for "online"; by default on a terminal.
 
     Returns
     -------
@@ -296,8 +296,11 @@ def trajectory(
             pairs = [follow_compressed(*settings, i < N_COMPARED, bar) for i in range(n_replicas)]
         return _trajectory_of_compressed(method, pairs, start.V.shape, compression)
     _require_memory(model, n_iter, n_paths, max_memory)
-    with _finite(model):
-        runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
+    runs = []
+    with Progress("descent ", total=n_replicas, shown=progress) as bar, _finite(model):
+        for _ in range(n_replicas):
+            runs.append(follow_descent(model, alpha, start, descent, n_iter, n_paths, rng))
+            bar.update()
     return _trajectory_of_descents(method, runs, start.V.shape)
 
 
