@@ -82,11 +82,6 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(error)
 
 
-def symmetrize(matrices: np.ndarray) -> np.ndarray:
-    """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
-    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
-
-
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
     spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
@@ -97,6 +92,11 @@ def project_psd(matrices: np.ndarray) -> np.ndarray:
     """Return symmetric matrices with negative eigenvalues replaced by zero."""
     values, vectors = np.linalg.eigh(matrices)
     return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+
+
+def symmetrize(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
+    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
 
 
 def hash_bytes(*parts: bytes, size: int = 16) -> str:

@@ -25,7 +25,6 @@ from numba import typeof
 from numba.core.types import float64, int64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
-from gamp_attention._core.numerics import symmetrize
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
@@ -106,7 +105,7 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
         smallest = spectrum.min()
         raise NotPositiveDefinite(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {smallest}")
     inverse = np.linalg.inv(V)
-    inverse = np.ascontiguousarray(symmetrize(inverse))
+    inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))
     return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 

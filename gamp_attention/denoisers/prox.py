@@ -40,7 +40,7 @@ FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can chan
 SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
 SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
-SAME_MINIMUM = 1e-6  # relative distance below which two minimizers count as the same minimum
+SAME_MINIMUM = 1e-6  # relative distance below which two minimisers count as the same minimum
 
 
 @lru_cache
