@@ -13,7 +13,7 @@ import numpy as np
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.numerics import interval_of_mean, mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.options import VALUES, build_penalty
@@ -179,10 +179,20 @@ def test_errors(
     table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "
-        f"without this sample: an approximation that is corrected by refits. For this layer: {loo.message}."
+        f"last digit:\n{format_text(table)}\n{_describe_intervals(columns, means)}\nLeave-one-out is the error of each "
+        "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
+        f"this layer: {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
+
+
+def _describe_intervals(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, ...]]) -> str:
+    """Return a sentence with 95 % intervals of the error of the layer on new data."""
+    intervals = []
+    for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
+        ends = interval_of_mean(errors, error)
+        intervals.append(f"{ends[0]:.3g} to {ends[1]:.3g} ({how})" if np.isfinite(ends).all() else f"unknown ({how})")
+    return f"95 % intervals for the error of this layer on new samples: {', '.join(intervals)}."
 
 
 def _verdict(

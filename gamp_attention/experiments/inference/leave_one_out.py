@@ -20,7 +20,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
+from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
@@ -100,6 +100,18 @@ class LeaveOneOut(Result):
         level = check.real("level", level, low=0, high=1, strict=True)
         rank = int(np.ceil(level * (len(self.errors) + 1)))
         return float(np.sort(self.errors)[rank - 1]) if rank <= len(self.errors) else float("inf")
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return an interval that contains the error on new data with a probability of about `level`.
+
+        It extends further above the estimate than below if a few samples have large errors: eq. :eq:`skewed-interval`.
+
+        Raises
+        ------
+        TypeError, ValueError : if `level` is not a number between 0 and 1.
+        """
+        level = check.real("level", level, low=0, high=1, strict=True)
+        return interval_of_mean(self.errors, self.test_error_error, level)
 
     def average_in_units(self, errors: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float, float]:
         """Return the mean of the errors in other units (n,), its standard error, and the part `covariance` of it.
