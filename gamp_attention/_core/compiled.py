@@ -99,7 +99,7 @@ class Callee(NamedTuple):
         kernel: Any = import_module(self.module)
         for part in self.name.split("."):
             kernel = getattr(kernel, part)
-        getattr(kernel, "kernel", kernel).compile(self.args)
+        getattr(kernel, "kernel", kernel).provide(self.args)
         if self.symbol not in _DEFINED:
             raise LookupError(f"{self.name} has changed since its caller was compiled")
 
@@ -122,6 +122,10 @@ class Kernel(CPUDispatcher):
     def enable_caching(self) -> None:
         """Store compiled code on disk."""
         self._cache = KernelCache(self.py_func)
+
+    def provide(self, args: tuple[Any, ...]) -> None:
+        """Define the symbol for given argument types."""
+        self.compile(args)
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -155,7 +159,7 @@ class Kernel(CPUDispatcher):
         # The linker resolves the symbol in code that is loaded from now on.
         symbol = self._symbol(compiled.signature)
         binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
-        _DEFINED[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
+        define_symbol(self, symbol, args)
         _LOADED.append((compiled, set_environments(compiled.library)))
 
         # Numba has registered the function such that its code is copied into callers. An external function of the same
@@ -181,6 +185,11 @@ class Kernel(CPUDispatcher):
         if key is None or "<locals>" in name:
             return f"{name}.{uuid4().hex}"
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
+
+
+def define_symbol(kernel: Kernel, symbol: str, args: tuple[Any, ...]) -> None:
+    """Record that callers which declare `symbol` need this kernel, for given argument types."""
+    _DEFINED[symbol] = Callee(kernel.py_func.__module__, kernel.py_func.__qualname__, args, symbol)
 
 
 class KernelCache(FunctionCache):
@@ -304,7 +313,9 @@ INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python ei
 }  # fmt: skip
 
 
-def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
+def kernel(
+    function: Callable[..., Any], counted: bool = True, inner: bool = False, make: Any = Kernel, **options: Any
+) -> Any:
     """Return a `Kernel`, which is compiled or loaded from disk at its first call.
 
     Parameters
@@ -314,10 +325,11 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
         atomic, and threads wait for each other at the counts of shared arrays, so functions that run once per sample
         should not count.
     inner : if True, only kernels can call the function; there is no entry point for Python.
+    make : class of the kernel, or a function that returns one.
     options : further options of numba.
     """
     chosen = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
-    compiled = Kernel(function, targetoptions={**COMMON, **chosen, **options})
+    compiled = make(function, targetoptions={**COMMON, **chosen, **options})
     compiled.enable_caching()
     return compiled
 

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import float64, int64
+from numba.core.types import boolean, float64, int64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
@@ -257,7 +258,7 @@ def fill_lowest_direction(hess, direction):
     return spectrum[0], spectrum[k - 1]
 
 
-@inner_kernel
+@deferred_kernel(boolean, counted=True)
 def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 

@@ -6,6 +6,7 @@ The output function of GAMP (Rangan, 2011) is the proximal map of the loss (Pari
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core.types import none
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import (
@@ -17,6 +18,7 @@ from gamp_attention._core.compiled import (
     overload,
     sample_kernel,
 )
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
@@ -346,7 +348,7 @@ def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
     return True
 
 
-@sample_kernel
+@deferred_kernel(none)
 def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     """Fill row mu of the result for the centre w (k,), after a search with at most `most` further starts.
 
