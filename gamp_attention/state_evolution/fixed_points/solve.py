@@ -62,6 +62,7 @@ NESTED_WORK = 3e6  # default budget of the nested rule: proximal problems an ave
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
 DETERMINISTIC_WORK = {"split": SPLIT_WORK, "nested": NESTED_WORK}
 COARSE_WORK = 5e6  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
+FINE, FINE_WORK = 2e-3, 5e7  # the same for these labels, if the requested error is smaller than `FINE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
 OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
@@ -135,10 +136,10 @@ def solve_state_evolution(
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules, or 5e6 for labels whose loss is not convex
-        if `rtol` is at least 5e-3. With random rules, all averages of the refinement solve at most five times this
-        number, so that a call ends; the clock is not used, so that results do not depend on it. `message` states if the
-        budget ended the refinement.
+        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules. For labels whose loss is not convex, it is
+        5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
+        refinement solve at most five times this number, so that a call ends; the clock is not used, so that results do
+        not depend on it. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
@@ -188,7 +189,9 @@ def solve_state_evolution(
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
     rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     searches = not model.attention and model.task.jumps  # each proximal problem of labels needs a search
-    random_work = COARSE_WORK if searches and rtol >= COARSE else RANDOM_WORK
+    random_work = RANDOM_WORK
+    if searches:
+        random_work = COARSE_WORK if rtol >= COARSE else FINE_WORK if rtol < FINE else RANDOM_WORK
     max_work = max_work or (DETERMINISTIC_WORK[first.name] if first.deterministic else random_work)
     first = first_rule(rule, model, (seed,), max_work, rtol)
     check.choice("response", response, RESPONSES)
