@@ -168,7 +168,7 @@ def test_ridge_regression_follows_the_marchenko_pastur_law(name):
     one = np.ones((1, 1, 1))
     start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
     path = ga.trajectory(model, alpha, start, method="gd", lr=lr, **options)
-    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ are σ²α times those of a Marchenko-Pastur law of this ratio
+    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ follow a Marchenko-Pastur distribution of this ratio, times σ²α
     rounding = 1e-6  # responses are stored in single precision
     low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
     angle, weight = np.polynomial.legendre.leggauss(400)

@@ -14,9 +14,10 @@ integer, in units of the largest |F_ij(t, s)| of a group of paths over 32767. Su
 
 import numpy as np
 
-from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
+from gamp_attention._core.compiled import field_kernel, kernel
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import shuffled_half, whiten, whiten_and_mirror
+from gamp_attention._core.threads import over_blocks
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
