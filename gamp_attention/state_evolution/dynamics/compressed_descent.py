@@ -266,15 +266,16 @@ class CompressedDescent:
             raise check.fail("n_paths", self._n_paths, needs)
         needed = bytes_at_times(model, sum(path.n for path in self._paths), n_stored)
         if needed > self._max_memory:
-            needs = f"at least {needed:.2g} bytes at step {len(self.states)}, or fewer paths, or a larger compression"
+            needs = f"at least {needed:.3g} bytes at step {len(self.states)}, or fewer paths, or a larger compression"
             raise check.fail("max_memory", self._max_memory, needs)
 
 
 def bytes_at_times(model: Model, n_paths: int, n_stored: int) -> float:
     """Return the memory in bytes of a run with a number of stored times, and of the run that it is compared with."""
-    per_time = 8.0 * model.n_tokens * model.rank * (len(model.coordinates.weight) + 2)
-    # arrays double when they are full, during which the old array exists as well
-    return 2 * n_paths * per_time * max(3 * n_stored, 24)
+    # h of each class and two copies of the white columns; arrays double when they are full, while the old array exists
+    numbers = 2 * (len(model.coordinates.weight) + 2) * (3 * n_stored + 8)
+    temporary = 80  # for the loss, its derivatives and new random numbers
+    return 8.0 * n_paths * model.n_tokens * model.rank * (numbers + temporary)
 
 
 def follow_compressed(
