@@ -29,7 +29,8 @@ run returns to the damped successor of its best state, and makes some damped ite
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -256,6 +257,7 @@ STALL_PATIENCE = 40  # iterations without progress, at the first adaptive step, 
 NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
 LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
 MAX_MINIMISATIONS = 100.0  # minimizations per sample and iteration above which default runs bound their searches
+EXACT_BELOW = 3.0  # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
 MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
 
 
@@ -500,13 +502,16 @@ class Loop(Run[Status]):
         """Return the next state and a report on the current state; the report is None if the step breaks down."""
         plan = self._plan
         try:
-            return gamp_step(
+            after, report = gamp_step(
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
                 max_starts=starts_of_searches(t, plan.hold_after, self.bounded),
                 last_step=ROUGH_STEP if self.bounded and t < plan.hold_after else LAST_STEP,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
+        if plan.tol > 0 and not plan.data.penalty.smooth:
+            report = replace(report, monitor=partial(report.monitor, exact_below=EXACT_BELOW * plan.tol))
+        return after, report
 
     def _account(self, report: StepReport) -> None:
         """Add the cost of an iteration to the budget; bound later searches if this search was too expensive."""

@@ -63,7 +63,8 @@ class StepReport(DisplayMixin):
     Attributes
     ----------
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
-        kinks, weights that should be at a kink are first moved there by `on_kinks`.
+        kinks, weights that should be at a kink are first moved there by `on_kinks`. Runs with a tolerance do this only
+        if the norm is near the tolerance; before, both are estimates, see `monitor_risk`.
     omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
         are in other processes.
     V_hat : (L, r, r) response used for A.
@@ -96,16 +97,24 @@ class StepReport(DisplayMixin):
         return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
 
 
-def monitor_risk(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
+def monitor_risk(
+    data: Dataset, risk: str, Q: np.ndarray, sums: Sums, exact_below: float = np.inf
+) -> tuple[float, float]:
     """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
 
     If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
-    the data.
+    the data. To save this pass, the training loss at Q is returned and the norm is estimated with the gradient of the
+    losses at Q, if the estimate is larger than `exact_below`.
     """
     if data.penalty.smooth:
         gradient = smallest_subgradient(data.penalty, Q, sums.smooth)
         return normalised_risk(data, Q, sums.loss), gradient_norm(data, gradient)
-    at = risk_at(data, on_kinks(data.penalty, Q, sums.smooth)[0], risk)
+    moved = on_kinks(data.penalty, Q, sums.smooth)[0]
+    if exact_below < np.inf:
+        estimate = gradient_norm(data, smallest_subgradient(data.penalty, moved, sums.smooth))
+        if estimate > exact_below:
+            return normalised_risk(data, Q, sums.loss), estimate
+    at = risk_at(data, moved, risk)
     return at.train_loss, at.gradient_norm
 
 
