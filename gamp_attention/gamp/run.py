@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
 from gamp_attention._core.progress import show_progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tree
 from gamp_attention.damping import Damping, Steps
@@ -56,6 +55,7 @@ MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
 # survey="auto" continues from the lowest minimum if at most this fraction of the starts agree, and its training loss
 FEW_AGREE, LOW_LOSS = 0.25, 0.25  # is at most this fraction of the loss at zero weights
 MIN_STARTS, MAX_FIELDS = 4, 3  # minimum number of starts, and maximum number of fields of a sample, of survey="auto"
+MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -77,10 +77,10 @@ class IterationOptions(DisplayMixin):
         searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
     search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
-        message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
-        `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
-        become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
+        further starts, minima are computed roughly, and descent begins below a gradient norm of 0.3, or when the work
+        of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent;
+        see `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
     Examples
@@ -661,9 +661,12 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     weights = (
         f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     )
-    low, high = _percent(min(others)), _percent(max(others))
+    many = min(others) > 0 and max(others) >= MANY_TIMES
+    low, high = (f"{1 + excess:.2g}" if many else _percent(excess) for excess in (min(others), max(others)))
     span = low if low == high else f"{low} to {high}"
     remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if many:
+        return f"{best} {weights}; {remainder} had {span} times its training loss when stopped."
     if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
         return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
     return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."

@@ -88,6 +88,15 @@ def stored(folder, tokens, outputs, positions=None):
     return path
 
 
+@pytest.mark.parametrize("kind", ["equal", "unequal", "shifted"])
+def test_the_command_proposes_to_standardise_arrays_of_mixed_scales(kind, tmp_path, fit):
+    x, y = sentences()
+    units = {"equal": 1.0, "unequal": np.geomspace(1.0, 100.0, 20), "shifted": 1.0}[kind]
+    x, y = (units * part + (5.0 if kind == "shifted" else 0.0) for part in (x, y))
+    _, _, words, _ = fit(stored(tmp_path, x, y), "--n-starts", "1", "--max-iter", "20", "--lam", "100")
+    assert ("use --standardise" in words) == (kind != "equal")
+
+
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
@@ -269,7 +278,7 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
 
 
 def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, fit):
-    """With a λ of 3 the first twenty values end at .1; the best is next to .03."""
+    """With a λ of 3 the first twenty values end at 0.1; the best is next to 0.03."""
     path, _ = arrays
     _, report, words, _ = fit(path, "--path", "--lam", "3", "--n-starts", "2")
     lams, best = np.array(report["path"]["lam"]), report["path"]["best"]

@@ -1,4 +1,4 @@
-"""Leave-one-out errors against refits, hat matrices and scikit-learn; what they say where they fail."""
+"""Leave-one-out errors against refits, hat matrices and scikit-learn, and messages of failures."""
 
 from dataclasses import replace
 
@@ -318,6 +318,26 @@ def test_bounds_are_quantiles_of_the_errors():
     assert loo.bound(0.995) == np.inf
     with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
         loo.bound(0.0)
+
+
+def test_intervals_extend_to_the_side_of_large_errors():
+    """Squares of Gaussian numbers: 5.3 % of symmetric 95 % intervals end below the expected value 1, ideally 2.5 %."""
+    x, y = ridge_rows(n=120)
+    data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=0.7)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
+    rng, below, above, symmetric = np.random.default_rng(0), 0, 0, 0
+    for _ in range(4000):
+        errors = rng.normal(size=120) ** 2
+        error = errors.std(ddof=1) / np.sqrt(120)
+        low, high = replace(loo, errors=errors, test_error_error=error).interval(0.95)
+        below, above = below + (high < 1), above + (low > 1)
+        symmetric += errors.mean() + 1.96 * error < 1
+    assert 0.02 < below / 4000 < 0.042 < symmetric / 4000
+    assert above / 4000 < 0.025
+    low, high = loo.interval(0.5)
+    assert 0 < low < loo.test_error < high < loo.interval()[1]
+    with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
+        loo.interval(0.0)
 
 
 def test_the_same_bits_for_any_number_of_threads(monkeypatch):

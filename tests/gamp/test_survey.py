@@ -87,7 +87,7 @@ def test_averages_over_fields_equal_averages_of_scipys_minimisers():
 
 
 def test_sums_over_samples_at_few_nodes_agree_with_dense_rules(hard, monkeypatch):
-    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than those of single samples."""
+    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than errors of single samples."""
     state, unit = ga.initial_survey(hard, "exact", ga.data.starts.initial_weights(hard, "random", 0))
     for _ in range(12):
         before, (state, report) = state, ga.survey_step(hard, "exact", state, 0.4, 1.5 * unit)

@@ -9,8 +9,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines, start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)

@@ -200,7 +200,9 @@ def main():
     per_node = max(row["seconds"][0] / row["seconds"][1] / row["nodes"] for row in costs.values())
     verdict.check(per_node <= 1, f"largest time per node: {per_node:.2f} iterations of GAMP, at most 1")
     growth = max(row["bytes"][1] / row["bytes"][0] - 1 for row in costs.values())
-    verdict.check(growth <= 0.1, f"bytes per sample, field and node change by at most {100 * growth:.1f} % at {LARGER} n")
+    verdict.check(
+        growth <= 0.1, f"bytes per sample, field and node change by at most {100 * growth:.1f} % at {LARGER} n"
+    )
     verdict.write_table(format_nodes(nodes))
     verdict.write_table(format_cost(costs), "_cost.md")
     verdict.write_table(format_steps(steps), "_steps.md")

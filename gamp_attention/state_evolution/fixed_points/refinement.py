@@ -21,6 +21,7 @@ import numpy as np
 
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width
+from gamp_attention._core.progress import Progress
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
@@ -282,6 +283,12 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     random rules `TOTAL_WORK` times this number limits all averages. If a limit ends the refinement early, the result
     has status INACCURATE.
     """
+    with Progress(shown=False) as task:  # shown only inside of a task that is shown
+        return _refine(root, rtol, max_work, task)
+
+
+def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[StateEvolutionResult, Root]:
+    """Return the result of `refine`; `task` shows the accuracy so far."""
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
@@ -296,6 +303,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
+        task.describe(f"relative error {error:.1g}, rtol = {rtol:g}")
         try:
             last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
             counting = last.F.count_jumps(last.overlaps)
@@ -324,6 +332,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             x, J = last.overlaps, None
     last = replace(points[-1].root, F=replace(points[-1].root.F, limit=None))
     points[-1] = replace(points[-1], root=last)
+    task.describe("jump mass and replicon")
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.progress import show_progress
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
@@ -89,6 +90,7 @@ NEAR_ITER = (
 
 
 @ignore_float_errors
+@show_progress("state evolution ")
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -104,6 +106,7 @@ def solve_state_evolution(
     rsb: int | str = 0,
     parisi: ArrayLike | None = None,
     raise_on_failure: bool = False,
+    progress: bool | None = None,
 ) -> StateEvolutionResult:
     """Solve state evolution, equations (7) to (9), to a requested accuracy.
 
@@ -145,6 +148,8 @@ def solve_state_evolution(
     parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
         energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
+    progress : whether to show the progress of the refinement: its accuracy, and the average that is computed. If None,
+        it is shown on a terminal, after a second.
 
     Returns
     -------
