@@ -359,3 +359,26 @@ def test_tokens_on_the_disk(tmp_path):
     here, there = ga.leave_one_out(data, gamp), ga.leave_one_out(stored, gamp)
     assert np.allclose(here.errors, there.errors, rtol=1e-6)
     assert there.trusted
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
+    """`SAME` and `LOWER` only save steps of the search for other minima."""
+    from gamp_attention.data.risk import risk_at
+    from gamp_attention.experiments.inference import hysteresis
+
+    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
+    problems, evaluated = [], []
+    for seed in range(4):
+        data = ga.sample(model, d=60, alpha=2.0, seed=seed)
+        Q = ga.run_gamp(data, "random", seed=seed).Q
+        problems.append((data, risk_at(data, Q, "exact"), Q))
+    decisions = []
+    monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
+    for options in ({}, {"SAME": -1.0, "LOWER": np.inf}):
+        for name, value in options.items():
+            monkeypatch.setattr(hysteresis, name, value)
+        decisions.append([hysteresis.has_many_minima(*problem) for problem in problems])
+        decisions.append(len(evaluated))
+    assert decisions[0] == decisions[2]
+    assert decisions[1] < 0.95 * (decisions[3] - decisions[1])
