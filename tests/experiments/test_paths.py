@@ -352,3 +352,19 @@ def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
         apart.append(errors.mean(axis=1) - new)
         stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
     assert 0.75 < np.sqrt(np.mean(stated) / np.mean(np.square(apart))) < 1.35
+
+
+@pytest.mark.slow
+def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_data():
+    """36 data sets, so that the spread has a standard error of 12 %."""
+    apart, stated, lams = [], [], [0.1, 0.5]
+    for seed in range(36):
+        data = ga.sample(ga.paper_model(), d=80, alpha=1.5, seed=1000 + seed)
+        path = ga.regularization_path(data, lams, n_starts=4, folds=0)
+        runs = zip(lams, path.results, strict=True)
+        new = [ga.sampled_test_error(data.replace(lam=lam), run.Q, n_samples=3000, seed=seed)[0] for lam, run in runs]
+        apart.append(path.test_error - new)
+        stated.append(path.test_error_error)
+    ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
+    assert (ratio > 0.75).all()
+    assert (ratio < 1.35).all()
