@@ -71,7 +71,7 @@ class DeferredKernel(Kernel):
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Return the signature of a call by another kernel, which needs no compiled code."""
         kws = {name: types.unliteral(kind) for name, kind in kws.items()}
-        python_signature, args = self._compiler.fold_argument_types(tuple(map(types.unliteral, args)), kws)
+        python_signature, args = self._compiler.fold_argument_types(tuple(map(types.unliteral, args)), kws)  # type: ignore[attr-defined]
         self.provide(tuple(args))
         name = self.py_func.__name__
         signatures = [typing.signature(self.returns, *args)]
@@ -89,7 +89,7 @@ class DeferredKernel(Kernel):
             triple=binding.get_process_triple(), symbol=symbol, cell=ctypes.addressof(cell),
             resolve=ctypes.cast(resolve, ctypes.c_void_p).value,
         )  # fmt: skip
-        library = self.targetctx.codegen().create_library(symbol)
+        library = self.targetctx.codegen().create_library(symbol)  # type: ignore[attr-defined]
         library.add_llvm_module(binding.parse_assembly(code))
         library.finalize()
         binding.add_symbol(symbol, library.get_pointer_to_function(symbol))

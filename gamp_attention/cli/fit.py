@@ -186,7 +186,9 @@ def test_errors(
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _describe_intervals(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]]) -> str:
+def _describe_intervals(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]]
+) -> str:
     """Return a sentence with 95 % intervals of the error of the layer on new data."""
     intervals = []
     for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):

@@ -76,7 +76,7 @@ class StepReport(DisplayMixin):
     denoised: Denoised | None
     V_hat: np.ndarray
     W: np.ndarray
-    monitor: Callable[[], tuple[float, float]]
+    monitor: Callable[..., tuple[float, float]]
 
     @cached_property
     def _monitored(self) -> tuple[float, float]:
