@@ -91,7 +91,7 @@ def draw(path, rows, threshold):
     """Draw fractions of recovered signals against α."""
     from validation.claims.survey_recovery import PUBLISHED  # which imports this module
 
-    with figure(path, 1, 1, (6.5, 4.2)) as axes:
+    with figure(path, 1, 1, (8.6, 4.2)) as axes:
         fractions = axes[0][0]
         alphas, sizes = list_values(rows, "alpha"), list_values(rows, "d")
         for method, label in (("survey", "survey propagation"), ("gamp", "GAMP")):
@@ -107,7 +107,7 @@ def draw(path, rows, threshold):
         ends = [PUBLISHED[y].recovery for y in (100, 10)]
         fractions.axvspan(*ends, color="0.88", lw=0, label="published recovery, d → ∞, y = 100 to 10")
         fractions.set(xlabel="α", ylabel="signal recovered, %", title="amplitudes without noise, one random start")
-        fractions.legend(fontsize=7, frameon=False)
+        fractions.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def check_recoveries(verdict, rows):
