@@ -157,8 +157,8 @@ def test_errors(
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
-    *of_layer, covariance = loo.average_in_units(left_out)
-    means = [tuple(of_layer)]
+    mean, error, covariance = loo.average_in_units(left_out)
+    means = [(mean, error)]
     columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
         held_out = layer.errors(*test)
@@ -186,7 +186,9 @@ def test_errors(
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _describe_intervals(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, ...]]) -> str:
+def _describe_intervals(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]]
+) -> str:
     """Return a sentence with 95 % intervals of the error of the layer on new data."""
     intervals = []
     for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
