@@ -13,7 +13,8 @@ default mean is within 2 % of the refits over the same samples. Means over two i
 errors of the error on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or three
 standard errors of fresh data, their mean is within 2 %, and settings whose mean is more than 7 % too low are trusted in
 at most a quarter of their instances. Under noise, with random starts, the formula is within 2 % or three standard
-errors of refits from the minimum, while training again ends in other minima for more than a tenth of the samples, with higher errors.
+errors of refits from the minimum, while training again ends in other minima for more than a tenth of the samples, with
+higher errors.
 (Page "Test error from the training data" of the manual.)
 """
 
