@@ -1,5 +1,6 @@
-"""Numerical tools: floating-point errors, linear algebra, errors of means, and independent random streams of a seed."""
+"""Numerical tools: floating-point errors, linear algebra, errors of means, hashes, and random streams of a seed."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -10,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import over_blocks
+from gamp_attention._core.threads import over_blocks
 
 # decorator of functions that report overflow by a status or an error instead of numpy warnings
 ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
@@ -101,7 +102,7 @@ def interval_of_mean(values: np.ndarray, error: float, level: float = 0.95) -> t
 
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
-    spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
+    spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 
@@ -109,6 +110,19 @@ def project_psd(matrices: np.ndarray) -> np.ndarray:
     """Return symmetric matrices with negative eigenvalues replaced by zero."""
     values, vectors = np.linalg.eigh(matrices)
     return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+
+
+def symmetrize(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
+    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
+
+
+def hash_bytes(*parts: bytes, size: int = 16) -> str:
+    """Return 2 × size hexadecimal digits for the concatenation of the parts (BLAKE2b), equal in every process."""
+    digest = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 class Stream(IntEnum):

@@ -135,7 +135,7 @@ def reference_errors(
 
     Without new samples, each sample is left out of the fit exactly (leave-one-out in closed form). With the mean ȳ of
     n outputs, the residual of a sample is (y − ȳ) n/(n − 1). The linear layer y = Wx, with W an (L, L) matrix that
-    mixes tokens, minimises Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖² with λ = 1e-4, as `fit_linear_baseline`; with
+    mixes tokens, minimizes Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖² with λ = 1e-4, as `fit_linear_baseline`; with
     N = λ + Σ xxᵀ/d and the residual e = y − Wx of a sample in the fit, its residual out of the fit is
 
         e + (e xᵀ/d) (N − xxᵀ/d)⁻¹ x      (Sherman, Morrison and Woodbury).

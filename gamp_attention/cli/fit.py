@@ -357,7 +357,7 @@ def _list_numbers(values: np.ndarray) -> str:
 
 def run_fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
-    if options.survey and options.path is not None:
+    if options.survey is True and options.path is not None:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
@@ -415,7 +415,15 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
     if result.is_minimum:
         eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
         lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
-    if result.surveys:
+    if [record.name for record in result.surveys] == ["minimum"]:
+        ends = [record for record in result.starts if record.status is not None]
+        before = min(record.train_loss for record in ends if not record.name.startswith(("minimum", "flip")))
+        decrease = f"decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %"
+        lines.append(
+            "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. "
+            f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
+        )
+    elif result.surveys:
         n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
         lowest = min(record.train_loss for record in result.surveys)
         lines.append(
@@ -449,7 +457,11 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
         ]
     elif result.converged and options.path is None:
         steps.append("Choose the penalty λ by its leave-one-out error: --path.")
-    if len(result.starts) > 1 and not options.survey and sum(r.agreement >= AGREEMENT for r in result.starts) == 1:
+    if (
+        len(result.starts) > 1
+        and options.survey is not True
+        and sum(r.agreement >= AGREEMENT for r in result.starts) == 1
+    ):
         steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")

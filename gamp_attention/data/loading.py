@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.extras import require_modules
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import is_text
 
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)

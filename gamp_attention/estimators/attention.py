@@ -42,12 +42,13 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     student : the attention map; DotProductAttention() if None.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
     standardise : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
-        divide it by its standard deviation. λ and the minimised errors then have these units; predictions have the
+        divide it by its standard deviation. λ and the minimized errors then have these units; predictions have the
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `run_gamp`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
-    survey : begin with survey propagation from each start, see `run_gamp`: False, True, or one or several Parisi
-        parameters. It takes longer and often finds a lower training loss.
+    survey : survey propagation, see `run_gamp`: "auto" continues from the lowest minimum with a survey where this is
+        likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
+        longer and often finds a lower training loss; False makes no surveys.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
     heads : number of heads H.
@@ -88,7 +89,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     standardise: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
-    survey: bool | float | Sequence[float] = False
+    survey: bool | str | float | Sequence[float] = "auto"
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0

@@ -146,6 +146,8 @@ COMMANDS = {
     "trajectory --damping nan": "damping",
     "trajectory --method gd --damping 0.3": "damping: needs method 'gamp' or 'survey', as 'gd' does not use it",
     "trajectory --method survey": "parisi",
+    "trajectory --compression 0.1": "compression: needs method 'gd'",
+    "trajectory --method gd --compression 2": "compression",
     "trajectory --parisi 100": "parisi: needs method 'survey', as 'gamp' does not use it, got 100.0",
     "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd' or 'online', as",
     "trajectory --seed x": "--seed",
@@ -232,7 +234,7 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
 
 
 def test_a_pickle_would_have_run(tmp_path):
-    """What the test of malicious files guards against does happen where pickles are allowed."""
+    """A malicious file runs its code if pickles are allowed, so that the test of malicious files tests something."""
     bad_file("pickle", tmp_path / "data.npz")
     with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
         archive["tokens"]

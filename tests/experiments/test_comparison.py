@@ -1,4 +1,4 @@
-"""The comparison of everything with everything, and what it reports."""
+"""The comparison of all solvers on one instance, and its reports."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_dict_is_plain_json(comparison):
 
 
 def test_sampled_test_error_matches_its_definition(model, data):
-    """Zero weights attend evenly: f = mean of x + p, so the error is that of S = 1/2 up to the positions."""
+    """Zero weights attend evenly: f = mean of x + p, so the error is the error of S = 1/2 up to the positions."""
     error, spread = ga.sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
     fresh = ga.sample(model, data.dim, 20.0, seed=9)
     T = model.teacher(fresh.tokens @ data.Q_star / np.sqrt(data.dim))

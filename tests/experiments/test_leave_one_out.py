@@ -1,4 +1,4 @@
-"""Leave-one-out errors against refits, hat matrices and scikit-learn; what they say where they fail."""
+"""Leave-one-out errors against refits, hat matrices and scikit-learn, and messages of failures."""
 
 from dataclasses import replace
 

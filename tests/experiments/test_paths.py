@@ -1,4 +1,4 @@
-"""Paths of λ and of other hyperparameters: errors, the best, resuming, theory beside them."""
+"""Paths of λ and of other hyperparameters: errors, the best value, resuming, and the predictions of theory."""
 
 import io
 import re
@@ -224,15 +224,15 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
         ("factor", ga.LogisticLoss()),
     ],
 )
-def test_interpolated_errors_are_those_of_each_value(kind, loss):
-    """Estimates of most values are interpolated: each is within 3 % of its own, and so is the chosen one."""
+def test_interpolated_errors_agree_with_complete_estimates(kind, loss):
+    """Estimates of most values are interpolated: each is within 3 % of the complete estimate at its value."""
     x, signal, rng = correlated_rows(kind, 420, 100, seed=5)
     y = signal + 0.6 * rng.normal(size=420)
     y = y if isinstance(loss, ga.SquaredLoss) else np.where(y > 0, 1.0, -1.0)
     data, lams = ga.LabelledDataset(x, y, loss), np.geomspace(1e-3, 30, 16)
     path = ga.regularization_path(data, lams, init="random", n_starts=1)
-    own = [ga.leave_one_out(data.replace(lam=lam), end) for lam, end in zip(lams, path.results, strict=True)]
-    errors = np.array([each.test_error for each in own])
+    complete = [ga.leave_one_out(data.replace(lam=lam), end) for lam, end in zip(lams, path.results, strict=True)]
+    errors = np.array([estimate.test_error for estimate in complete])
     assert np.allclose(path.test_error[path.trusted], errors[path.trusted], rtol=0.03)
     assert path.trusted.sum() >= 14
     if kind == "independent":
@@ -241,8 +241,8 @@ def test_interpolated_errors_are_those_of_each_value(kind, loss):
     assert errors[path.best] <= 1.005 * errors.min()
 
 
-def test_values_beside_rough_ones_are_not_trusted():
-    """Among 12 values noise makes those of weak penalties rough: neither they nor values next to them are trusted."""
+def test_values_next_to_rough_estimates_are_not_trusted():
+    """With noise, estimates at weak penalties are rough: neither they nor estimates at the next values are trusted."""
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 1, 12)
     path = ga.regularization_path(data, lams, n_starts=4, folds=0)
     assert not path.trusted[:3].any()

@@ -5,7 +5,7 @@ the error at the chosen λ over the smallest error along the path. Noisy attenti
 leave-one-out estimates for weak penalties are too low: there the package leaves out folds of samples.
 
 Criterion: over all instances of five problems, the regret is below 2 % in 95 % of the instances. The table also has
-the regrets of the one-standard-error rule, of leave-one-out without folds and of λ = .01. A sixth problem, the lasso
+the regrets of the one-standard-error rule, of leave-one-out without folds and of λ = 0.01. A sixth problem, the lasso
 with a third of the samples and dimensions, is shown without a criterion: there the noise of the estimates decides.
 (Page "Test error from the training data" of the manual.)
 """

@@ -47,11 +47,11 @@ def run_recovery(d, alpha, seed):
 
 
 def plan_runs(quick):
-    """Return functions that compute the rows of each instance, by key; first instances of all sizes come first."""
+    """Return functions that compute the rows of each instance, by key, in the order of d."""
     sizes, alphas = ({100: 2}, (1.25, 2.5)) if quick else (SIZES, ALPHAS)
     return {
         f"{d} {alpha:g} {k}": partial(describe_recovery, d, alpha, k)
-        for k in range(max(sizes.values())) for d in sizes if k < sizes[d] for alpha in alphas
+        for d in sizes for k in range(sizes[d]) for alpha in alphas
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Regularization paths: training along the values of a hyperparameter, and the test error at each value.
 
 1. Training (`PathPlan`): each run starts from the weights of the previous value, extrapolated (warm starts, as in
-   Friedman et al. (2010)).
+   Friedman et al., 2010).
 2. Leave-one-out errors at all values (`path_errors`): the errors by cavity fields cost one pass over the tokens and are
    computed at every value. The difference between a complete estimate (`leave_one_out`) and these errors changes slowly
    along λ: it is computed at some values and interpolated between them. Each further complete estimate tests the
@@ -333,8 +333,8 @@ class RegularizationPath(Result):
     errors : (k, n) error of each sample under weights trained without it.
     form : "cavity" or "hessian", the form of `leave_one_out`, or "folds" for cross-validation.
     best : index of the smallest test error of converged runs; errors that are not trusted are increased by a quarter.
-    best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et al.
-        (1984)).
+    best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
+        al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
         neighbouring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
         converged.

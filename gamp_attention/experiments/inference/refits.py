@@ -315,7 +315,7 @@ def _newton(around: _Smooth, solver: Solver) -> Refits:
 def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
-    The Newton method with a trust region (Nocedal and Wright (2006)), with the Hessian computed at every step, for few
+    The Newton method with a trust region (Nocedal and Wright, 2006), with the Hessian computed at every step, for few
     weights. The risk is evaluated as a difference to the risk at Q, without terms of first order, which cancel.
     """
     from scipy.optimize import minimize
@@ -351,7 +351,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
 def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
-    L-BFGS (Liu and Nocedal (1989)) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
+    L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
     """
     from scipy.linalg import solve_triangular
     from scipy.optimize import minimize
