@@ -1,8 +1,7 @@
-"""Decorators that compile functions with numba, and threads that run compiled kernels on blocks of rows.
+"""Decorators that compile functions with numba, and the disk cache of the compiled code.
 
-All compile options are in this module. Kernels release the GIL and work on a range of rows. `over_blocks` gives blocks
-of rows to threads. The blocks do not depend on the number of threads, so neither do the results, and several Python
-threads may call kernels. (Numba's parallel layer is not safe in this case, and rejects nested NamedTuples.)
+All compile options are in this module. Kernels release the GIL; `gamp_attention._core.threads` runs them on blocks of
+rows.
 
 **Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
 By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
@@ -20,19 +19,16 @@ Functions that are inlined into kernels need no machine code; `InlinedCompiler` 
 
 import gc
 import inspect
-import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
 from llvmlite import binding, ir
-from numba import config, extending
+from numba import extending
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
@@ -42,8 +38,8 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
-from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.interrupts import interruptible
+from gamp_attention._core.numerics import hash_bytes
 from gamp_attention._core.progress import announce_compilation
 
 PACKAGE = Path(__file__).parent.parent
@@ -377,56 +373,3 @@ def dispatch_on_type(function: Callable[..., Any]) -> Any:
 def is_instance(numba_type: Any, cls: type) -> bool:
     """Return whether a numba type is the NamedTuple `cls`; used to select an overload."""
     return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
-
-
-@lru_cache
-def _pool(
-    pid: int, n_threads: int
-) -> ThreadPoolExecutor:  # one pool per process, because threads do not survive a fork
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
-
-
-def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> None:
-    """Call task(first, last) for every block of rows, on NUMBA_NUM_THREADS threads."""
-    starts = range(0, n_rows, block)
-    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
-    if n_threads <= 1:
-        for first in starts:
-            task(first, min(first + block, n_rows))
-        return
-    _wait([_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts])
-
-
-def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
-    """Call task(first, last, stop) for every block of rows, as `over_blocks`, and end at once after Ctrl-C.
-
-    Python cannot handle a signal while a kernel runs in the main thread. If the work may be `long`, it is therefore run
-    in other threads. If the main thread is interrupted, it sets `stop` (1,) to 1; kernels must check `stop` between
-    steps that take milliseconds.
-    """
-    stop = np.zeros(1, dtype=np.int64)
-    n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
-    if not long and n_threads <= 1:
-        over_blocks(lambda first, last: task(first, last, stop), n_rows, block)
-        return
-    ranges = [(first, min(first + block, n_rows)) for first in range(0, n_rows, block)]
-    pool = ThreadPoolExecutor(1) if n_threads <= 1 else _pool(os.getpid(), n_threads)
-    try:
-        _wait([pool.submit(task, first, last, stop) for first, last in ranges])
-    except BaseException:
-        stop[0] = 1
-        raise
-    finally:
-        if n_threads <= 1:
-            pool.shutdown()
-
-
-def _wait(futures: list[Future[Any]]) -> None:
-    """Wait for tasks; if a task fails or this thread is interrupted, cancel all tasks that have not begun."""
-    try:
-        for future in futures:
-            future.result()
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise

@@ -3,7 +3,7 @@
     z(ω) = argmin_z ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z)
 
 ℓ is not convex, so the objective may have several minima. If bounds of ℓ and of its curvature show that no second
-minimum can be lower, one minimisation is enough. Otherwise the ellipsoid that contains all lower points is searched
+minimum can be lower, one minimization is enough. Otherwise the ellipsoid that contains all lower points is searched
 from many starts, until the stopping rule of Boender and Rinnooy Kan (1987) finds it unlikely that a minimum was missed.
 For a single field the interval is scanned instead.
 """
@@ -137,7 +137,7 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
 
 @inline_kernel
 def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
-    """Return whether a bounded search minimises from the start ws.point.
+    """Return whether a bounded search minimizes from the start ws.point.
 
     Start number 0 is the mirror image −z of the current minimum z, which is close to another minimum. If the objective
     is higher at −z than at z, this other minimum is nearly always higher, too, so it is not computed.

@@ -1,6 +1,6 @@
 """Dot-product attention maps S[z] and the per-sample loss ℓ(z) of an attention layer, as NamedTuples.
 
-A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalised
+A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalized
 linear models: sums over samples of ℓ_μ(z) + constant_μ, where the parameters p of the sample are one row of an array
 (n, P).
 
@@ -276,7 +276,7 @@ class DotProductAttention(NamedTuple):
     tied : if True, queries and keys have the same weights, eq. (2), (15) of Cui et al. (2024). If False, the first half
         of the columns of Q are weights of queries, and the second half are weights of keys, eq. (124).
     causal : if True, token i attends to tokens 1 to i only.
-    softmax : if True, each row is normalised by a softmax; if False, attention is linear: the scores are the weights.
+    softmax : if True, each row is normalized by a softmax; if False, attention is linear: the scores are the weights.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 from gamp_attention._core.deferred import DeferredKernel, deferred_kernel
-from gamp_attention._core.emission import emit_call
+from gamp_attention._core.expressions import emit_call
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 WORD = ir.IntType(64)

@@ -27,16 +27,10 @@ from numba.core import types
 from numba.core.types import boolean, float64
 from scipy.special import erf
 
-from gamp_attention._core.compiled import (
-    dispatch_on_type,
-    inline_kernel,
-    interruptible_blocks,
-    kernel,
-    overload,
-    sample_kernel,
-)
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     OUTCOME,
     Metric,
