@@ -23,7 +23,7 @@ from gamp_attention.gamp import convex_start, result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
-SIZES, REPEATS = {(20_000, 50): 9, (2000, 500): 9, (6000, 6000): 1}, 2
+SIZES, REPEATS = {(20_000, 50): 9, (2000, 500): 9, (6000, 6000): 2}, 2
 LAM, MOST, FAR, CLOSE = 0.1, 3.0, 5000, 1e-6
 PARTS = {
     "gradients": (convex_start, "risk_at"),
