@@ -359,7 +359,7 @@ def format_table(rows):
     """Return the table of equal times: medians and ranges for each setting and method, and pairs with surveys."""
     heads = ["setting, instances", "method", "training loss / informed", "not above informed (95 %)",
              "lower, equal, higher than survey", "mean ln(loss / survey)", "test error", "cosine with the teacher",
-             "starts"]  # fmt: skip
+             "starts", "seconds"]  # fmt: skip
     lines = []
     for part in list_parts(rows, "equal time"):
         for method, words in {"informed": "informed", **METHODS}.items():
@@ -371,7 +371,8 @@ def format_table(rows):
             test = format_range(collect(rows, part, method, "test_error"), "{:.3g}")
             cosine = format_range(collect(rows, part, method, "cosine"), "{:.2f}")
             starts = f"{np.median(collect(rows, part, method, 'n_runs')):g}"
-            lines.append([name, words, loss, low, *compare_pairs(rows, part, method), test, cosine, starts])
+            seconds = "–" if method == "informed" else f"{np.median(collect(rows, part, method, 'seconds')):.1f}"
+            lines.append([name, words, loss, low, *compare_pairs(rows, part, method), test, cosine, starts, seconds])
     return markdown_table(heads, lines)
 
 

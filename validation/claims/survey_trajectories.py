@@ -114,7 +114,8 @@ def build_curves(measured, predicted):
 
 def draw(numbers, path):
     """Draw the overlaps of each seed at the largest d with its prediction."""
-    with figure(path, len(RUNS), len(KEYS), (11.8, 2.7 * len(RUNS))) as axes:
+    n_keys = len(numbers[next(iter(RUNS))]["curves"])  # results that were stored before m was compared have no m
+    with figure(path, len(RUNS), n_keys, (2.4 * n_keys, 2.7 * len(RUNS))) as axes:
         for row, name in zip(axes, RUNS, strict=True):
             colour = COLOURS["semantic" if "semantic" in name else "random"]
             d = max(map(int, numbers[name]["seeds"]))
