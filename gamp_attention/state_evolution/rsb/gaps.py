@@ -38,7 +38,7 @@ REACH = 4  # distance in nodes at which minimisers of other nodes are tried as s
 NEGLIGIBLE = 1e-7  # probability of a node, relative to the most likely node, below which it is left out
 DOUBLINGS, HALVINGS = 30, 40  # maximum number of doublings, and number of bisections, of the length of an interval
 ENDED = 1e-6  # distance between two minima in units of their distance at the jump, below which one of them has ended
-PANEL_NODES = 12  # nodes of the Gauss-Legendre rule on an interval
+INTERVAL_NODES = 12  # nodes of the Gauss-Legendre rule on an interval
 NEIGHBOURS = [(i, j) for i in (-REACH, 0, REACH) for j in (-REACH, 0, REACH) if i or j]
 
 
@@ -136,7 +136,7 @@ def _one_field_gaps(
     apart = [np.diff(np.concatenate([[-np.inf], fields, [np.inf]])) for fields, _, _ in jumps]
     room = {-1: np.concatenate([each[:-1] for each in apart]), 1: np.concatenate([each[1:] for each in apart])}
     below, squares = np.zeros(len(gaps)), np.zeros((len(gaps), 1))
-    unit, weight = legendre_panels(np.array([0.0, 1.0]), PANEL_NODES)
+    unit, weight = legendre_panels(np.array([0.0, 1.0]), INTERVAL_NODES)
     for number, gap in enumerate(gaps):
         for side in (-1, 1):
             pair = JumpPair(model, labels[owner], at, low, high, V)

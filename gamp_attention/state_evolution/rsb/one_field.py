@@ -201,7 +201,7 @@ SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units o
 STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
 
 
-class LabelAverages(NamedTuple):
+class OneFieldAverages(NamedTuple):
     """Labels of a sample, and the averages for each of them."""
 
     # labels, u, probability, centres: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
@@ -290,7 +290,7 @@ class OneField(Problem):
         _, u, probability, *_, averages = self.average_labels(levels, parisi, resolution)
         return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
 
-    def average_labels(self, levels: Levels, parisi: np.ndarray, resolution: int) -> LabelAverages:
+    def average_labels(self, levels: Levels, parisi: np.ndarray, resolution: int) -> OneFieldAverages:
         """Return the averages of the recursion for each label."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
@@ -304,7 +304,7 @@ class OneField(Problem):
             average_levels(table, centre, variances, parisi, spacing, REACH)
             for table, centre in zip(tables, centres, strict=True)
         ]
-        return LabelAverages(labels, u, probability, centres, variances, averages)
+        return OneFieldAverages(labels, u, probability, centres, variances, averages)
 
 
 def assemble(
