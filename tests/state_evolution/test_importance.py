@@ -1,5 +1,8 @@
 """Importance sampling and searches at a part of the points: averages have no bias and less variance."""
 
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +12,8 @@ import gamp_attention as ga
 from docs.examples.two_layers import layers
 from gamp_attention._core.quadrature import inside_cube, sobol_points
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, conjugates
-from gamp_attention.state_evolution.rules import SobolRule
-from gamp_attention.state_evolution.rules.importance import Proposal
+from gamp_attention.state_evolution.equations import Channel, conjugates
+from gamp_attention.state_evolution.rules import Proposal, SobolRule
 
 
 def two_layer_channel():
@@ -83,3 +85,22 @@ def test_total_work_ends_a_call():
     assert se.status is ga.Status.INACCURATE
     assert "500000 in total" in se.message
     assert np.isfinite(se.test_error_error)
+
+
+def test_ctrl_c_ends_a_long_average():
+    """The average takes about half a minute, and Python handles signals only between compiled calls."""
+    channel = two_layer_channel()
+    SobolRule(n_points=64).moments(channel)  # compiles
+    pressed: list[bool] = []
+
+    def press():
+        pressed.append(True)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    began, timer = time.process_time(), threading.Timer(0.2, press)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        SobolRule(n_points=1 << 19).moments(channel)
+    timer.join()
+    assert pressed
+    assert time.process_time() - began < 5

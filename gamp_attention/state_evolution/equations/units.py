@@ -10,6 +10,7 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry, overlaps
 
 NAMES = ("q", "m", "theta", "V")
 MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
+COMMON = 1e-9  # relative difference from exactly proportional overlaps, or equal means, that rounding explains
 
 
 def units(overlaps: Overlaps) -> dict[str, float]:
@@ -64,6 +65,9 @@ class Packing:
     diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
     # columns of the student whose overlaps with teacher, positions and other columns are not free but zero
     absent: tuple[int, ...] = ()
+    # for each source its variance in units of the first source's, if q, θ and V are proportional to it; otherwise empty
+    variances: tuple[float, ...] = ()
+    same_mean: tuple[int, ...] = ()  # for each source the first source with the same mean, if `variances` are given
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
@@ -72,14 +76,16 @@ class Packing:
         zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
         present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal, symmetry.absent
-        return cls(like, names, *present)
+        return cls(like, names, *present, *_find_common_sources(model, like))
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
         """Return the indices of the free entries of a family."""
         values = self.like.arrays()[name]
         L = values.shape[0]
         free = np.zeros(values.shape, dtype=bool)
-        free[: 1 if self.exchange else (L + 1) // 2 if self.reversal else L] = True
+        free[: self._n_free_sources(name, L)] = True
+        if self.same_mean and name == "m":
+            free[np.array(self.same_mean) != np.arange(L)] = False
         if self.reversal and L % 2 and name == "m":
             free[L // 2] = False  # m is odd under reversal: zero in the middle
         if name in ("q", "V"):
@@ -91,6 +97,12 @@ class Packing:
         for column in self.absent:
             free &= ~overlaps_of_column(name, values.shape, column)
         return np.nonzero(free)
+
+    def _n_free_sources(self, name: str, L: int) -> int:
+        """Return the number of sources, of L, whose entries of a family are free."""
+        if self.exchange or (self.variances and name != "m"):
+            return 1
+        return (L + 1) // 2 if self.reversal else L
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:
         """Return the free entries as a vector, in units."""
@@ -116,6 +128,10 @@ class Packing:
                 values = values[:, :1, :1] * np.eye(len(values[0]))
             if self.exchange:
                 values[1:] = values[0]
+            elif self.variances and name != "m":
+                values = np.array(self.variances)[:, None, None] * values[:1]
+            elif self.same_mean:
+                values = values[list(self.same_mean)]
             elif self.reversal:
                 half = len(values) // 2
                 values[len(values) - half :] = (-1 if name == "m" else 1) * values[:half][::-1]
@@ -151,3 +167,28 @@ class Packing:
                     )
                 pairs.append((ahead, behind))
         return pairs
+
+
+def _find_common_sources(model: Model, overlaps: Overlaps) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the variances and means that sources of labels have in common, see `Packing`; empty if there are none.
+
+    The sources are tokens, or pairs of class and token. With one class of coordinates the weights have the same law for
+    all sources, so that q, θ and V are multiples of their variances, and m is the same for sources of equal means.
+    """
+    law = model.coordinates
+    if model.attention or len(law.weight) > 1 or model.n_sources == 1:
+        return (), ()
+    ratios = law.gamma[0] / law.gamma[0, 0]
+    families = (overlaps.q, overlaps.theta, overlaps.V)
+    common = all(
+        np.abs(values - ratios[:, None, None] * values[:1]).max() <= COMMON * np.abs(values).max()
+        for values in families
+    )
+    if not common:
+        return (), ()
+    second = law.moments[0][: model.n_sources, : model.n_sources]
+    size = np.diagonal(second)
+    distance = size[:, None] + size - 2 * second
+    same = [int(np.argmax(row <= COMMON * max(size.max(), 1e-300))) for row in distance]
+    equal = np.abs(overlaps.m - overlaps.m[same]).max() <= COMMON * (np.abs(overlaps.m).max() + 1e-300)
+    return tuple(ratios), tuple(same) if equal and not Symmetry.of(model, overlaps).reversal else ()

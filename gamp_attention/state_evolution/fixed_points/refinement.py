@@ -21,6 +21,7 @@ import numpy as np
 
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width
+from gamp_attention._core.progress import Progress
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
@@ -282,6 +283,12 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     random rules `TOTAL_WORK` times this number limits all averages. If a limit ends the refinement early, the result
     has status INACCURATE.
     """
+    with Progress(shown=False) as task:  # shown only inside of a task that is shown
+        return _refine(root, rtol, max_work, task)
+
+
+def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[StateEvolutionResult, Root]:
+    """Return the result of `refine`; `task` shows the accuracy so far."""
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
     random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
@@ -296,6 +303,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
         tol = max(tol / amplification, 1e-12)
+        task.describe(f"relative error {error:.1g}, rtol = {rtol:g}")
         try:
             last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
             counting = last.F.count_jumps(last.overlaps)
@@ -319,11 +327,13 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         amplification = _amplification(points[-1], errors, error)
         if _is_accurate(points[-1], error, rtol):
             break
-        x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
+        ratio = (_error_without_step(points) if random else error) / rtol
+        x, finer = points[-1].overlaps, last.F.refined_for(max(ratio, MIN_EXCESS))
         if random and not is_feasible(F.model, x):
             x, J = last.overlaps, None
     last = replace(points[-1].root, F=replace(points[-1].root.F, limit=None))
     points[-1] = replace(points[-1], root=last)
+    task.describe("jump mass and replicon")
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
@@ -370,13 +380,19 @@ def _largest_error(points: list[Point], errors: np.ndarray) -> float:
 def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
     """Return whether the error exceeds `rtol` only by the last Newton step; another step takes less than a finer rule.
 
-    Only for deterministic rules.
+    (The change along the step on a coarser rule, instead of another average, was tried for random rules: points at
+    which the proximal map begins to jump gave it a larger error than the error that a step leaves.)
     """
     last = points[-1]
-    if not last.root.F.rule.deterministic or _is_accurate(last, error, rtol):
+    if _is_accurate(last, error, rtol) or last.residual > rtol or not is_feasible(last.root.F.model, last.overlaps):
         return False
-    exact = [*points[:-1], replace(last, uncertain=0 * last.uncertain)]
-    return last.residual <= rtol and _largest_error(exact, errors_of(exact)) <= rtol
+    return _error_without_step(points) <= rtol
+
+
+def _error_without_step(points: list[Point]) -> float:
+    """Return the largest relative error of the last point without the error that its last Newton step leaves."""
+    exact = [*points[:-1], replace(points[-1], uncertain=0 * points[-1].uncertain)]
+    return _largest_error(exact, errors_of(exact))
 
 
 def _amplification(point: Point, errors: np.ndarray, error: float) -> float:

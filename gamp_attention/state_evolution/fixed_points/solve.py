@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.progress import show_progress
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
@@ -61,6 +62,7 @@ NESTED_WORK = 3e6  # default budget of the nested rule: proximal problems an ave
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
 DETERMINISTIC_WORK = {"split": SPLIT_WORK, "nested": NESTED_WORK}
 COARSE_WORK = 5e6  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
+FINE, FINE_WORK = 2e-3, 5e7  # the same for these labels, if the requested error is smaller than `FINE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
 OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
@@ -89,6 +91,7 @@ NEAR_ITER = (
 
 
 @ignore_float_errors
+@show_progress("state evolution ")
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -104,6 +107,7 @@ def solve_state_evolution(
     rsb: int | str = 0,
     parisi: ArrayLike | None = None,
     raise_on_failure: bool = False,
+    progress: bool | None = None,
 ) -> StateEvolutionResult:
     """Solve state evolution, equations (7) to (9), to a requested accuracy.
 
@@ -132,10 +136,10 @@ def solve_state_evolution(
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules, or 5e6 for labels whose loss is not convex
-        if `rtol` is at least 5e-3. With random rules, all averages of the refinement solve at most five times this
-        number, so that a call ends; the clock is not used, so that results do not depend on it. `message` states if the
-        budget ended the refinement.
+        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules. For labels whose loss is not convex, it is
+        5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
+        refinement solve at most five times this number, so that a call ends; the clock is not used, so that results do
+        not depend on it. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
@@ -145,6 +149,8 @@ def solve_state_evolution(
     parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
         energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
+    progress : whether to show the progress of the refinement: its accuracy, and the average that is computed. If None,
+        it is shown on a terminal, after a second.
 
     Returns
     -------
@@ -183,7 +189,9 @@ def solve_state_evolution(
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
     rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     searches = not model.attention and model.task.jumps  # each proximal problem of labels needs a search
-    random_work = COARSE_WORK if searches and rtol >= COARSE else RANDOM_WORK
+    random_work = RANDOM_WORK
+    if searches:
+        random_work = COARSE_WORK if rtol >= COARSE else FINE_WORK if rtol < FINE else RANDOM_WORK
     max_work = max_work or (DETERMINISTIC_WORK[first.name] if first.deterministic else random_work)
     first = first_rule(rule, model, (seed,), max_work, rtol)
     check.choice("response", response, RESPONSES)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gamp_attention._core.progress import Progress
 from gamp_attention._core.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.importance import Points, Proposal, adapt_proposal
@@ -169,10 +170,11 @@ class SobolRule(Rule):
         if self.lines:
             moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            searched = self.searched if channel.subsamples else 1
-            moments = [
-                channel.moments(points.white, squares, searched, points.weights) for points in self.point_sets(channel)
-            ]
+            searched, moments = self.searched if channel.subsamples else 1, []
+            with Progress(shown=False) as task:  # shown only inside of a task that is shown
+                for points in self.point_sets(channel):
+                    task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
+                    moments.append(channel.moments(points.white, squares, searched, points.weights))
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
