@@ -20,6 +20,7 @@ SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
     "train_loss": ("ε_t", 6),
     "test_error": ("ε_g", 6),
 }
+MAX_ROWS = 100  # maximum number of rows of a table with errors; longer histories are reduced
 T = TypeVar("T")
 Columns = dict[str, Callable[[Any], str]]  # label of a row in a summary, and function that returns its text
 
@@ -181,13 +182,13 @@ class Overlaps(Result):
         }
 
     def _rows(self) -> Rows:
-        """Return a table of the scalars with errors if known; for a long history, of at most 12 times."""
+        """Return a table of the scalars with errors if known; a long history is reduced to 12 times."""
         items = dict(self._items())
         values, errors = self.scalars(), items["error"].scalars() if "error" in items else None
         heads = [SIGNS[name][0] for name in values]
         if self.q.ndim == 3:
             return [["", *heads], [type(self).__name__, *cells(values, (), errors)]]
-        times = range(len(self.q)) if errors else spread(len(self.q))
+        times = range(len(self.q)) if errors and len(self.q) <= MAX_ROWS else spread(len(self.q))
         return [["   t", *heads], *([f"{t:4}", *cells(values, t, errors)] for t in times)]
 
 

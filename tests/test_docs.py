@@ -200,10 +200,16 @@ def read_bibliography():
 
 def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
     bibliography = read_bibliography()
-    cited = re.compile(r"\b([A-Z][\w'-]+)(?: and (?:[A-Z][\w'-]+ ?)+| et al\.)? ?\((\d{4})\)")
+    # Author and Other (year), and (Author, Other and Third, year)
+    forms = (
+        r"\b([A-Z][\w'-]+)(?:, [A-Z][\w'-]+)*(?: and (?:[A-Z][\w'-]+ ?)+| et al\.)? ?\((\d{4})\)",
+        r"[(;] ?([A-Z][\w'-]+)(?:,? (?:and )?[A-Z][\w'-]+)*(?: et al\.)?, (\d{4})[);,]",
+    )
+    modules = [(str(path), ast.get_docstring(ast.parse(path.read_text())) or "") for path in PACKAGE.rglob("*.py")]
     unknown = {}
-    for location, text in iterate_docstrings():
-        sources = {normalize_source(*source) for source in cited.findall(" ".join(text.split()))}
+    for location, text in (*iterate_docstrings(), *modules):
+        found = [source for form in forms for source in re.findall(form, " ".join(text.split()))]
+        sources = {normalize_source(*source) for source in found}
         if sources - set(bibliography.values()):
             unknown[location] = sources - set(bibliography.values())
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))

@@ -42,7 +42,7 @@ def test_examples_import_only_installed_packages(path):
 
 
 def test_folders_of_examples_contain_no_other_files():
-    """An example that reads a file beside it fails in an empty folder."""
+    """An example that reads a file of its folder fails in an empty folder."""
     names = {path.name for folder in ("gallery", "examples") for path in (DOCS / folder).iterdir() if path.is_file()}
     assert names == {path.name for path in SCRIPTS} | {"GALLERY_HEADER.rst"}
 

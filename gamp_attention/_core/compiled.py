@@ -1,8 +1,7 @@
-"""Decorators that compile functions with numba, and threads that run compiled kernels on blocks of rows.
+"""Decorators that compile functions with numba, and the disk cache of the compiled code.
 
-All compile options are in this module. Kernels release the GIL and work on a range of rows. `over_blocks` gives blocks
-of rows to threads. The blocks do not depend on the number of threads, so neither do the results, and several Python
-threads may call kernels. (Numba's parallel layer is not safe in this case, and rejects nested NamedTuples.)
+All compile options are in this module. Kernels release the GIL; `gamp_attention._core.threads` runs them on blocks of
+rows.
 
 **Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
 By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
@@ -20,19 +19,16 @@ Functions that are inlined into kernels need no machine code; `InlinedCompiler` 
 
 import gc
 import inspect
-import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
 from llvmlite import binding, ir
-from numba import config, extending
+from numba import extending
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
@@ -42,8 +38,8 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
-from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.interrupts import interruptible
+from gamp_attention._core.numerics import hash_bytes
 from gamp_attention._core.progress import announce_compilation
 
 PACKAGE = Path(__file__).parent.parent
@@ -103,7 +99,7 @@ class Callee(NamedTuple):
         kernel: Any = import_module(self.module)
         for part in self.name.split("."):
             kernel = getattr(kernel, part)
-        getattr(kernel, "kernel", kernel).compile(self.args)
+        getattr(kernel, "kernel", kernel).provide(self.args)
         if self.symbol not in _DEFINED:
             raise LookupError(f"{self.name} has changed since its caller was compiled")
 
@@ -126,6 +122,10 @@ class Kernel(CPUDispatcher):
     def enable_caching(self) -> None:
         """Store compiled code on disk."""
         self._cache = KernelCache(self.py_func)
+
+    def provide(self, args: tuple[Any, ...]) -> None:
+        """Define the symbol for given argument types."""
+        self.compile(args)
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -159,7 +159,7 @@ class Kernel(CPUDispatcher):
         # The linker resolves the symbol in code that is loaded from now on.
         symbol = self._symbol(compiled.signature)
         binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
-        _DEFINED[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
+        define_symbol(self, symbol, args)
         _LOADED.append((compiled, set_environments(compiled.library)))
 
         # Numba has registered the function such that its code is copied into callers. An external function of the same
@@ -185,6 +185,11 @@ class Kernel(CPUDispatcher):
         if key is None or "<locals>" in name:
             return f"{name}.{uuid4().hex}"
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
+
+
+def define_symbol(kernel: Kernel, symbol: str, args: tuple[Any, ...]) -> None:
+    """Record that callers which declare `symbol` need this kernel, for given argument types."""
+    _DEFINED[symbol] = Callee(kernel.py_func.__module__, kernel.py_func.__qualname__, args, symbol)
 
 
 class KernelCache(FunctionCache):
@@ -308,7 +313,9 @@ INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python ei
 }  # fmt: skip
 
 
-def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
+def kernel(
+    function: Callable[..., Any], counted: bool = True, inner: bool = False, make: Any = Kernel, **options: Any
+) -> Any:
     """Return a `Kernel`, which is compiled or loaded from disk at its first call.
 
     Parameters
@@ -318,10 +325,11 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
         atomic, and threads wait for each other at the counts of shared arrays, so functions that run once per sample
         should not count.
     inner : if True, only kernels can call the function; there is no entry point for Python.
+    make : class of the kernel, or a function that returns one.
     options : further options of numba.
     """
     chosen = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
-    compiled = Kernel(function, targetoptions={**COMMON, **chosen, **options})
+    compiled = make(function, targetoptions={**COMMON, **chosen, **options})
     compiled.enable_caching()
     return compiled
 
@@ -365,56 +373,3 @@ def dispatch_on_type(function: Callable[..., Any]) -> Any:
 def is_instance(numba_type: Any, cls: type) -> bool:
     """Return whether a numba type is the NamedTuple `cls`; used to select an overload."""
     return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
-
-
-@lru_cache
-def _pool(
-    pid: int, n_threads: int
-) -> ThreadPoolExecutor:  # one pool per process, because threads do not survive a fork
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
-
-
-def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> None:
-    """Call task(first, last) for every block of rows, on NUMBA_NUM_THREADS threads."""
-    starts = range(0, n_rows, block)
-    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
-    if n_threads <= 1:
-        for first in starts:
-            task(first, min(first + block, n_rows))
-        return
-    _wait([_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts])
-
-
-def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
-    """Call task(first, last, stop) for every block of rows, as `over_blocks`, and end at once after Ctrl-C.
-
-    Python cannot handle a signal while a kernel runs in the main thread. If the work may be `long`, it is therefore run
-    in other threads. If the main thread is interrupted, it sets `stop` (1,) to 1; kernels must check `stop` between
-    steps that take milliseconds.
-    """
-    stop = np.zeros(1, dtype=np.int64)
-    n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
-    if not long and n_threads <= 1:
-        over_blocks(lambda first, last: task(first, last, stop), n_rows, block)
-        return
-    ranges = [(first, min(first + block, n_rows)) for first in range(0, n_rows, block)]
-    pool = ThreadPoolExecutor(1) if n_threads <= 1 else _pool(os.getpid(), n_threads)
-    try:
-        _wait([pool.submit(task, first, last, stop) for first, last in ranges])
-    except BaseException:
-        stop[0] = 1
-        raise
-    finally:
-        if n_threads <= 1:
-            pool.shutdown()
-
-
-def _wait(futures: list[Future[Any]]) -> None:
-    """Wait for tasks; if a task fails or this thread is interrupted, cancel all tasks that have not begun."""
-    try:
-        for future in futures:
-            future.result()
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 WIDTH = 120  # maximum width of a line of `repr`
+SMALLEST, LARGEST = -6, 6  # powers of ten of numbers that are written without an exponent, the second excluded
 Rows = list[str | list[str]]  # rows of a table: a list of cells, or a line across all columns
 
 
@@ -23,9 +24,16 @@ def format_with_error(value: float, error: float, digits: int) -> str:
 
 
 def format_to_error(value: float, error: float) -> str:
-    """Return a number with two digits of its error, as 0.0940(12); with four digits if the error is unknown."""
+    """Return a number with two digits of its error, as 0.0940(12); with four digits if the error is unknown.
+
+    Very small and very large numbers have a power of ten, as 1.31(29)e+07.
+    """
     if not (math.isfinite(value) and 0 < error < math.inf):
         return f"{value:.4g}"
+    power = math.floor(math.log10(max(abs(value), error)))
+    if not SMALLEST <= power < LARGEST:
+        scale = 10.0**-power
+        return f"{format_to_error(value * scale, error * scale)}e{power:+03d}"
     return format_with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
 
 

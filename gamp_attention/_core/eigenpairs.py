@@ -79,7 +79,7 @@ def _add_shift(product: Product, shift: float) -> Product:
 def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
     """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the residual norm.
 
-    All vectors are kept and orthogonalised, so no product is lost to a restart.
+    All vectors are kept and orthogonalized, so no product is lost to a restart.
     """
     basis = [start / np.linalg.norm(start)]
     diagonal, off_diagonal = list[float](), list[float]()
@@ -114,7 +114,7 @@ def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int
 def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (k,) and weights (k,), k ≤ n_steps, of the Gauss rule for the spectrum seen by a vector (n,).
 
-    For the normalised vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
+    For the normalized vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
     nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f.
     """
     for basis, matrix, size in _krylov_spaces(product, start):

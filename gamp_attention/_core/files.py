@@ -99,7 +99,7 @@ def write_atomically(
 
 
 def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
-    """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognised."""
+    """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognized."""
     about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)

@@ -1,5 +1,6 @@
-"""Numerical tools: floating-point errors, linear algebra, errors of means, and independent random streams of a seed."""
+"""Numerical tools: floating-point errors, linear algebra, errors of means, hashes, and random streams of a seed."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -10,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import over_blocks
+from gamp_attention._core.threads import over_blocks
 
 # decorator of functions that report overflow by a status or an error instead of numpy warnings
 ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
@@ -81,9 +82,27 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(error)
 
 
+def interval_of_mean(values: np.ndarray, error: float, level: float = 0.95) -> tuple[float, float]:
+    """Return a confidence interval of the expected value of samples (n,) with standard error `error` of their mean.
+
+    Rare large samples make the distribution of (mean − expected value)/error skewed. The end of the interval on the
+    side of the long tail is shifted to first order in the skewness (Johnson (1978), Hall (1992)); the other end is not,
+    because the skewness is estimated from the same samples. If no sample is negative, neither is the interval.
+    """
+    from scipy.special import ndtri
+
+    n, spread = len(values), values.std()
+    mean, z, shift = float(values.mean()), float(ndtri(0.5 + level / 2)), 0.0
+    if spread > 0 and error > 0:
+        skewness = float(np.mean(((values - mean) / spread) ** 3)) * (spread / error) ** 3 / n**2  # of the mean
+        shift = skewness / 6 * (1 + 2 * z**2)
+    low = mean + (min(shift, 0.0) - z) * error
+    return max(low, 0.0) if values.min() >= 0 else low, mean + (max(shift, 0.0) + z) * error
+
+
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
-    spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
+    spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 
@@ -91,6 +110,19 @@ def project_psd(matrices: np.ndarray) -> np.ndarray:
     """Return symmetric matrices with negative eigenvalues replaced by zero."""
     values, vectors = np.linalg.eigh(matrices)
     return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+
+
+def symmetrize(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
+    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
+
+
+def hash_bytes(*parts: bytes, size: int = 16) -> str:
+    """Return 2 × size hexadecimal digits for the concatenation of the parts (BLAKE2b), equal in every process."""
+    digest = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 class Stream(IntEnum):

@@ -4,8 +4,8 @@ Three families are used in the package:
 
 - Gauss rules, exact for polynomials: Legendre on panels of an interval, Hermite for a Gaussian weight;
 - equally spaced nodes with Gaussian weights: the trapezoidal rule, whose error decreases exponentially with the
-  inverse spacing for analytic functions (Trefethen and Weideman, SIAM Review 56, 2014);
-- scrambled Sobol points (randomized quasi-Monte Carlo; Owen, Journal of Complexity 14, 1998), mapped to Gaussians by
+  inverse spacing for analytic functions (Trefethen and Weideman, 2014);
+- scrambled Sobol points (randomized quasi-Monte Carlo; Owen, 1998), mapped to Gaussians by
   the inverse distribution function, in mirror pairs and with unit covariance. The spread of independent scramblings
   is the error estimate.
 """

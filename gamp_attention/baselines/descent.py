@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import DESCENTS, ONLINE, RISKS, STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -340,7 +340,7 @@ def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
 def quasi_newton(
     function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
-    """Run rounds of L-BFGS (Liu and Nocedal 1989), then steps without a line search if it stalls.
+    """Run rounds of L-BFGS (Liu and Nocedal, 1989), then steps without a line search if it stalls.
 
     The line search compares values of the risk, which rounding makes equal near the minimum.
     """
@@ -478,7 +478,7 @@ def minimize_risk(
     seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> DescentResult:
-    """Minimise the training risk with torch, by full-batch gradient descent as in the paper or another method.
+    """Minimize the training risk with torch, by full-batch gradient descent as in the paper or another method.
 
     Eq. :eq:`risk`.
 
@@ -489,8 +489,8 @@ def minimize_risk(
         data with a teacher, and "spectral" for your arrays, which have no teacher. "online" accepts the first three
         names and weights.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
-    method : "gd", "momentum" (heavy ball, Polyak 1964), "nesterov" (Nesterov 1983), "sgd" (a new random minibatch at
-        each step), which `trajectory` predicts; "adam" (Kingma and Ba 2015); or "lbfgs" (Liu and Nocedal 1989, with a
+    method : "gd", "momentum" (heavy ball; Polyak, 1964), "nesterov" (Nesterov, 1983), "sgd" (a new random minibatch at
+        each step), which `trajectory` predicts; "adam" (Kingma and Ba, 2015); or "lbfgs" (Liu and Nocedal, 1989; with a
         strong Wolfe line search, and without it near the minimum). Penalties other than the ridge allow "gd" and
         "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty. "online"
         takes exactly `max_iter` steps, each on round(batch·alpha·d) new samples of a model with a ridge penalty.
@@ -543,7 +543,7 @@ def _minimize(
     data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
     device: str, seed: Any,
 ) -> DescentResult:  # fmt: skip
-    """Minimise the risk of given samples; `minimize_risk` describes the arguments."""
+    """Minimize the risk of given samples; `minimize_risk` describes the arguments."""
     data.terms(risk)
     require_method("method", method, data.penalty)
     rate: Any = LEARNING_RATES[method] if lr is None else lr

@@ -7,7 +7,7 @@ teacher's fields.
 The averages over independent standard Gaussian coordinates are refined to a stated accuracy by one of two methods:
 
 - few coordinates: grids of equal spacing h, whose error is proportional to exp(−c/h), with c set by the singularities
-  of the function off the real axis (Trefethen and Weideman, SIAM Review 56, 2014). For the linear baseline they need
+  of the function off the real axis (Trefethen and Weideman, 2014). For the linear baseline they need
   fewer nodes than products of Gauss-Hermite rules;
 - many coordinates: replicas of scrambled Sobol points in mirror pairs (randomized quasi-Monte Carlo).
 """
@@ -286,7 +286,7 @@ class LinearFit(Ended):
 
     Attributes
     ----------
-    weights : (L, L) minimiser W of the risk of eq. (18).
+    weights : (L, L) minimizer W of the risk of eq. (18).
     train_loss : that risk divided by d; tends to α L ε_lin / 2.
     test_error, test_error_error : E‖y − W x‖_F²/(dL) over new samples of the same teacher at this d, and its numerical
         error, a half-width with a coverage of at least 95 %. There is no sampling error: given Q*, the expectation is
@@ -312,11 +312,11 @@ def fit_linear_baseline(
 ) -> LinearFit:
     """Fit the linear layer of equations (17) and (18) to data by ridge regression.
 
-    The layer is f_W(x) = W x and sees the tokens without their positions. W minimises
+    The layer is f_W(x) = W x and sees the tokens without their positions. W minimizes
 
         R(W) = Σ_μ ‖y^μ − W x^μ‖_F²/(2d) + (λ/2)‖W‖_F².
 
-    This risk is normalised as in eq. (3): the sum over samples is of order d, so the penalty, of order one, vanishes
+    This risk is normalized as in eq. (3): the sum over samples is of order d, so the penalty, of order one, vanishes
     as 1/d. It is the loss of the authors' published program, which uses λ = 1e-4. A layer acting on x + p would differ
     by O(1/d), because ‖p‖ is of order one.
 

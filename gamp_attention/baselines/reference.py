@@ -33,7 +33,8 @@ class ReferenceVerdict(NamedTuple):
     worse_than : names of the references with a lower error than the layer, by two standard errors at least.
     not_better_than : names of the references whose error differs from the layer's by less.
     difference : (3,) mean error of each reference minus the mean error of the layer.
-    difference_error : (3,) standard errors of these differences, over the differences of single samples.
+    difference_error : (3,) standard errors of these differences, over the differences of single samples, with the
+        covariance of the errors of different samples.
     message : the outcome as a sentence.
 
     Examples
@@ -74,12 +75,15 @@ class ReferenceErrors(Result):
     left_out: bool
 
     @ignore_float_errors
-    def verdict(self, errors: ArrayLike) -> ReferenceVerdict:
+    def verdict(self, errors: ArrayLike, covariance: float = 0.0) -> ReferenceVerdict:
         """Compare a layer with the references.
 
         Parameters
         ----------
         errors : (n,) ‖y − f(x)‖²/(dL) of the layer for the same samples, for example `leave_one_out(...).errors`.
+        covariance : part of the squared standard error of their mean that is due to the covariance of different
+            samples, `leave_one_out(...).covariance`; 0 for new samples. The references depend on so few numbers that
+            their leave-one-out errors are independent.
 
         Returns
         -------
@@ -87,11 +91,14 @@ class ReferenceErrors(Result):
 
         Raises
         ------
-        ValueError : if `errors` has another length than the references, or entries whose squares are not finite.
+        ValueError : if `errors` has another length than the references, or entries whose squares are not finite; if
+            `covariance` is negative.
         """
         of_layer = check_squarable("errors", errors, (self.errors.shape[1],))
         pairs = [mean_and_error(reference - of_layer) for reference in self.errors]
+        covariance = check.real("covariance", covariance, low=0)
         difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
+        spread = np.sqrt(spread**2 + covariance)
         margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
         worse = tuple(name for name, lower in zip(self.names, difference < -margin, strict=True) if lower)
         better = difference > margin
@@ -128,7 +135,7 @@ def reference_errors(
 
     Without new samples, each sample is left out of the fit exactly (leave-one-out in closed form). With the mean ȳ of
     n outputs, the residual of a sample is (y − ȳ) n/(n − 1). The linear layer y = Wx, with W an (L, L) matrix that
-    mixes tokens, minimises Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖² with λ = 1e-4, as `fit_linear_baseline`; with
+    mixes tokens, minimizes Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖² with λ = 1e-4, as `fit_linear_baseline`; with
     N = λ + Σ xxᵀ/d and the residual e = y − Wx of a sample in the fit, its residual out of the fit is
 
         e + (e xᵀ/d) (N − xxᵀ/d)⁻¹ x      (Sherman, Morrison and Woodbury).
@@ -157,7 +164,7 @@ def reference_errors(
     >>> references.names
     ('linear', 'mean', 'zero')
     >>> layer = ga.leave_one_out(data, ga.run_gamp(data))
-    >>> references.verdict(layer.errors).better
+    >>> references.verdict(layer.errors, layer.covariance).better
     True
     """
     if require_dataset(data).is_labelled:

@@ -69,7 +69,7 @@ class AmpProblem:
 
     data: Dataset  # the samples; their student, penalty and positions are not used
     y: np.ndarray  # observations in the form of the channel
-    channel: Channel  # the law of an observation, given the teacher's fields
+    channel: Channel  # distribution of an observation, given the teacher's fields
     gamma: np.ndarray  # (d, L) variances of the tokens
     kind: np.ndarray  # (d,) index of the kind of each coordinate
     priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
@@ -111,7 +111,7 @@ class AmpProblem:
         return self._reused.posterior(omega, V)
 
     def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
-        """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
+        """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
         problem = self
         if "prior" in parts:
             priors = [prior.learn(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
@@ -129,7 +129,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     """
     model = data.model if model is None else require_model(model)
     if model is None:
-        raise ValueError("model: needs the law of teacher and noise for data that were not sampled, got none")
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
@@ -413,7 +413,7 @@ def run_bayes_amp(
         has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
         the fields of the other columns (see `start_remaining_columns`).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
-    learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
+    learn : hyperparameters to learn by expectation maximization: any of "prior" (weights and covariances of the
         components of the prior) and "noise".
     damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
     tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs

@@ -3,7 +3,7 @@
 State evolution alternates two averages. `Equations.output` averages over samples: if the fields of token l have
 posterior means ω_l and covariances V_l, it returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l), and the
 conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input` averages over coordinates: from the conjugates it returns the
-covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalised linear
+covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalized linear
 models.
 
 Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them, because
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import project_psd, psd_root
+from gamp_attention._core.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
@@ -63,7 +63,7 @@ class InputAverages(NamedTuple):
 
 
 class Equations:
-    """State evolution, averaged over one set of randomised points or by one quadrature rule.
+    """State evolution, averaged over one set of randomized points or by one quadrature rule.
 
     Attributes
     ----------
@@ -136,9 +136,9 @@ class Equations:
         return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Average over randomised points.
+        """Average over randomized points.
 
-        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimises the
+        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
         variance of Tr ρ g gᵀ, is subtracted as a control variate. The symmetries of the problem are then enforced.
         """
         V = V + MIN_V * self.rho
@@ -151,7 +151,7 @@ class Equations:
             cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, other) / len(g)
-        hats = 0.5 * (hats + hats.transpose(0, 2, 1)) if posterior.halves is not None else hats
+        hats = symmetrize(hats) if posterior.halves is not None else hats
         L, t, _ = V.shape
         blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
@@ -165,7 +165,7 @@ class Equations:
         part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
         part *= unknown / (unknown + BLURRED_V)
         slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
-        hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))
+        hats = (1 - part) * hats + part * symmetrize(slope)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:

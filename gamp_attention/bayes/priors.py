@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.models.channels.channel import softmax_sum
 from gamp_attention.models.coordinates import CoordinateLaw
@@ -51,7 +52,7 @@ class MixturePrior:
         t = b.shape[1]
         stretch = np.linalg.inv(np.eye(t) + self.cov @ A)  # (I + ΣA)⁻¹
         narrow = stretch @ self.cov
-        narrow = 0.5 * (narrow + narrow.transpose(0, 2, 1))
+        narrow = symmetrize(narrow)
         off = b[:, None] - self.mean @ A.T  # (N, K, t)
         shift = np.einsum("kab,nkb->nka", narrow, off)
         logs = b @ self.mean.T - 0.5 * np.einsum("ka,ab,kb->k", self.mean, A, self.mean)
@@ -90,7 +91,7 @@ class MixturePrior:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
             posterior_cov, explained = stretch @ cov, stretch @ cov @ A @ cov
-            posterior_cov, explained = 0.5 * (posterior_cov + posterior_cov.T), 0.5 * (explained + explained.T)
+            posterior_cov, explained = symmetrize(posterior_cov), symmetrize(explained)
             # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
             half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
             log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
@@ -112,7 +113,7 @@ class MixturePrior:
         return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
 
     def learn(self, posterior: InputPosterior) -> "MixturePrior":
-        """Return the prior after one step of expectation maximisation of weights and covariances.
+        """Return the prior after one step of expectation maximization of weights and covariances.
 
         Means and atoms do not change.
         """
@@ -120,7 +121,7 @@ class MixturePrior:
         total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
         second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
         atoms = np.abs(self.cov).max(axis=(1, 2)) == 0
-        cov = np.where(atoms[:, None, None], 0.0, 0.5 * (second + second.transpose(0, 2, 1)))
+        cov = np.where(atoms[:, None, None], 0.0, symmetrize(second))
         return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=cov)
 
 

@@ -10,7 +10,7 @@ At a fixed point in which columns U vanish, a small overlap δq of them changes 
     δq̂_l = α Σ_m E[G_lm δq_m G_lmᵀ],   G_lm = ρ_l⁻¹ E[u_l u_mᵀ | y, ω] ρ_m⁻¹ − δ_lm ρ_l⁻¹   (columns U only),
 
 where the posterior has ω_l = 0 and V_l = ρ_l for the columns U, and the overlaps of the fixed point for the others. The
-fixed points are parametrised by the size of the conjugates q̂ of the found columns, as in `bayes.equations`: the size
+fixed points are parametrized by the size of the conjugates q̂ of the found columns, as in `bayes.equations`: the size
 determines V, and V determines α and the growth of δq, so that no iteration in α is needed.
 
 **Iteration at a given α.** The curve of all fixed points (`bayes.equations`) is not used for these models. `iterate`

@@ -76,6 +76,8 @@ def solve_bayes_state_evolution(
 ) -> BayesStateEvolution:
     """Compute the fixed point that Bayes-optimal message passing reaches for d → ∞.
 
+    The equations are in `gamp_attention.bayes.equations`; for generalized linear models see Barbier et al. (2019).
+
     Parameters
     ----------
     model : problem whose teacher is estimated; its student and penalty have no effect.
@@ -121,7 +123,7 @@ def solve_bayes_state_evolution(
 def bayes_fixed_points(
     model: Model, alpha: float, *, n_points: int | None = None, n_replicas: int = 4, seed: int | np.random.Generator = 0
 ) -> list[BayesStateEvolution]:
-    """Compute all fixed points of Bayes-optimal state evolution.
+    """Compute all fixed points of Bayes-optimal state evolution, see Barbier et al. (2019).
 
     Parameters
     ----------

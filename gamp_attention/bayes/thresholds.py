@@ -40,7 +40,7 @@ def bayes_thresholds(
 ) -> BayesThresholds:
     """Compute the sample complexities of weak recovery, full recovery and the hard phase.
 
-    Eq. :eq:`bayes-weak`; see Barbier et al. (2019) for the hard phase of generalised linear models.
+    Eq. :eq:`bayes-weak`; see Barbier et al. (2019) for the hard phase of generalized linear models.
 
     Parameters
     ----------

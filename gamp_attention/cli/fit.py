@@ -13,7 +13,7 @@ import numpy as np
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.numerics import interval_of_mean, mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.options import VALUES, build_penalty
@@ -38,6 +38,8 @@ SPAN = 30.0  # range of --path without values: from λ/30 to 30 λ
 WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended because its best value lies at an edge
 ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
+UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardise is proposed
+SHIFTED = 3.0  # mean of a coordinate in standard deviations from which --standardise is proposed
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
 
@@ -155,7 +157,8 @@ def test_errors(
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
-    means = [loo.average_in_units(left_out)]
+    mean, error, covariance = loo.average_in_units(left_out)
+    means = [(mean, error)]
     columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
         held_out = layer.errors(*test)
@@ -168,7 +171,7 @@ def test_errors(
         in_training = mean_and_error(layer.errors(*train))
         numbers["held_out"] = {"samples": len(held_out), **_numbers(means[1], list(columns.values())[1][1])}
         numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
-    better, verdict = _verdict(columns, loo.trusted)
+    better, verdict = _verdict(columns, loo.trusted, covariance)
     rows = {"this layer": means}
     for k, name in enumerate(columns["leave-one-out"][1].names):
         rows[ROWS[name]] = [mean_and_error(references.errors[k]) for _, references in columns.values()]
@@ -176,19 +179,37 @@ def test_errors(
     table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\nLeave-one-out is the error of each training sample under weights trained "
-        f"without this sample: an approximation that is corrected by refits. For this layer: {loo.message}."
+        f"last digit:\n{format_text(table)}\n{_describe_intervals(columns, means)}\nLeave-one-out is the error of each "
+        "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
+        f"this layer: {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool) -> tuple[bool, str]:
+def _describe_intervals(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]]
+) -> str:
+    """Return a sentence with 95 % intervals of the error of the layer on new data."""
+    intervals = []
+    for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
+        ends = interval_of_mean(errors, error)
+        intervals.append(f"{ends[0]:.3g} to {ends[1]:.3g} ({how})" if np.isfinite(ends).all() else f"unknown ({how})")
+    return f"95 % intervals for the error of this layer on new samples: {', '.join(intervals)}."
+
+
+def _verdict(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool, covariance: float
+) -> tuple[bool, str]:
     """Return whether the layer is better than the references, and a sentence.
 
+    `covariance` is the covariance part of the squared standard error of leave-one-out, see `LeaveOneOut.covariance`.
     Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
     """
     finite = {how: column for how, column in columns.items() if np.isfinite(column[0]).all()}
-    verdicts = [(how, references.verdict(errors)) for how, (errors, references) in finite.items()]
+    verdicts = [
+        (how, references.verdict(errors, covariance if how == "leave-one-out" else 0.0))
+        for how, (errors, references) in finite.items()
+    ]
     if not verdicts:
         return False, "The test error of the layer could not be estimated."
     use_last = not trusted or verdicts[-1][1].worse_than
@@ -256,8 +277,11 @@ def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
         test = f"{_count(n_test, 'sample')}, selected at random with seed {options.seed}, are held out to test it"
         lines.append(f"{_count(n_train, 'sample')} train the layer; {test}.")
     if repeated := n - distinct_samples(problem.arrays.tokens):
-        overlap = "; held-out samples may also be training samples" if n_test else ""
-        lines.append(f"{repeated} samples have the same tokens as another sample{overlap}.")
+        overlap = ", and held-out samples may also be training samples" if n_test else ""
+        lines.append(
+            f"{repeated} samples have the same tokens as another sample. The other sample trains the layer if one of "
+            f"them is left out, so that leave-one-out errors may be too low{overlap}."
+        )
     given = f"The penalty of its weights is λ = {data.lam:g}"
     ridge = given if options.path is None else "Its penalty λ is chosen below"
     form, heads = "softmax(z zᵀ) x with z = x Q/√d", "one head"
@@ -290,13 +314,31 @@ def _describe_units(problem: Problem, standardised: bool) -> str:
     units = problem.units
     if not standardised:
         variances = _list_numbers(problem.data.traces[0])
-        return f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
+        text = f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
+        return f"{text}{_describe_spread(problem)}"
     low, high = units.scale.min(), units.scale.max()
     constant = f" Coordinates that are constant are only shifted: {units.constant} of them." if units.constant else ""
     return (
         "The arrays are standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (at "
         f"most {np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})."
         f"{constant} λ, weights and training loss are in these units, errors and attention in the units of the file."
+    )
+
+
+def _describe_spread(problem: Problem) -> str:
+    """Return a sentence if the coordinates of the tokens have different units or a large common mean, else nothing."""
+    stored = problem.arrays.tokens
+    if not isinstance(stored, np.ndarray):  # on the disk
+        return ""
+    flat = stored.reshape(-1, stored.shape[2])
+    flat = flat[:, np.ptp(flat, axis=0) > 0]
+    means, scales = np.abs(flat.mean(axis=0)), flat.std(axis=0)
+    if not len(scales) or (scales.max() < UNEQUAL * scales.min() and (means < SHIFTED * scales).all()):
+        return ""
+    return (
+        f" The coordinates have standard deviations from {scales.min():.3g} to {scales.max():.3g} and means of up to "
+        f"{means.max():.3g}. Unless these scales have a meaning, use --standardise: the layer has no "
+        "bias, and coordinates with large numbers dominate its fields and its training loss."
     )
 
 
@@ -315,7 +357,7 @@ def _list_numbers(values: np.ndarray) -> str:
 
 def run_fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
-    if options.survey and options.path is not None:
+    if options.survey is True and options.path is not None:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
@@ -359,6 +401,8 @@ def run_fit(options: argparse.Namespace) -> int:
         plot_fit(result, attention, options.plot, options.force)
         files.append(f"{options.plot} shows learning curves, attention matrices and all starts.")
     steps = _next_steps(result, estimated, options)
+    if not result.converged and not options.standardise and _describe_spread(problem):
+        steps.insert(0, "Give all coordinates of the tokens the same scale: --standardise.")
     say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
     return 0 if result.converged else 1
 
@@ -366,11 +410,20 @@ def run_fit(options: argparse.Namespace) -> int:
 def _describe_training(result: GampResult, tol: float) -> list[str]:
     """Return sentences on the outcome of the training."""
     norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:g}."
-    lines = [result.message, f"The training loss is {result.train_loss:.6g}. {norm}"]
+    loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
+    lines = [result.message, f"The training loss is {loss}. {norm}"]
     if result.is_minimum:
         eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
         lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
-    if result.surveys:
+    if [record.name for record in result.surveys] == ["minimum"]:
+        ends = [record for record in result.starts if record.status is not None]
+        before = min(record.train_loss for record in ends if not record.name.startswith(("minimum", "flip")))
+        decrease = f"decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %"
+        lines.append(
+            "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. "
+            f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
+        )
+    elif result.surveys:
         n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
         lowest = min(record.train_loss for record in result.surveys)
         lines.append(
@@ -404,7 +457,11 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
         ]
     elif result.converged and options.path is None:
         steps.append("Choose the penalty λ by its leave-one-out error: --path.")
-    if len(result.starts) > 1 and not options.survey and sum(r.agreement >= AGREEMENT for r in result.starts) == 1:
+    if (
+        len(result.starts) > 1
+        and options.survey is not True
+        and sum(r.agreement >= AGREEMENT for r in result.starts) == 1
+    ):
         steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")

@@ -60,9 +60,10 @@ def _add_fit(add: Add) -> None:
     starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
     add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(
-        "--survey", action="store_true",
+        "--survey", action=argparse.BooleanOptionalAction, default="auto",
         help="begin with survey propagation, which takes longer and often finds a lower training loss: at most two "
-        "surveys from each start, two more from random starts, and one from the lowest minimum",
+        "surveys from each start, two more from random starts, and one from the lowest minimum; --no-survey makes no "
+        "surveys (default: one survey from the lowest minimum, if its loss is low and few starts agree)",
     )  # fmt: skip
     add("--heads", type=int, default=1, metavar="H", help="number of heads (default 1)")
     add("--rank", type=int, default=1, help="columns of Q for each head (default 1)")
@@ -113,7 +114,7 @@ def _add_solve(add: Add) -> None:
     add("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
     add("--rule", choices=RULES, default="auto", help="quadrature rule (default auto)")
     add("--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)")
-    add("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    add("--seed", type=int, default=0, help="seed of randomized points (default 0)")
     steps = "steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)"
     add("--rsb", type=_steps, default=0, metavar="K", help=steps)
     parisi = "K increasing Parisi parameters of --rsb (default: of the ground state)"
@@ -130,6 +131,8 @@ def _add_trajectory(add: Add) -> None:
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
     add("--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there")
     add("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
+    compression = "tolerance of histories at a few stored times (default 0.001 if all of them need too much memory)"
+    add("--compression", type=float, help=f"{compression}; only for descents without minibatches")
     add("--n-iter", type=int, default=20, help="number of iterations (default 20)")
     add("--seed", type=int, default=0, help="seed of the paths (default 0)")
 

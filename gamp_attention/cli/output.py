@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gamp_attention._core.extras import require_modules
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import require_checkpoint, require_distinct, require_replaceable, write_json
 from gamp_attention._core.progress import clear
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES

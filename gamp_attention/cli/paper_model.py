@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import to_json
-from gamp_attention._core.extras import require_modules
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import report, say, select
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
@@ -58,9 +58,8 @@ def run_solve(options: argparse.Namespace) -> int:
 
 def run_trajectory(options: argparse.Namespace) -> int:
     """Run the command `trajectory` and return its exit status."""
-    path = trajectory(
-        _model(options), **select(options, "alpha", "init", "method", "damping", "parisi", "lr", "n_iter", "seed")
-    )
+    names = ("alpha", "init", "method", "damping", "parisi", "lr", "compression", "n_iter", "seed")
+    path = trajectory(_model(options), **select(options, *names))
     report(options, str(path), path.to_dict())
     return 0
 

@@ -30,7 +30,14 @@ from gamp_attention._core.eigenpairs import (
     lowest_eigenpair,
     restarted_lanczos,
 )
-from gamp_attention._core.numerics import Stream, deterministic_product, generator, ignore_float_errors, one_thread
+from gamp_attention._core.numerics import (
+    Stream,
+    deterministic_product,
+    generator,
+    ignore_float_errors,
+    one_thread,
+    symmetrize,
+)
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, hessian_product, is_convex, risk_at
 from gamp_attention.data.stores import token_blocks
@@ -211,7 +218,7 @@ def data_hessian(
             H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
             if a != b:
                 H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T
-    return 0.5 * (H + H.T)
+    return symmetrize(H)
 
 
 def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
@@ -309,7 +316,7 @@ class HessianSpectrum(Result):
     def density(self, x: ArrayLike, width: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the density of all eigenvalues at x (G,), and its standard error.
 
-        It is normalised to one and convolved with the Cauchy distribution of scale `width`, like the density of
+        It is normalized to one and convolved with the Cauchy distribution of scale `width`, like the density of
         `limiting_spectrum`. `width` should not be smaller than the width of the spectrum divided by the number of steps
         of the Lanczos iteration.
 

@@ -127,7 +127,7 @@ class Dataset(DisplayMixin):
     model: Model | None = None
     _risks: dict[str, RiskTerms]
     _outputs: Tokens | None = None
-    rows_here = True  # the memory D and the minimisers z of the samples are in this process
+    rows_here = True  # the memory D and the minimizers z of the samples are in this process
 
     @ignore_float_errors
     def __init__(
@@ -381,7 +381,7 @@ class Dataset(DisplayMixin):
 
     @property
     def loss(self) -> Any:
-        """Loss per sample of the equivalent generalised linear model."""
+        """Loss per sample of the equivalent generalized linear model."""
         loss = sample_loss(self.student, self.n_tokens, self.rank)
         return WeightedLoss(loss) if self.is_labelled and self.sample_weight is not None else loss
 
@@ -435,7 +435,7 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
     """Return the loss parameters of the exact risk for outputs (n, L, d), in one pass over tokens and outputs.
 
     The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each
-    sample, and on the weights only through the local fields: it is a generalised linear model.
+    sample, and on the weights only through the local fields: it is a generalized linear model.
     """
     (tokens, positions), parts = matrix, []
     d = tokens.shape[2]
@@ -503,7 +503,7 @@ def require_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | Non
 
 
 class LabelledDataset(Dataset):
-    """n samples of L tokens in R^d with labels, for a generalised linear model; immutable.
+    """n samples of L tokens in R^d with labels, for a generalized linear model; immutable.
 
     Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + r(Q), with labels p and fields z = (x + positions) Q/√d.
 
@@ -516,7 +516,7 @@ class LabelledDataset(Dataset):
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
-    intercept : if True, an unpenalised intercept is added to the fields of all tokens. It is one more coordinate, in
+    intercept : if True, an unpenalized intercept is added to the fields of all tokens. It is one more coordinate, in
         which tokens are 0 and positions are 1, so that d grows by 1, and the last row of Q is √d times the intercept
         (`intercepts`).
 

@@ -1,6 +1,6 @@
 """Message passing on samples that are distributed over the workers of a dask cluster.
 
-Each worker has blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
+Each worker has blocks of tokens, with the memory D and the minimizers z of their samples. An iteration sends Q, V, W
 and arrays of their size, and receives sums. If a worker dies, dask computes its arrays again: tokens are read from
 their store, and D and z are computed from the last copy in this process, which is made every MAX_AGE iterations.
 """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.extras import require_modules
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import is_text
 
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
@@ -25,6 +25,9 @@ class StoredArrays(NamedTuple):
     tokens: Any
     outputs: Any
     positions: Any
+
+
+ROWS = " (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
 
 
 def load_arrays(path: str | Path) -> StoredArrays:
@@ -52,7 +55,8 @@ def _arrays(
             missing = [name for name in names if name not in stored]
             if missing:
                 there = ", ".join([*stored][:8]) + (", …" if len(stored) > 8 else "") if stored else "none"
-                raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {there}")
+                rows = "" if missing != [*NEEDED] or "y" not in stored else ROWS
+                raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {there}{rows}")
             return {name: _read(name, stored[name]) for name in (*names, *others) if name in stored}
     except FileNotFoundError as error:
         raise ValueError(f"{argument}{path}: there is no such file") from error

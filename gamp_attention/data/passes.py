@@ -18,17 +18,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import read_only
-from gamp_attention._core.compiled import (
-    CACHE_LINE,
-    field_kernel,
-    inline_kernel,
-    interruptible_blocks,
-    kernel,
-    over_blocks,
-    prefetch,
-    sample_kernel,
-)
+from gamp_attention._core.compiled import CACHE_LINE, field_kernel, inline_kernel, kernel, prefetch, sample_kernel
 from gamp_attention._core.numerics import one_thread
+from gamp_attention._core.threads import interruptible_blocks, over_blocks
 from gamp_attention.data.stores import Tokens, join_parts, token_blocks
 from gamp_attention.denoisers.newton import LAST_STEP, make_metric
 from gamp_attention.denoisers.output import (
@@ -195,8 +187,8 @@ def data_pass(
     matrix : tokens (n, L, d), as an array, and positions.
     Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
     loss, params : the per-sample loss, with rows of parameters (n, P).
-    start : (n, L, r) initial points of the minimisations; ω if not given.
-    effort : effort of the proximal steps; if None, an unbounded search and accurate minimisations.
+    start : (n, L, r) initial points of the minimizations; ω if not given.
+    effort : effort of the proximal steps; if None, an unbounded search and accurate minimizations.
     proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
         the same bits.
     """
@@ -261,7 +253,7 @@ class OutputStep(NamedTuple):
     """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes."""
 
     sums: Sums  # sums over all samples
-    z: Any  # minimisers of the proximal step
+    z: Any  # minimizers of the proximal step
     # returns the memory D of the next iteration from a rule, the new V, W and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
     omega: np.ndarray | None = None  # centres of the proximal step; None if they are in other processes
@@ -281,7 +273,7 @@ def output_step(
 ) -> OutputStep:
     """Return ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
 
-    Proximal steps start from the minimisers z of the last iteration, if they are given.
+    Proximal steps start from the minimizers z of the last iteration, if they are given.
     """
     terms = data.risks[risk]
     seen = grouped_pass(data, terms.params, Q, D, V, z, effort=effort)

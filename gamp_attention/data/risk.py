@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread, symmetrize
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
@@ -338,7 +338,7 @@ def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.n
     ends = np.diff([(point + move).ravel() for point, move in zip(points, moves, strict=True)], axis=0).T
     weights = np.linalg.lstsq(changes, last, rcond=1e-10)[0]
     V = (points[-1].ravel() + last - ends @ weights).reshape(damped.shape)
-    V = 0.5 * (V + V.transpose(0, 2, 1))
+    V = symmetrize(V)
     if not np.isfinite(V).all():
         return damped
     low = np.linalg.eigvalsh(damped).min()
@@ -371,7 +371,7 @@ def sampled_test_error(
 ) -> tuple[float, float]:
     """Estimate the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) from new samples of the same teacher.
 
-    Eq. :eq:`test-error`. For a generalised linear model, the test error is the mean loss of a new sample.
+    Eq. :eq:`test-error`. For a generalized linear model, the test error is the mean loss of a new sample.
 
     Parameters
     ----------

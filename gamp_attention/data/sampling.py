@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import over_blocks
 from gamp_attention._core.files import TRAILER, replace_file, require_replaceable
 from gamp_attention._core.numerics import generator, ignore_float_errors, psd_root
+from gamp_attention._core.threads import over_blocks
 from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.glm import GLMModel

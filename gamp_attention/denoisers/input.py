@@ -11,6 +11,7 @@ from numpy.linalg import LinAlgError
 
 from gamp_attention._core.check import read_only
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
@@ -72,7 +73,7 @@ def quadratic_response(
     if not isinstance(penalty, ColumnRidge):
         return prior_response(spectra, penalty.lam, V_hat, fractions)
     A = np.einsum("li,lab->iab", spectra, V_hat)
-    A = 0.5 * (A + A.transpose(0, 2, 1))
+    A = symmetrize(A)
     strengths = penalty.curvature
     if has_spheres(penalty):
         assert second is not None
@@ -103,7 +104,7 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
     free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
     scale = np.sqrt(np.einsum("k,kaa->a", weights, second)[free])
     lowest = np.linalg.eigvalsh(A + np.diag(strengths)).min()
-    # multipliers cannot make the block of the penalised columns positive definite, so its eigenvalues are raised
+    # multipliers cannot make the block of the penalized columns positive definite, so its eigenvalues are raised
     penalised = np.flatnonzero(~penalty.sphere)
     if len(penalised):
         block = A[:, penalised[:, None], penalised] + np.diag(strengths[penalised])
@@ -240,7 +241,7 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
     A = np.einsum("li,lab->iab", spectra, V_hat)
-    return np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
+    return np.linalg.eigh(symmetrize(A))
 
 
 def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
@@ -250,7 +251,7 @@ def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | N
 
 @inline_kernel
 def _entry(penalty, b, A, x, a):
-    """Return the minimiser over x_a for the given other entries of x, and its derivative in b_a."""
+    """Return the minimizer over x_a for the given other entries of x, and its derivative in b_a."""
     pull = b[a]
     for c in range(x.shape[0]):
         if c != a:
@@ -316,7 +317,7 @@ def _solve(system, right):
 
 @kernel
 def _denoise_coordinates(penalty, b, A, eta, C):
-    """Minimise by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
+    """Minimize by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
 
     After each sweep, a Newton step on the residual is taken if it reduces the residual by half: coordinate descent
     alone converges slowly if the columns are strongly coupled.

@@ -1,14 +1,14 @@
-"""Local minimisation of the proximal objective of one sample by guarded Newton steps.
+"""Local minimization of the proximal objective of one sample by guarded Newton steps.
 
     F(z) = ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z),   z flattened to L r numbers
 
-Each iteration solves (∇²F + shift) step = ∇F by a Cholesky factorisation. The shift is zero if ∇²F is positive
+Each iteration solves (∇²F + shift) step = ∇F by a Cholesky factorization. The shift is zero if ∇²F is positive
 definite, and otherwise increased from a small value until the sum is positive definite, so that the step decreases F.
 The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright,
 2006, chapter 3). Three guards complete the method:
 
 - A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
-- A minimisation that approaches a minimum which the caller has already found ends early.
+- A minimization that approaches a minimum which the caller has already found ends early.
 - Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop. The
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
   the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import float64, int64
+from numba.core.types import boolean, float64, int64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
@@ -51,12 +52,12 @@ SCALAR_SHORTEST = 1e-3  # fraction of a Newton step below which the general form
 
 
 class NewtonOutcome(NamedTuple):
-    """Ways in which a minimisation ends."""
+    """Ways in which a minimization ends."""
 
     failed: int = 0
     solved: int = 1
-    merged: int = 2  # a step headed for a minimum in `Workspace.minima`, so the minimisation ended early
-    unfinished: int = 3  # the general form has to continue the minimisation
+    merged: int = 2  # a step headed for a minimum in `Workspace.minima`, so the minimization ended early
+    unfinished: int = 3  # the general form has to continue the minimization
 
 
 OUTCOME = NewtonOutcome()
@@ -86,7 +87,7 @@ class Workspace(NamedTuple):
     step: np.ndarray  # (k,) Newton step
     start: np.ndarray  # (k,) point from which the current step is taken
     trial: np.ndarray  # (k,) point that is only evaluated
-    point: np.ndarray  # (k,) start, then minimum, of a minimisation within a global search
+    point: np.ndarray  # (k,) start, then minimum, of a minimization within a global search
     loss: Any  # returned by make_work(loss)
     minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
     stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
@@ -210,7 +211,7 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64, deferred=True)
 def objective(loss, p, omega, metric, z, work):
     """Return the proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -224,7 +225,9 @@ def objective(loss, p, omega, metric, z, work):
     return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
 
 
-@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(
+    TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64, deferred=True
+)
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """Return the objective at z, and fill its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -257,7 +260,7 @@ def fill_lowest_direction(hess, direction):
     return spectrum[0], spectrum[k - 1]
 
 
-@inner_kernel
+@deferred_kernel(boolean, counted=True)
 def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 
@@ -280,7 +283,7 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
 
 @dispatch_on_type
 def minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
-    """Minimise as `minimise_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
+    """Minimize as `minimise_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
 
 
 @overload(minimise_in_numbers)
@@ -385,7 +388,7 @@ def _fill_step(metric, definite, ws):
 
 @sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
-    """Minimise the objective from z, in place, by guarded Newton steps.
+    """Minimize the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of

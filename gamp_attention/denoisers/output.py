@@ -6,19 +6,21 @@ The output function of GAMP (Rangan, 2011) is the proximal map of the loss (Pari
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core.types import none
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import (
     dispatch_on_type,
     inline_kernel,
     inner_kernel,
-    interruptible_blocks,
     is_instance,
     kernel,
     overload,
     sample_kernel,
 )
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     LAST_STEP,
     MIN_PIVOT,
@@ -53,7 +55,7 @@ BLOCK = 128  # number of samples in a block
 SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
 SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
 OPERATION = 1e-9  # typical time of one operation, in seconds
-STEPS = 6  # typical number of Newton steps of one minimisation
+STEPS = 6  # typical number of Newton steps of one minimization
 LONG = 0.1  # time in seconds above which work runs in other threads, so that it can be interrupted
 
 
@@ -63,15 +65,15 @@ class Denoised(NamedTuple):
 
     Attributes
     ----------
-    z : (n, L, r) minimiser of the proximal objective.
+    z : (n, L, r) minimizer of the proximal objective.
     g : (n, L, r) V⁻¹(z − ω) = −∇ℓ(z).
     response : (n, L, r, r) −∂g_l/∂ω_l, the a.e. derivative within each token.
     jacobian : (n, L r, L r) ∂z/∂ω, or (0, L r, L r) if it was not requested.
     moreau : (n,) the Moreau envelope, the proximal objective at z.
     loss : (n,) ℓ(z).
     gap : (n,) difference to the next higher minimum found; inf if none was found or `hold` was set.
-    solved : (n,) True if the minimisation reached a minimum with finite values.
-    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimisations.
+    solved : (n,) True if the minimization reached a minimum with finite values.
+    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimizations.
     """
 
     z: np.ndarray
@@ -110,13 +112,13 @@ def denoise(
     params : (n, P) parameters of the loss, one row per sample.
     omega : (n, L, r) centres ω.
     V : (L, r, r) symmetric positive definite blocks.
-    start : (n, L, r) initial fields of each minimisation; ω if not given.
+    start : (n, L, r) initial fields of each minimization; ω if not given.
     hold : return the local minimum that is reached from `start`, instead of searching for the global minimum.
     jacobian : also return the full ∂z/∂ω.
     max_starts : maximum number of further starts in each search for a lower minimum. A smaller number takes less time,
         but the search may miss the global minimum. By default a statistical rule ends the search, after at most 400
         starts.
-    last_step : size of a Newton step of the minimisations, relative to the fields, after which none follows. The next
+    last_step : size of a Newton step of the minimizations, relative to the fields, after which none follows. The next
         step would be of the order of its square.
 
     Returns
@@ -346,11 +348,11 @@ def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
     return True
 
 
-@sample_kernel
+@deferred_kernel(none)
 def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     """Fill row mu of the result for the centre w (k,), after a search with at most `most` further starts.
 
-    The first minimisation starts from the current z. If `most` is 0, the result is its local minimum.
+    The first minimization starts from the current z. If `most` is 0, the result is its local minimum.
     """
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]

@@ -3,7 +3,7 @@
     z(ω) = argmin_z ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z)
 
 ℓ is not convex, so the objective may have several minima. If bounds of ℓ and of its curvature show that no second
-minimum can be lower, one minimisation is enough. Otherwise the ellipsoid that contains all lower points is searched
+minimum can be lower, one minimization is enough. Otherwise the ellipsoid that contains all lower points is searched
 from many starts, until the stopping rule of Boender and Rinnooy Kan (1987) finds it unlikely that a minimum was missed.
 For a single field the interval is scanned instead.
 """
@@ -16,6 +16,7 @@ from numba.core.types import float64, int64
 from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.quadrature import sobol_points
 from gamp_attention.denoisers.newton import (
     MAX_SHIFT,
@@ -40,6 +41,7 @@ FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can chan
 SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
 SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
+SEARCHED = types.Tuple((float64, float64, int64))  # numba type of (objective, gap, outcome), the result of a search
 SAME_MINIMUM = 1e-6  # relative distance below which two minimisers count as the same minimum
 
 
@@ -135,7 +137,7 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
 
 @inline_kernel
 def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
-    """Return whether a bounded search minimises from the start ws.point.
+    """Return whether a bounded search minimizes from the start ws.point.
 
     Start number 0 is the mirror image −z of the current minimum z, which is close to another minimum. If the objective
     is higher at −z than at z, this other minimum is nearly always higher, too, so it is not computed.
@@ -143,7 +145,7 @@ def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
     return number > 0 or not objective(loss, p, omega, metric, ws.point, ws.loss) > value
 
 
-@sample_kernel
+@deferred_kernel(SEARCHED)
 def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
@@ -210,7 +212,7 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     return value, runner_up - value, outcome
 
 
-@sample_kernel
+@deferred_kernel(SEARCHED)
 def minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimum for a sample with one field, with the arguments and results of `minimise_globally`.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.numerics import project_psd
+from gamp_attention._core.numerics import project_psd, symmetrize
 from gamp_attention.denoisers.newton import ROUGH_STEP
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
@@ -61,7 +61,7 @@ class Shape:
 
 
 def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return the fields (n, L, c) that minimise ℓ(z) + ‖z‖²/(2v), with v above the inverse curvature at zero.
+    """Return the fields (n, L, c) that minimize ℓ(z) + ‖z‖²/(2v), with v above the inverse curvature at zero.
 
     c is r; for attention that is even and invariant under rotations, with many fields, c is the number of parts.
     """
@@ -129,7 +129,7 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     at_threshold = kappa / (1 - kappa) if kappa < 1 else np.inf
     b = float(np.clip(at_threshold, MIN_B, MAX_B))
     h = size[:, None] * np.linalg.solve(one + b * K, one - K) * size
-    return 0.5 * (h + h.transpose(0, 2, 1))
+    return symmetrize(h)
 
 
 def first_columns(K: np.ndarray, t: int) -> np.ndarray:

@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.compiled import kernel, sample_kernel
+from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.input import (
     denoise_weights,
     initial_variances,
@@ -92,11 +93,6 @@ class InnerAverages(NamedTuple):
     spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
     envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
     potential: np.ndarray  # (n,) log E_u exp(−y M)
-
-
-def symmetrise(matrices: np.ndarray) -> np.ndarray:
-    """Return the symmetric parts of matrices (K, r, r)."""
-    return 0.5 * (matrices + matrices.transpose(0, 2, 1))
 
 
 def average_fields(
@@ -343,7 +339,7 @@ def first_variances(
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        W = prior_response(spectra, penalty.strength, symmetrise(responses), fractions)[2]
+        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

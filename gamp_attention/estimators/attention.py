@@ -42,12 +42,13 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     student : the attention map; DotProductAttention() if None.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
     standardise : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
-        divide it by its standard deviation. λ and the minimised errors then have these units; predictions have the
+        divide it by its standard deviation. λ and the minimized errors then have these units; predictions have the
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `run_gamp`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
-    survey : begin with survey propagation from each start, see `run_gamp`: False, True, or one or several Parisi
-        parameters. It takes longer and often finds a lower training loss.
+    survey : survey propagation, see `run_gamp`: "auto" continues from the lowest minimum with a survey where this is
+        likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
+        longer and often finds a lower training loss; False makes no surveys.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
     heads : number of heads H.
@@ -88,7 +89,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     standardise: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
-    survey: bool | float | Sequence[float] = False
+    survey: bool | str | float | Sequence[float] = "auto"
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0
@@ -199,14 +200,17 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
             unit = 2 / (self.n_tokens_in_ * self._fitted.width)
             names = "errors", "test_error", "test_error_error", "in_training", "with_choice"
-            return replace(loo, **{name: unit * getattr(loo, name) for name in names})
+            numbers = {name: unit * getattr(loo, name) for name in names}
+            return replace(loo, covariance=unit**2 * loo.covariance, **numbers)
         if (self.scale_ == 1).all():
             return loo
         weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
-        mean, error = loo.average_in_units(errors, weights)
+        mean, error, covariance = loo.average_in_units(errors, weights)
         in_training = np.average(self._errors_at(risk_at(self.data_, self.result_.Q, "exact").z), weights=weights)
-        numbers: dict[str, Any] = {"test_error": mean, "test_error_error": error, "in_training": float(in_training)}
-        return replace(loo, errors=errors, with_choice=np.nan, **numbers)
+        return replace(
+            loo, errors=errors, with_choice=np.nan, test_error=mean, test_error_error=error, covariance=covariance,
+            in_training=float(in_training),
+        )  # fmt: skip
 
     def _errors_at(self, fields: np.ndarray) -> np.ndarray:
         """Return ‖y − f(x)‖²/(dL) of the training samples (n,) for fields (n, L, r), in the units of the outputs."""

@@ -1,4 +1,4 @@
-"""Generalised linear models of rows as estimators of scikit-learn: regression with any loss, and classification."""
+"""Generalized linear models of rows as estimators of scikit-learn: regression with any loss, and classification."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -32,7 +32,7 @@ TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes
 
 
 class LinearRows(InferenceMixin, BaseEstimator):
-    """Linear model z = x·Q/√d + b of rows x that minimises Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); b has no penalty.
+    """Linear model z = x·Q/√d + b of rows x that minimizes Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); b has no penalty.
 
     The problem is solved in columns that are centred, if there is an intercept, and divided by their root mean square,
     next to a column of ones for b. A penalty with a factor for each row (`ScaledPenalty`) makes this the problem of the
@@ -223,7 +223,7 @@ class GampRegressor(RegressorMixin, LinearRows):
     Attributes
     ----------
     coef_, intercept_ : Q/√d, (d,) or for several labels a row (k, d), and b.
-    Q_ : (d, k) weights in the package's normalisation.
+    Q_ : (d, k) weights in the package's normalization.
     result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
         part of a pickled estimator; predictions still work after `del model.data_`.
@@ -308,7 +308,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
     ----------
     classes_ : the labels, in order.
     coef_, intercept_ : Q/√d and b, one row (1, d) for two classes, else a row for each class.
-    Q_ : (d, 1) or (d, classes) weights in the package's normalisation.
+    Q_ : (d, 1) or (d, classes) weights in the package's normalization.
     result_, data_, n_features_in_, n_iter_ : as for `GampRegressor`.
 
     Examples

@@ -69,7 +69,8 @@ def average_by_weight(result: Errors, weights: np.ndarray | None, *names: str) -
     if weights is None:
         return result
     mean, names = float(weights.mean()), ("test_error", "test_error_error", "in_training", *names)
-    return replace(result, **{name: getattr(result, name) / mean for name in names})
+    numbers = {name: getattr(result, name) / mean for name in names}
+    return replace(result, covariance=result.covariance / mean**2, **numbers)
 
 
 class InferenceMixin:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
@@ -337,7 +337,7 @@ def compare(
 
     Examples
     --------
-    A small instance of a generalised linear model:
+    A small instance of a generalized linear model:
 
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)

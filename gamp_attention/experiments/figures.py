@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.extras import require_modules
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult

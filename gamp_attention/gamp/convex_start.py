@@ -5,7 +5,7 @@ small, Newton's method reaches it in the time of a few iterations, also for corr
 passing takes many. Message passing from there verifies the minimum: the gradient norm at its first iteration is below
 the tolerance, and its proximal steps return the fields.
 
-Each step minimises the risk with the losses replaced by their quadratic model, g·P + ½ PᵀHP for a step P:
+Each step minimizes the risk with the losses replaced by their quadratic model, g·P + ½ PᵀHP for a step P:
 
 - for weights without kinks of the penalty r: (H + r'') P = −∇R, by a Cholesky factor;
 - for a penalty with kinks: coordinate descent on the model (Friedman, Hastie and Tibshirani, 2010), which makes this a
@@ -48,7 +48,7 @@ SUFFICIENT_DECREASE = 1e-4  # decrease of the risk that a step must reach, in un
 SHORTEST = 1e-4  # fraction of a step below which the line search fails
 USEFUL = 1e-2  # ratio of the gradient norms after and before Newton's method, above which it has failed
 TYPICAL = 30  # typical number of steps without a Hessian
-MEMORY = 30  # number of previous steps that update a Hessian
+MEMORY = 8  # number of previous steps that update a Hessian; more take longer and save few steps
 MOST = 0.7  # fraction of the weights above which a model for a penalty with kinks has all weights
 MAX_SWEEPS = 2000  # maximum number of sweeps of a coordinate descent
 SWEEP_TOL = 1e-14  # decrease of the model at one weight, relative to the largest so far, that ends the descent
@@ -283,7 +283,7 @@ def _search_line(
 
 @kernel
 def _descend(penalty, H, slope, x, units, bare, ridge, lowest, tol, max_sweeps):
-    """Minimise slope·P + ½ PᵀHP + Σ_i [ρ(c_i y_i) + ε_i y_i²/2] over y = x + P by coordinate descent; y replaces x.
+    """Minimize slope·P + ½ PᵀHP + Σ_i [ρ(c_i y_i) + ε_i y_i²/2] over y = x + P by coordinate descent; y replaces x.
 
     `units` are c_i, `bare` marks coordinates without ρ, and `ridge` are ε_i; `slope` becomes slope + H P. Sweeps over
     the coordinates that the last whole sweep has moved follow each whole sweep. `lowest` is a lower bound of the

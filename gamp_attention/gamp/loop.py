@@ -6,7 +6,7 @@ the best state with a smaller step; if the step may not shrink any more, the run
 descent (`gamp_attention.gamp.settling`).
 
 **Bounded searches of default runs:** few further starts, in few iterations, within a budget of operations. State
-evolution describes proximal steps to global minima. A search for a global minimum costs up to 400 minimisations per
+evolution describes proximal steps to global minima. A search for a global minimum costs up to 400 minimizations per
 sample. For two tokens and one column this is cheap; for long samples it takes more than a hundred times as long as the
 products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum of
 the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from the
@@ -20,7 +20,7 @@ not from measured times, so that runs are reproducible.
 
 **Guarded Anderson acceleration.** With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped
 iteration G, the next state is G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecutive iterations
-and c minimises ‖f − Σ_j c_j Δf_j‖ (Anderson, 1965; Walker and Ni, 2011). This leaves the fixed points of G unchanged,
+and c minimizes ‖f − Σ_j c_j Δf_j‖ (Anderson, 1965; Walker and Ni, 2011). This leaves the fixed points of G unchanged,
 at which D = V g, but state evolution describes only the fixed point and no longer the iterates.
 
 Extrapolation may diverge, or converge to an unstable fixed point. So the gradient norm is monitored: if it rises, the
@@ -29,7 +29,8 @@ run returns to the damped successor of its best state, and makes some damped ite
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ class Acceleration(Resumable):
             self._forget()
             return fallback
         changes = after.Q - state.Q, after.D - state.D
-        # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimises
+        # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimizes
         move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
         if self.last is not None:
             before, reached = self.last
@@ -255,7 +256,8 @@ LATE = "late"  # value of Plan.accelerate
 STALL_PATIENCE = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
 NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
 LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
-MAX_MINIMISATIONS = 100.0  # minimisations per sample and iteration above which default runs bound their searches
+MAX_MINIMISATIONS = 100.0  # minimizations per sample and iteration above which default runs bound their searches
+EXACT_BELOW = 3.0  # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
 MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
 
 
@@ -280,7 +282,7 @@ class Plan:
     # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None
     bounded: bool  # whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`
-    # whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per sample
+    # whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimizations per sample
     may_bound: bool
 
 
@@ -500,13 +502,16 @@ class Loop(Run[Status]):
         """Return the next state and a report on the current state; the report is None if the step breaks down."""
         plan = self._plan
         try:
-            return gamp_step(
+            after, report = gamp_step(
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
                 max_starts=starts_of_searches(t, plan.hold_after, self.bounded),
                 last_step=ROUGH_STEP if self.bounded and t < plan.hold_after else LAST_STEP,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
+        if plan.tol > 0 and not plan.data.penalty.smooth:
+            report = replace(report, monitor=partial(report.monitor, exact_below=EXACT_BELOW * plan.tol))
+        return after, report
 
     def _account(self, report: StepReport) -> None:
         """Add the cost of an iteration to the budget; bound later searches if this search was too expensive."""

@@ -265,7 +265,7 @@ def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, c
     longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
     return (
         f" Not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
-        "continues from these weights, the best so far."
+        "(gamp-attention fit: --init RESULT.npz) continues from these weights, the best so far."
     )
 
 

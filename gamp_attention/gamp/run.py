@@ -19,14 +19,13 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
 from gamp_attention._core.progress import show_progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tree
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import RiskAtPoint, agreement_of, overlaps
+from gamp_attention.data.risk import RiskAtPoint, agreement_of, is_convex, overlaps, risk_at
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
@@ -40,7 +39,7 @@ from gamp_attention.gamp.survey import (
     distinct_surveys,
     flipped_starts,
 )
-from gamp_attention.penalties.columns import refuse_spheres
+from gamp_attention.penalties.columns import has_spheres, refuse_spheres
 from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish
 
@@ -53,6 +52,10 @@ SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from 
 COMPARED_FLIPS, FINISHED_FLIPS = 20, 2  # the same for runs from flipped samples
 SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
 MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
+# survey="auto" continues from the lowest minimum if at most this fraction of the starts agree, and its training loss
+FEW_AGREE, LOW_LOSS = 0.25, 0.25  # is at most this fraction of the loss at zero weights
+MIN_STARTS, MAX_FIELDS = 4, 3  # minimum number of starts, and maximum number of fields of a sample, of survey="auto"
+MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -74,10 +77,10 @@ class IterationOptions(DisplayMixin):
         searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
     search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, minima are computed roughly, and descent begins below a gradient norm of .3, or when the work of
-        message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent; see
-        `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
-        become bounded after an iteration in which a search takes more than 100 minimisations per sample. "full" if
+        further starts, minima are computed roughly, and descent begins below a gradient norm of 0.3, or when the work
+        of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent;
+        see `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
     Examples
@@ -136,7 +139,7 @@ def run_gamp(
     accelerate: bool | None = None,
     settling: bool = True,
     escape: bool = False,
-    survey: bool | float | Sequence[float] = False,
+    survey: bool | str | float | Sequence[float] = False,
     iteration: IterationOptions | None = None,
     n_starts: int = 1,
     n_finish: int = 1,
@@ -181,7 +184,11 @@ def run_gamp(
         after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
         minimum follow; then single samples are moved to other minima of their proximal objectives, from which message
         passing continues, while the training loss falls (see `gamp_attention.gamp.survey`). `result.surveys` lists
-        the surveys, and `result.starts` all runs of message passing.
+        the surveys, and `result.starts` all runs of message passing. If "auto", only this continuation from the lowest
+        minimum is made, where it mostly finds better weights: if there are at least four starts, of which at most a
+        quarter ended in (nearly) the selected weights, if the training loss is at most a quarter of the loss at zero
+        weights, and if samples have at most three fields, the loss is not convex, and survey propagation accepts the
+        data and `iteration`.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
@@ -241,7 +248,9 @@ def run_gamp(
     if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
         raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
 
-    ladder = _require_ladder(data, survey, options)
+    automatic = isinstance(survey, str) and check.choice("survey", survey, ("auto",)) == "auto"
+    automatic = automatic and n_starts >= MIN_STARTS and accepts_surveys(data, options)
+    ladder = None if isinstance(survey, str) else _require_ladder(data, survey, options)
 
     init = default_start(data) if init is None else init
     direction = init.direction if isinstance(init, GampResult | GampState) else None
@@ -267,15 +276,18 @@ def run_gamp(
     file = None
     if checkpoint is not None:
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
-        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, ladder, surveys)
+        kind = "auto" if automatic else ladder
+        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, kind, surveys)
     phase = None
     if ladder is not None:
         phase, starts = run_surveys(data, risk, surveys, bool(ladder), options.V, file)
         n_finish = min(len(starts), max(n_finish, 1 if phase.agreeing else FINISHED_SURVEYS))
-    rounds = ROUNDS if phase is None else SURVEY_ROUNDS
+    elif automatic:
+        phase, _ = run_surveys(data, risk, [], False, options.V, file)
+    rounds = ROUNDS if ladder is None else SURVEY_ROUNDS
     runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds)
     result, loop = runs.run()
-    if phase is not None and not ladder:
+    if phase is not None and not ladder and (not automatic or may_improve(data, risk, runs.records(result, loop))):
         result, loop = refine_minimum(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
@@ -339,6 +351,23 @@ def refine_minimum(
     return result, loop
 
 
+def accepts_surveys(data: Dataset, options: IterationOptions) -> bool:
+    """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
+    allowed = data.rows_here and options.predictable and not has_spheres(data.penalty) and not data.intercept
+    return allowed and data.n_tokens * data.rank <= MAX_FIELDS and not is_convex(data)
+
+
+def may_improve(data: Dataset, risk: str, records: tuple[StartRecord, ...]) -> bool:
+    """Return whether few starts ended in the lowest minimum, although its loss is low: a lower minimum is likely.
+
+    If the loss is high, because of noise or a wrong model, a lower minimum often has a larger test error.
+    """
+    n_agree = sum(record.agreement >= AGREEMENT for record in records)
+    lowest = next(record.train_loss for record in records if record.kept)
+    zero = risk_at(data, np.zeros((data.dim, data.rank)), risk).train_loss
+    return n_agree <= FEW_AGREE * len(records) and lowest <= LOW_LOSS * zero
+
+
 def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
     """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
 
@@ -358,7 +387,7 @@ def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
     if not len(numbers):
-        raise check.fail("survey", survey, "True, False, or positive numbers")
+        raise check.fail("survey", survey, "True, False, 'auto', or positive numbers")
     return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
 
 
@@ -429,7 +458,7 @@ def digest(data: Dataset, *options: Any) -> str:
 
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
-    options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | None,
+    options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | str | None,
     surveys: list[PlannedSurvey],
 ) -> CheckpointFile:  # fmt: skip
     """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
@@ -632,9 +661,12 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     weights = (
         f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     )
-    low, high = _percent(min(others)), _percent(max(others))
+    many = min(others) > 0 and max(others) >= MANY_TIMES
+    low, high = (f"{1 + excess:.2g}" if many else _percent(excess) for excess in (min(others), max(others)))
     span = low if low == high else f"{low} to {high}"
     remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if many:
+        return f"{best} {weights}; {remainder} had {span} times its training loss when stopped."
     if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
         return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
     return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."

@@ -54,7 +54,7 @@ class Settled(NamedTuple):
 
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None) -> Settled:
-    """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
+    """Minimize the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
     `callback` is called with the risk at the start and after each step.
     """
@@ -102,7 +102,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
 def quasi_newton(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
-    """Minimise the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
+    """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
     Spherical columns are Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
     """
@@ -139,7 +139,7 @@ def quasi_newton(
 def proximal_gradient(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
-    """Minimise the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
+    """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
 
     This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
     last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Effort, Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
@@ -63,7 +63,8 @@ class StepReport(DisplayMixin):
     Attributes
     ----------
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
-        kinks, weights that should be at a kink are first moved there by `on_kinks`.
+        kinks, weights that should be at a kink are first moved there by `on_kinks`. Runs with a tolerance do this only
+        if the norm is near the tolerance; before, both are estimates, see `monitor_risk`.
     omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
         are in other processes.
     V_hat : (L, r, r) response used for A.
@@ -75,7 +76,7 @@ class StepReport(DisplayMixin):
     denoised: Denoised | None
     V_hat: np.ndarray
     W: np.ndarray
-    monitor: Callable[[], tuple[float, float]]
+    monitor: Callable[..., tuple[float, float]]
 
     @cached_property
     def _monitored(self) -> tuple[float, float]:
@@ -96,16 +97,24 @@ class StepReport(DisplayMixin):
         return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
 
 
-def monitor_risk(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
+def monitor_risk(
+    data: Dataset, risk: str, Q: np.ndarray, sums: Sums, exact_below: float = np.inf
+) -> tuple[float, float]:
     """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
 
     If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
-    the data.
+    the data. To save this pass, the training loss at Q is returned and the norm is estimated with the gradient of the
+    losses at Q, if the estimate is larger than `exact_below`.
     """
     if data.penalty.smooth:
         gradient = smallest_subgradient(data.penalty, Q, sums.smooth)
         return normalised_risk(data, Q, sums.loss), gradient_norm(data, gradient)
-    at = risk_at(data, on_kinks(data.penalty, Q, sums.smooth)[0], risk)
+    moved = on_kinks(data.penalty, Q, sums.smooth)[0]
+    if exact_below < np.inf:
+        estimate = gradient_norm(data, smallest_subgradient(data.penalty, moved, sums.smooth))
+        if estimate > exact_below:
+            return normalised_risk(data, Q, sums.loss), estimate
+    at = risk_at(data, moved, risk)
     return at.train_loss, at.gradient_norm
 
 
@@ -118,7 +127,7 @@ class GampState(DisplayMixin):
     Q : (d, r) weights.
     V : (L, r, r) variances of the fields. For mixtures, V, V_hat and W have a matrix for each of the S sources.
     D : (n, L, r) Onsager memory.
-    z : (n, L, r) minimisers of the last proximal step, from which the next proximal step starts; None before the first.
+    z : (n, L, r) minimizers of the last proximal step, from which the next proximal step starts; None before the first.
     direction : (d, r) direction of low curvature of the risk, near which its lowest curvature is searched for; or None.
     """
 
@@ -134,7 +143,7 @@ class GampState(DisplayMixin):
 
 
 def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> GampState:
-    """Return the state before the first iteration, with a memory D of zero.
+    """Return the state before the first iteration of message passing (Rangan, 2011), with a memory D of zero.
 
     Parameters
     ----------
@@ -216,7 +225,7 @@ def gamp_step(
     hold : continue each sample's local minimum of the proximal objective from `state.z`, without a search.
     max_starts : maximum number of further starts of each sample's search for a lower minimum, as in `denoise`. By
         default searches are not bounded, as state evolution assumes.
-    last_step : size of a Newton step of the minimisations, relative to the fields, after which none follows. The next
+    last_step : size of a Newton step of the minimizations, relative to the fields, after which none follows. The next
         step would be of the order of its square.
     V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
@@ -255,7 +264,7 @@ def gamp_step(
     out = data.output_step(risk, Q, D, V, z, Effort(0 if hold and z is not None else most, last_step))
     if V_hat is None:
         V_hat = out.sums.response / data.dim
-        V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
+        V_hat = symmetrize(V_hat)
 
     # input step: A = Σ γ V̂, b = X̃ᵀg + A Q, η = argmin r(x) + ½ xᵀA x − bᵀx, W = (1/d) Σ γ ∂η/∂b
     eta, W = input_step(data.penalty, data.spectra, V_hat, out.sums.force, Q)

@@ -45,7 +45,7 @@ import numpy as np
 
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
@@ -59,7 +59,6 @@ from gamp_attention.denoisers.survey import (
     average_weights,
     first_variances,
     inner_nodes,
-    symmetrise,
 )
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.models.sources import apply_by_source, sum_over_tokens
@@ -178,11 +177,11 @@ def survey_step(
         parts.append((omega, averages, z))
     omega, averages, z = map(join_parts, zip(*parts, strict=True))
 
-    V_hat = symmetrise(sum_over_tokens(data.groups, data.n_sources, averages.response)) / data.dim
-    spread = symmetrise(sum_over_tokens(data.groups, data.n_sources, averages.spread)) / data.dim
+    V_hat = symmetrize(sum_over_tokens(data.groups, data.n_sources, averages.response)) / data.dim
+    spread = symmetrize(sum_over_tokens(data.groups, data.n_sources, averages.spread)) / data.dim
     new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
     W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
-    W_inner = symmetrise(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
+    W_inner = symmetrize(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
     W_inner /= len(new.covariance)
 
     D = (1 - beta) * D + beta * apply_by_source(data.groups, W + y * W_inner, averages.g)
@@ -212,6 +211,8 @@ def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:
 @ignore_float_errors
 def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState, float]:
     """Return a state for weights Q (d, r) from which survey propagation begins, and a unit of the Parisi parameter.
+
+    The iteration is due to Lucibello et al. (2019); the first variances are a choice of this package.
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
     weighted inner fields around zero, at most the initial variance of message passing. The unit is the inverse standard

@@ -1,6 +1,6 @@
 """Dot-product attention maps S[z] and the per-sample loss ℓ(z) of an attention layer, as NamedTuples.
 
-A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalised
+A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalized
 linear models: sums over samples of ℓ_μ(z) + constant_μ, where the parameters p of the sample are one row of an array
 (n, P).
 
@@ -28,6 +28,7 @@ from numba.core.types import float64, int64
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
@@ -275,7 +276,7 @@ class DotProductAttention(NamedTuple):
     tied : if True, queries and keys have the same weights, eq. (2), (15) of Cui et al. (2024). If False, the first half
         of the columns of Q are weights of queries, and the second half are weights of keys, eq. (124).
     causal : if True, token i attends to tokens 1 to i only.
-    softmax : if True, each row is normalised by a softmax; if False, attention is linear: the scores are the weights.
+    softmax : if True, each row is normalized by a softmax; if False, attention is linear: the scores are the weights.
 
     Examples
     --------
@@ -484,18 +485,25 @@ def _loss_value(loss, p, z, work):
         return None
 
     def attention_value(loss, p, z, work):
-        if is_two_tokens(loss):
-            return two_token_value(loss, p, z)
-        L, r = loss.n_tokens, loss.rank
-        s = work.s
-        fill_scores(loss.attention, z, L, r, s)
-        value = 0.0
-        for i in range(L):
-            attend_row(loss.attention, s, i)
-            value += fill_slack(p, s, i, work.slack)  # its long loops make this faster than `row_loss`
-        return value
+        return two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_scores(loss, p, z, work)
 
     return attention_value
+
+
+# The forms for any number of tokens are deferred: two tokens do not need them.
+
+
+@deferred_kernel(float64)
+def _value_of_scores(loss, p, z, work):
+    """Return ℓ(z) of dot-product attention, for any number of tokens."""
+    L, r = loss.n_tokens, loss.rank
+    s = work.s
+    fill_scores(loss.attention, z, L, r, s)
+    value = 0.0
+    for i in range(L):
+        attend_row(loss.attention, s, i)
+        value += fill_slack(p, s, i, work.slack)  # its long loops make this faster than `row_loss`
+    return value
 
 
 @overload(loss_derivatives)
@@ -506,24 +514,30 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
     def attention_derivatives(loss, p, z, grad, hess, work):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
-        L, r = loss.n_tokens, loss.rank
-        s, B, GS, u, slack = work.s, work.B, work.GS, work.u, work.slack
-        for k in range(L * r):
-            grad[k] = 0.0
-            for m in range(L * r):
-                hess[k, m] = 0.0
-        fill_scores(loss.attention, z, L, r, s)
-        clear_blocks(L, r, work.blocks)
-        value = 0.0
-        for i in range(L):
-            attend_row(loss.attention, s, i)
-            value += fill_slack(p, s, i, slack)
-            row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
-            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
-        add_blocks(L, r, work.blocks, hess)
-        return value
+        return _differentiate_scores(loss, p, z, grad, hess, work)
 
     return attention_derivatives
+
+
+@deferred_kernel(float64)
+def _differentiate_scores(loss, p, z, grad, hess, work):
+    """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient and Hessian."""
+    L, r = loss.n_tokens, loss.rank
+    s, B, GS, u, slack = work.s, work.B, work.GS, work.u, work.slack
+    for k in range(L * r):
+        grad[k] = 0.0
+        for m in range(L * r):
+            hess[k, m] = 0.0
+    fill_scores(loss.attention, z, L, r, s)
+    clear_blocks(L, r, work.blocks)
+    value = 0.0
+    for i in range(L):
+        attend_row(loss.attention, s, i)
+        value += fill_slack(p, s, i, slack)
+        row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
+        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
+    add_blocks(L, r, work.blocks, hess)
+    return value
 
 
 @overload(loss_gradient)
@@ -534,20 +548,26 @@ def _loss_gradient(loss, p, z, grad, hess, work):
     def attention_gradient(loss, p, z, grad, hess, work):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
-        L, r = loss.n_tokens, loss.rank
-        s, u, slack = work.s, work.u, work.slack
-        for k in range(L * r):
-            grad[k] = 0.0
-        fill_scores(loss.attention, z, L, r, s)
-        value = 0.0
-        for i in range(L):
-            attend_row(loss.attention, s, i)
-            value += fill_slack(p, s, i, slack)
-            row_slope(loss.attention, s, i, slack, u)
-            pull_back_slope(loss.attention, z, L, r, i, u, grad)
-        return value
+        return _gradient_of_scores(loss, p, z, grad, work)
 
     return attention_gradient
+
+
+@deferred_kernel(float64)
+def _gradient_of_scores(loss, p, z, grad, work):
+    """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient."""
+    L, r = loss.n_tokens, loss.rank
+    s, u, slack = work.s, work.u, work.slack
+    for k in range(L * r):
+        grad[k] = 0.0
+    fill_scores(loss.attention, z, L, r, s)
+    value = 0.0
+    for i in range(L):
+        attend_row(loss.attention, s, i)
+        value += fill_slack(p, s, i, slack)
+        row_slope(loss.attention, s, i, slack, u)
+        pull_back_slope(loss.attention, z, L, r, i, u, grad)
+    return value
 
 
 @dataclass(frozen=True, eq=False)

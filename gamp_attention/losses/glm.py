@@ -1,4 +1,4 @@
-"""Losses of generalised linear models (Nelder and Wedderburn, 1972): squared, logistic, multinomial, phase retrieval.
+"""Losses of generalized linear models (Nelder and Wedderburn, 1972): squared, logistic, multinomial, phase retrieval.
 
 The labels of a sample are one row p (P,). With several tokens per sample, all losses except the squared loss depend on
 the sum of the fields of the tokens, Σ_l z_l. With one token they are the textbook losses.

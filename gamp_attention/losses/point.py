@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, is_instance, kernel, over_blocks, overload
+from gamp_attention._core.compiled import inline_kernel, is_instance, kernel, overload
+from gamp_attention._core.threads import over_blocks
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
@@ -39,7 +40,7 @@ from gamp_attention.losses.indirect import IndirectLoss, as_indirect
 
 # Central differences of fourth order have errors of order h⁴, plus rounding errors of order ε/h for the gradient and
 # ε/h² for the Hessian. These steps h balance them: the errors are about 1e-12 and 1e-9 of the loss. The Hessian may be
-# less accurate, because only the gradient decides when a minimisation ends.
+# less accurate, because only the gradient decides when a minimization ends.
 SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if that is larger
 CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
 BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted

@@ -2,7 +2,7 @@
 
 A `SequenceLoss` is a registered loss (`gamp_attention.losses.point`) whose class is made for one traced function. The
 class contains the function as a `Program`. Its derivatives follow by differentiation of the program, and numba receives
-both as machine instructions (`gamp_attention._core.emission`). The name of the class contains a hash of all of its
+both as machine instructions (`gamp_attention._core.expressions`). The name of the class contains a hash of all of its
 content, so that compiled code which is stored on disk is found by every process that traces the same function.
 """
 
@@ -15,9 +15,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core import check
-from gamp_attention._core.emission import emit
-from gamp_attention._core.expressions import Graph, Program
-from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.expressions import Graph, Program, emit
+from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.losses.heads import HeadLayout
 from gamp_attention.losses.registration import LOSSES, register_loss
 

@@ -307,7 +307,7 @@ def paper_model(
     penalty: Penalty | None = None,
     score_noise: float = 0.0,
 ) -> Model:
-    """Build the model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
+    """Build the model of Section 5 of Cui et al. (2024): L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Generalised linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
+"""Generalized linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import kernel, over_blocks
+from gamp_attention._core.compiled import kernel
+from gamp_attention._core.threads import over_blocks
 from gamp_attention.losses.attention import RiskTerms, loss_value, make_work
 from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
@@ -74,13 +75,13 @@ def _losses(first, last, loss, params, z, out):
 
 @dataclass(frozen=True, eq=False)
 class GLMModel(Model):
-    """A generalised linear model: a teacher labels the samples, and a registered loss is the student.
+    """A generalized linear model: a teacher labels the samples, and a registered loss is the student.
 
     Attributes
     ----------
     teacher : label model, a function of the fields, see `gamp_attention.models.teachers`.
     student : registered loss; its mean over fresh samples is the test error.
-    intercept : whether the student adds an unpenalised intercept b (r,) to the fields of all tokens.
+    intercept : whether the student adds an unpenalized intercept b (r,) to the fields of all tokens.
 
     Raises
     ------
@@ -150,7 +151,7 @@ def glm_model(
     penalty: Penalty | None = None,
     intercept: bool = False,
 ) -> GLMModel:
-    """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.
+    """Build a generalized linear model (Nelder and Wedderburn, 1972) with Gaussian tokens and teacher weights.
 
     Parameters
     ----------

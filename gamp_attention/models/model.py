@@ -170,7 +170,7 @@ class Model(DisplayMixin):
     rank: int
     student: Any = field(default_factory=DotProductAttention)
     score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
-    intercept = False  # labels with an unpenalised intercept: `GLMModel`
+    intercept = False  # labels with an unpenalized intercept: `GLMModel`
 
     def __post_init__(self) -> None:
         if not isinstance(self.coordinates, CoordinateLaw):
@@ -291,7 +291,7 @@ class Model(DisplayMixin):
     def reversible(self) -> bool:
         """True if reversing the token order and negating positions and teacher fields is a symmetry.
 
-        Always False for mixtures and generalised linear models, which are not checked.
+        Always False for mixtures and generalized linear models, which are not checked.
         """
         return np.array_equal(self.coordinates.tau, -self.coordinates.tau[:, ::-1]) and self._has_token_symmetry(
             np.arange(self.n_tokens)[::-1]
@@ -344,7 +344,7 @@ class Model(DisplayMixin):
 
     @property
     def loss(self) -> Any:
-        """Loss of a sample as a function of its fields, in the equivalent generalised linear model."""
+        """Loss of a sample as a function of its fields, in the equivalent generalized linear model."""
         return sample_loss(self.student, self.n_tokens, self.rank)
 
 

@@ -230,7 +230,7 @@ def sequence_model(
     means: ArrayLike | CoordinateClasses | None = None,
     spikes: ArrayLike | None = None,
 ) -> SequenceModel:
-    """Build a sequence multi-index model from plain Python functions of one sample.
+    """Build a sequence multi-index model (Troiani et al., 2025) from plain Python functions of one sample.
 
     The functions may use arithmetic, indexing, loops, conditions, functions of numpy, `math` and `scipy.special`, and
     helper functions that do the same. First and second derivatives are exact up to rounding: the functions are traced,

@@ -44,6 +44,11 @@ class UserFunction:
     arguments : shape of each argument, by name.
     words : the same shapes in words.
     c : a last argument with this value, which messages call c; none if not given.
+
+    Attributes
+    ----------
+    given, plain : the function with the last argument filled in, and the same without compilation by numba.
+    shapes : words on the shapes of the arguments, for messages.
     """
 
     def __init__(
@@ -128,8 +133,8 @@ class UserFunction:
 def _line_of(error: BaseException) -> str:
     """Return the last line of the user's code that an error passed, as text, or ""."""
     package, numpy_folder = str(Path(__file__).parent.parent), str(Path(np.__file__).parent)
-    lines = [frame for frame in extract_tb(error.__traceback__)]
-    outside = [f for f in lines if package not in f.filename and numpy_folder not in f.filename]
+    frames = extract_tb(error.__traceback__)
+    outside = [f for f in frames if package not in f.filename and numpy_folder not in f.filename]
     return f" (line {outside[-1].lineno} of {Path(outside[-1].filename).name})" if outside else ""
 
 

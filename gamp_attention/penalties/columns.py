@@ -1,6 +1,6 @@
 """Quadratic penalties with a strength for each column of Q, and columns of fixed norm.
 
-The penalty is r(Q) = Σ_a λ_a ‖Q_a‖²/2 over the penalised columns. A spherical column has no penalty but the constraint
+The penalty is r(Q) = Σ_a λ_a ‖Q_a‖²/2 over the penalized columns. A spherical column has no penalty but the constraint
 ‖Q_a‖² = d; its multiplier takes the place of λ_a at every step of message passing and of state evolution. In both cases
 new weights are (Λ + A)⁻¹ b with Λ = diag(λ_a), so that all averages over weights keep their closed form.
 """

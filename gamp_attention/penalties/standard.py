@@ -1,6 +1,6 @@
 """The penalties `Ridge` and `ElasticNet`, factors for rows of weights, intercepts, and penalties of whole matrices.
 
-**Intercept.** The last row of the weights may be an unpenalised intercept. An intercept b (r,) is added to the fields
+**Intercept.** The last row of the weights may be an unpenalized intercept. An intercept b (r,) is added to the fields
 of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
 with b = Q_d/√d in the last row of Q. Message passing then needs no further rule: for this row the precision is A =
 Σ_l V̂_l, so that a step adds (Σ_l V̂_l)⁻¹ Σ_l m̂_l to b, a Newton step that neglects correlations between tokens. At
@@ -85,7 +85,7 @@ def has_intercept(penalty: Any) -> bool:
 
 
 def without_intercept(penalty: Any) -> Any:
-    """Return the penalty of the rows that are penalised."""
+    """Return the penalty of the rows that are penalized."""
     return penalty.penalty if isinstance(penalty, InterceptPenalty) else penalty
 
 
@@ -128,7 +128,7 @@ class ScaledPenalty(WrappedPenalty):
 
     @cached_property  # iterations evaluate it many times
     def strength(self) -> float:
-        """Return the strength of ρ at the median factor of the penalised rows, within `bounds`."""
+        """Return the strength of ρ at the median factor of the penalized rows, within `bounds`."""
         positive = self.scales[self.scales > 0]
         middle = float(np.median(positive)) if len(positive) else 0.0
         return float(np.clip(float(self.penalty.strength) * middle**2, *self.bounds))
@@ -182,14 +182,14 @@ class Ridge(NamedTuple):
         return self.lam * x, self.lam * x
 
     def prox(self, b, a):
-        """Return the minimiser of ρ(x) + a x²/2 − b x, and its derivative in b."""
+        """Return the minimizer of ρ(x) + a x²/2 − b x, and its derivative in b."""
         response = 1.0 / (self.lam + a)
         return response * b, response
 
 
 @register_penalty
 class ElasticNet(NamedTuple):
-    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie 2005); λ = 0 is the lasso.
+    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie, 2005); λ = 0 is the lasso.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ class ElasticNet(NamedTuple):
         return -self.l1, self.l1
 
     def prox(self, b, a):
-        """Return the minimiser of ρ(x) + a x²/2 − b x, and its derivative in b."""
+        """Return the minimizer of ρ(x) + a x²/2 − b x, and its derivative in b."""
         if abs(b) < self.l1:
             return 0.0, 0.0
         response = 1.0 / (self.lam + a)

@@ -77,7 +77,7 @@ def test_a_second_process_compiles_nothing_unless_the_loss_is_edited(tmp_path):
     compiled_again, other = count_compiled(SCRIPT, tmp_path, shared=True)
     assert compiled_again > 0
     assert other > loss
-    module.write_text(source)  # the code of the first process is stored, and the code of the edited loss beside it
+    module.write_text(source)  # the code of the first process is stored, and so is the code of the edited loss
     assert count_compiled(SCRIPT, tmp_path, shared=True) == (0, loss)
 
 

@@ -38,10 +38,12 @@ def inlined(x):
     return lowest(x) + 1
 """
 ABOVE = """
-from gamp_attention._core.compiled import inner_kernel, kernel
+from gamp_attention._core.compiled import kernel
+from gamp_attention._core.deferred import deferred_kernel
 from below import inlined
+from numba.core.types import float64
 
-@inner_kernel
+@deferred_kernel(float64)
 def middle(x):
     return inlined(x)
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gamp_attention._core.hashes import hash_bytes
-from gamp_attention._core.numerics import Stream, generator, half_width
+from gamp_attention._core.numerics import Stream, generator, half_width, hash_bytes
 
 
 def test_random_streams_do_not_change():

@@ -79,7 +79,7 @@ def test_test_error_of_a_fit_is_the_mean_over_new_samples(L, t):
 def test_fits_approach_the_asymptotic_baseline(model):
     """Single instances deviate by O(1/√d), because ‖Q*‖²/d and, for the training loss, the n samples are random.
 
-    Measured standard deviations times √d: .07 in an entry of W; relative to the value, 2.0 to 2.3 in ε and 2.7 in the
+    Measured standard deviations times √d: 0.07 in an entry of W; relative to the value, 2.0 to 2.3 in ε and 2.7 in the
     loss. Means agree within three standard errors plus 2/d times these numbers. If the baseline has the ‖Q*‖²/d of the
     instance, the deviation is O(1/d).
     """

@@ -140,7 +140,7 @@ BAD = {
     "model of labels": (lambda d: ga.run_bayes_amp(d, model=LINEAR), "model"),
     "arrays without a model": (
         lambda d: ga.run_bayes_amp(ga.Dataset(d.tokens, d.outputs, d.positions)),
-        "model: needs the law",
+        "model: needs a model of teacher and noise",
     ),
     "weights of another shape": (lambda d: ga.run_bayes_amp(d, np.ones((3, 1))), "init"),
 }

@@ -31,7 +31,7 @@ def test_weak_recovery_of_attention(n_tokens):
 
 
 def test_weak_recovery_of_two_columns():
-    """Rotations are not determined either, so t times as many samples are needed."""
+    """Rotations are not determined either, so that the number of samples is t times larger."""
     assert 1 / build_equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
 
 

@@ -51,10 +51,13 @@ def bad_file(kind, path):
     elif kind == "lacking":
         np.savez(path, tokens=GOOD["tokens"])
         return "lacks the arrays outputs"
+    elif kind == "rows":
+        np.savez(path, X=np.ones((3, 4)), y=np.ones(3))
+        return "has X, y (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
     else:
         name, array = WRONG_ARRAYS[kind]
         stored(path, **{name: array})
-        return name
+        return "got 2 NaN or infinite, the first at index (1, 0, 2)" if kind == "NaN" else name
     return path.name
 
 
@@ -63,12 +66,24 @@ WRONG_ARRAYS = {
     "words": ("tokens", np.full((3, 2, 4), "a")),
     "no samples": ("tokens", np.ones((0, 2, 4))),
     "two axes": ("tokens", np.ones((3, 8))),
-    "NaN": ("tokens", np.full((3, 2, 4), np.nan)),
+    "NaN": ("tokens", np.where(np.isin(np.arange(24), [10, 20]), np.nan, 1.0).reshape(3, 2, 4)),
     "infinite": ("positions", np.full((2, 4), np.inf)),
     "other outputs": ("outputs", np.ones((3, 2, 5))),
     "other positions": ("positions", np.ones(4)),
 }
-KINDS = ("missing", "folder", "empty", "text", "single", "truncated", "altered", "pickle", "lacking", *WRONG_ARRAYS)
+KINDS = (
+    "missing",
+    "folder",
+    "empty",
+    "text",
+    "single",
+    "truncated",
+    "altered",
+    "pickle",
+    "lacking",
+    "rows",
+    *WRONG_ARRAYS,
+)
 FIT = {
     "--init semantic": "init: 'semantic'",
     "--init weights.npz": "Q",
@@ -131,6 +146,8 @@ COMMANDS = {
     "trajectory --damping nan": "damping",
     "trajectory --method gd --damping 0.3": "damping: needs method 'gamp' or 'survey', as 'gd' does not use it",
     "trajectory --method survey": "parisi",
+    "trajectory --compression 0.1": "compression: needs method 'gd'",
+    "trajectory --method gd --compression 2": "compression",
     "trajectory --parisi 100": "parisi: needs method 'survey', as 'gamp' does not use it, got 100.0",
     "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd' or 'online', as",
     "trajectory --seed x": "--seed",
@@ -217,7 +234,7 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
 
 
 def test_a_pickle_would_have_run(tmp_path):
-    """What the test of malicious files guards against does happen where pickles are allowed."""
+    """A malicious file runs its code if pickles are allowed, so that the test of malicious files tests something."""
     bad_file("pickle", tmp_path / "data.npz")
     with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
         archive["tokens"]

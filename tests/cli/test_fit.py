@@ -88,6 +88,15 @@ def stored(folder, tokens, outputs, positions=None):
     return path
 
 
+@pytest.mark.parametrize("kind", ["equal", "unequal", "shifted"])
+def test_the_command_proposes_to_standardise_arrays_of_mixed_scales(kind, tmp_path, fit):
+    x, y = sentences()
+    units = {"equal": 1.0, "unequal": np.geomspace(1.0, 100.0, 20), "shifted": 1.0}[kind]
+    x, y = (units * part + (5.0 if kind == "shifted" else 0.0) for part in (x, y))
+    _, _, words, _ = fit(stored(tmp_path, x, y), "--n-starts", "1", "--max-iter", "20", "--lam", "100")
+    assert ("use --standardise" in words) == (kind != "equal")
+
+
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
@@ -269,7 +278,7 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
 
 
 def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, fit):
-    """With a λ of 3 the first twenty values end at .1; the best is next to .03."""
+    """With a λ of 3 the first twenty values end at 0.1; the best is next to 0.03."""
     path, _ = arrays
     _, report, words, _ = fit(path, "--path", "--lam", "3", "--n-starts", "2")
     lams, best = np.array(report["path"]["lam"]), report["path"]["best"]
@@ -420,6 +429,17 @@ def test_surveys_of_random_starts_end_at_the_minimum_of_the_teachers_weights(tmp
     assert report["train_loss"] < 0.9 * plain["train_loss"]
     assert report["train_loss"] <= ga.run_gamp(given, data.Q_star).train_loss * (1 + 1e-6)
     assert ga.train_loss(given, stored["Q"]) == pytest.approx(report["train_loss"])
+
+
+def test_a_survey_from_the_lowest_minimum_by_default(tmp_path, fit):
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 100, 0.8, seed=2)
+    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
+    plain = fit(tmp_path / "mine.npz", "--no-survey")[1]
+    _, report, words, _ = fit(tmp_path / "mine.npz", "--force")
+    decrease = 100 * (1 - report["train_loss"] / plain["train_loss"])
+    assert decrease > 5
+    assert "survey propagation continued from the lowest minimum." in words
+    assert f"It decreased the training loss by {decrease:.2g} %." in words
 
 
 def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path, fit):

@@ -1,4 +1,4 @@
-"""The command `law`: what it says of a file of arrays, and predicts."""
+"""The command `law`: its report on a file of arrays, and its predictions."""
 
 import json
 

@@ -8,8 +8,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.data import TokenMatrix, data_pass, passes
-from gamp_attention.data.passes import Effort
+from gamp_attention.data import Effort, TokenMatrix, data_pass, passes
 from gamp_attention.losses import sample_derivatives
 
 

@@ -61,7 +61,7 @@ def test_averages_and_densities_agree_with_the_dense_hessian_within_their_errors
 
 
 def test_a_full_gauss_rule_is_exact_for_every_function():
-    """With as many steps as weights, mean values of a vector are exact, also of functions that vary fast."""
+    """With one step for each weight, mean values of a vector are exact, also of functions that vary fast."""
     data = ga.sample(PAPER, d=30, alpha=1.5, seed=1)
     spectrum = ga.hessian_spectrum(data, data.Q_star, n_steps=30, n_probes=3)
     values = all_eigenvalues(data, data.Q_star, "exact")[0]

@@ -146,7 +146,7 @@ def test_a_single_field_matches_the_minimum_on_a_dense_grid(name, V):
 
 
 def test_plateaus_of_a_bounded_loss_take_few_evaluations():
-    """Far out, ½ (1 − tanh z) is smaller than its own rounding error, so that line searches fail."""
+    """Far out, ½ (1 − tanh z) is smaller than its rounding error, so that line searches fail."""
     p = np.repeat([[1.0], [-1.0]], 400, axis=0)
     loss = ga.LabelledDataset(np.zeros((800, 4)), p, MarginLoss()).loss
     omega, V = np.tile(np.linspace(-16.0, 16.0, 400), 2)[:, None, None], 176.0

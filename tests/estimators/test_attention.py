@@ -47,6 +47,14 @@ def test_a_fit_with_surveys_equals_a_run_with_surveys(sampled):
     assert len(model.result_.surveys) == len(run.surveys) > 0
 
 
+def test_surveys_are_automatic_by_default():
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=100, alpha=0.8, seed=2)
+    layer = ga.GampAttention(positions=data.positions).fit(data.tokens, data.outputs)
+    given = ga.Dataset(data.tokens, data.outputs, data.positions)
+    assert len(layer.result_.surveys) == 1
+    assert layer.result_.train_loss < 0.95 * ga.run_gamp(given, n_starts=8).train_loss
+
+
 def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):
     shifted = sampled.tokens + sampled.positions
     S = ga.DotProductAttention()(shifted @ fitted.Q_ / np.sqrt(60))

@@ -1,4 +1,4 @@
-"""The comparison of everything with everything, and what it reports."""
+"""The comparison of all solvers on one instance, and its reports."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.display import format_with_error
+from gamp_attention._core.display import format_to_error, format_with_error
 from gamp_attention.experiments import plot_comparison
 
 
@@ -64,7 +64,7 @@ def test_dict_is_plain_json(comparison):
 
 
 def test_sampled_test_error_matches_its_definition(model, data):
-    """Zero weights attend evenly: f = mean of x + p, so the error is that of S = 1/2 up to the positions."""
+    """Zero weights attend evenly: f = mean of x + p, so the error is the error of S = 1/2 up to the positions."""
     error, spread = ga.sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
     fresh = ga.sample(model, data.dim, 20.0, seed=9)
     T = model.teacher(fresh.tokens @ data.Q_star / np.sqrt(data.dim))
@@ -89,3 +89,9 @@ def test_numbers_carry_their_errors():
     assert format_with_error(0.09396, 0.00012, 4) == "0.0940(2)"
     assert format_with_error(0.5, float("nan"), 2) == "0.50"
     assert format_with_error(float("nan"), 1, 2) == "-"
+    numbers = {
+        (0.094, 0.0012): "0.0940(12)",
+        (13112208.0, 2847535.0): "1.31(29)e+07",
+        (3.7e-22, 1.8e-22): "3.7(18)e-22",
+    }
+    assert all(format_to_error(*pair) == text for pair, text in numbers.items())

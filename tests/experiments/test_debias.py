@@ -1,4 +1,4 @@
-"""Debiased weights: intervals of planted instances, units, symmetries, and what they refuse."""
+"""Debiased weights: intervals of planted instances, units, symmetries, and refusals."""
 
 import re
 

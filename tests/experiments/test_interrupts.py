@@ -131,7 +131,7 @@ def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
 
 
 def test_processes_of_a_pool_have_one_thread_each():
-    """Also where the user has set no number, and the parent keeps its own."""
+    """Also if the user has set no number; the number of the parent process does not change."""
     pytest.importorskip("threadpoolctl")
     code = (
         "import os, gamp_attention as ga\nfrom threadpoolctl import threadpool_info\n"

@@ -1,4 +1,4 @@
-"""Leave-one-out errors against refits, hat matrices and scikit-learn; what they say where they fail."""
+"""Leave-one-out errors against refits, hat matrices and scikit-learn, and messages of failures."""
 
 from dataclasses import replace
 
@@ -320,6 +320,26 @@ def test_bounds_are_quantiles_of_the_errors():
         loo.bound(0.0)
 
 
+def test_intervals_extend_to_the_side_of_large_errors():
+    """Squares of Gaussian numbers: 5.3 % of symmetric 95 % intervals end below the expected value 1, ideally 2.5 %."""
+    x, y = ridge_rows(n=120)
+    data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=0.7)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
+    rng, below, above, symmetric = np.random.default_rng(0), 0, 0, 0
+    for _ in range(4000):
+        errors = rng.normal(size=120) ** 2
+        error = errors.std(ddof=1) / np.sqrt(120)
+        low, high = replace(loo, errors=errors, test_error_error=error).interval(0.95)
+        below, above = below + (high < 1), above + (low > 1)
+        symmetric += errors.mean() + 1.96 * error < 1
+    assert 0.02 < below / 4000 < 0.042 < symmetric / 4000
+    assert above / 4000 < 0.025
+    low, high = loo.interval(0.5)
+    assert 0 < low < loo.test_error < high < loo.interval()[1]
+    with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
+        loo.interval(0.0)
+
+
 def test_the_same_bits_for_any_number_of_threads(monkeypatch):
     data = ga.sample(ga.paper_model(), d=300, alpha=1.0, seed=0)
     gamp, found = ga.run_gamp(data), []
@@ -339,3 +359,26 @@ def test_tokens_on_the_disk(tmp_path):
     here, there = ga.leave_one_out(data, gamp), ga.leave_one_out(stored, gamp)
     assert np.allclose(here.errors, there.errors, rtol=1e-6)
     assert there.trusted
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
+    """`SAME` and `LOWER` only save steps of the search for other minima."""
+    from gamp_attention.data.risk import risk_at
+    from gamp_attention.experiments.inference import hysteresis
+
+    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
+    problems, evaluated = [], []
+    for seed in range(4):
+        data = ga.sample(model, d=60, alpha=2.0, seed=seed)
+        Q = ga.run_gamp(data, "random", seed=seed).Q
+        problems.append((data, risk_at(data, Q, "exact"), Q))
+    decisions = []
+    monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
+    for options in ({}, {"SAME": -1.0, "LOWER": np.inf}):
+        for name, value in options.items():
+            monkeypatch.setattr(hysteresis, name, value)
+        decisions.append([hysteresis.has_many_minima(*problem) for problem in problems])
+        decisions.append(len(evaluated))
+    assert decisions[0] == decisions[2]
+    assert decisions[1] < 0.95 * (decisions[3] - decisions[1])

@@ -1,4 +1,4 @@
-"""Paths of λ and of other hyperparameters: errors, the best, resuming, theory beside them."""
+"""Paths of λ and of other hyperparameters: errors, the best value, resuming, and the predictions of theory."""
 
 import io
 import re
@@ -53,7 +53,9 @@ def test_differences_are_over_the_same_samples(rows):
     best, other = path.best, (path.best + 1) % 4
     apart = path.errors[other] - path.errors[best]
     assert np.isclose(path.difference[other], apart.mean())
-    assert np.isclose(path.difference_error[other], apart.std(ddof=1) / np.sqrt(80))
+    independent, covariance = apart.std(ddof=1) / np.sqrt(80), path.covariance
+    of_pairs = covariance[best, best] + covariance[other, other] - 2 * covariance[best, other]
+    assert np.isclose(path.difference_error[other], np.sqrt(independent**2 + of_pairs))
     assert path.difference_error[other] < path.test_error_error[other]
     assert path.plausible[best]
     near = path.test_error <= path.test_error[best] + path.test_error_error[best]
@@ -145,7 +147,7 @@ def test_folds_are_trained_without_their_samples(rows):
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
     )
     known = {}
-    errors, converged = fold_errors(along, 4, known, lambda: None)
+    errors, converged, _ = fold_errors(along, 4, known, lambda: None)
     assert converged.all()
     out = np.sort(np.array_split(np.random.default_rng([0, int(Stream.FOLDS)]).permutation(80), 4)[1])
     rest = np.setdiff1d(np.arange(80), out)
@@ -154,7 +156,7 @@ def test_folds_are_trained_without_their_samples(rows):
         model = Ridge(alpha=lam * 25, fit_intercept=False).fit(x[rest], y[rest])
         assert np.allclose(errors[k, out], (y[out] - model.predict(x[out])) ** 2 / 2, rtol=1e-6)
     calls = []
-    again, _ = fold_errors(along, 4, known, lambda: calls.append(1))
+    again, *_ = fold_errors(along, 4, known, lambda: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
 
@@ -222,15 +224,15 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
         ("factor", ga.LogisticLoss()),
     ],
 )
-def test_interpolated_errors_are_those_of_each_value(kind, loss):
-    """Estimates of most values are interpolated: each is within 3 % of its own, and so is the chosen one."""
+def test_interpolated_errors_agree_with_complete_estimates(kind, loss):
+    """Estimates of most values are interpolated: each is within 3 % of the complete estimate at its value."""
     x, signal, rng = correlated_rows(kind, 420, 100, seed=5)
     y = signal + 0.6 * rng.normal(size=420)
     y = y if isinstance(loss, ga.SquaredLoss) else np.where(y > 0, 1.0, -1.0)
     data, lams = ga.LabelledDataset(x, y, loss), np.geomspace(1e-3, 30, 16)
     path = ga.regularization_path(data, lams, init="random", n_starts=1)
-    own = [ga.leave_one_out(data.replace(lam=lam), end) for lam, end in zip(lams, path.results, strict=True)]
-    errors = np.array([each.test_error for each in own])
+    complete = [ga.leave_one_out(data.replace(lam=lam), end) for lam, end in zip(lams, path.results, strict=True)]
+    errors = np.array([estimate.test_error for estimate in complete])
     assert np.allclose(path.test_error[path.trusted], errors[path.trusted], rtol=0.03)
     assert path.trusted.sum() >= 14
     if kind == "independent":
@@ -239,8 +241,8 @@ def test_interpolated_errors_are_those_of_each_value(kind, loss):
     assert errors[path.best] <= 1.005 * errors.min()
 
 
-def test_values_beside_rough_ones_are_not_trusted():
-    """Among 12 values noise makes those of weak penalties rough: neither they nor values next to them are trusted."""
+def test_values_next_to_rough_estimates_are_not_trusted():
+    """With noise, estimates at weak penalties are rough: neither they nor estimates at the next values are trusted."""
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 1, 12)
     path = ga.regularization_path(data, lams, n_starts=4, folds=0)
     assert not path.trusted[:3].any()
@@ -285,3 +287,84 @@ def test_bad_paths_are_named(rows):
         ga.regularization_path({0.1: rows}, [0.1])
     with pytest.raises(ValueError, match="data: needs at least one dataset"):
         ga.regularization_path({})
+
+
+def count_pairs(x, y, lams):
+    """Return (1/n²) Σ Δ_ij Δ'_ji of all pairs of values of λ, from ridge regressions without one or two samples."""
+    n, d = x.shape
+    grams = [x.T @ x + lam * d * np.eye(d) for lam in lams]
+
+    def errors(k, left_out):
+        kept = np.setdiff1d(np.arange(n), left_out)
+        w = np.linalg.solve(grams[k] - x[left_out].T @ x[left_out], x[kept].T @ y[kept])
+        return 0.5 * (y[left_out] - x[left_out] @ w) ** 2
+
+    changes = np.zeros((len(lams), n, n))
+    for k in range(len(lams)):
+        alone = np.array([errors(k, [i])[0] for i in range(n)])
+        for i in range(n):
+            for j in range(i):
+                changes[k, [i, j], [j, i]] = errors(k, [i, j]) - alone[[i, j]]
+    return np.einsum("kij,lji->kl", changes, changes) / n**2
+
+
+def test_the_covariance_is_that_of_regressions_without_two_samples():
+    x, y = ridge_rows(n=60, d=40)
+    path = ga.regularization_path(ga.LabelledDataset(x, y, ga.SquaredLoss()), LAMS, n_starts=1, tol=1e-9)
+    exact = count_pairs(x, y, LAMS)
+    assert np.allclose(path.covariance, exact, rtol=0.15)
+    assert np.allclose(path.test_error_error**2, path.errors.var(axis=1, ddof=1) / 60 + np.diag(path.covariance))
+
+
+def draw_regression(seed):
+    """Return a ridge regression (n = 90, d = 60), and the exact error of weights on new data."""
+    rng = np.random.default_rng([seed, 1])
+    x, teacher = rng.normal(size=(90, 60)), rng.normal(size=60)
+    y = x @ teacher / np.sqrt(60) + 0.5 * rng.normal(size=90)
+    return ga.LabelledDataset(x, y, ga.SquaredLoss()), lambda Q: (np.sum((Q[:, 0] - teacher) ** 2) / 60 + 0.25) / 2
+
+
+@pytest.mark.slow
+def test_standard_errors_are_the_spread_about_the_errors_on_new_data():
+    """The errors of different samples are correlated, also differences between two values of λ."""
+    apart, stated, between, stated_between = [], [], [], []
+    for seed in range(40):
+        data, error = draw_regression(seed)
+        path = ga.regularization_path(data, [0.02, 0.1, 0.5], "random", n_starts=1, folds=0)
+        apart.append(path.test_error - [error(result.Q) for result in path.results])
+        other = [k for k in range(3) if k != path.best]
+        between.append((apart[-1] - apart[-1][path.best])[other])
+        stated.append(path.test_error_error)
+        stated_between.append(path.difference_error[other])
+    for errors, spread in ((apart, stated), (between, stated_between)):
+        ratio = np.sqrt(np.mean(np.square(spread)) / np.mean(np.square(errors)))
+        assert 0.75 < ratio < 1.35
+
+
+@pytest.mark.slow
+def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
+    apart, stated, lams = [], [], np.array([0.02, 0.1, 0.5])
+    for seed in range(40):
+        data, error = draw_regression(seed)
+        along = PathPlan(lams, [data.replace(lam=lam) for lam in lams], [0, 1, 2], "random", 1, 1e-3, 1000, 0)
+        errors, _, changes = fold_errors(along, 5, known := {}, lambda: None)
+        new = np.mean([[error(known[f"fold {f}"][str(k)]["Q"]) for k in range(3)] for f in range(5)], axis=0)
+        apart.append(errors.mean(axis=1) - new)
+        stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
+    assert 0.75 < np.sqrt(np.mean(stated) / np.mean(np.square(apart))) < 1.35
+
+
+@pytest.mark.slow
+def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_data():
+    """36 data sets, so that the spread has a standard error of 12 %."""
+    apart, stated, lams = [], [], [0.1, 0.5]
+    for seed in range(36):
+        data = ga.sample(ga.paper_model(), d=80, alpha=1.5, seed=1000 + seed)
+        path = ga.regularization_path(data, lams, n_starts=4, folds=0)
+        runs = zip(lams, path.results, strict=True)
+        new = [ga.sampled_test_error(data.replace(lam=lam), run.Q, n_samples=3000, seed=seed)[0] for lam, run in runs]
+        apart.append(path.test_error - new)
+        stated.append(path.test_error_error)
+    ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
+    assert (ratio > 0.75).all()
+    assert (ratio < 1.35).all()

@@ -35,7 +35,7 @@ def found(model, folder):
 
 @pytest.mark.parametrize("size", [1.0, 1e-4])
 def test_roots_lie_within_their_errors(model, size):
-    """A measured function that each rule gets wrong by what it leaves unresolved, of either sign."""
+    """A measured function whose error on each rule is the unresolved part, of either sign."""
     rng = np.random.default_rng(3)
     levels = []
 
@@ -106,7 +106,7 @@ def test_a_branch_between_two_rungs_is_looked_for(model):
 
 @pytest.mark.slow
 def test_end_of_a_branch_and_of_its_stability(model):
-    """Of the semantic branch, from three rungs of the ladder; as by continuation (test_branches.py)."""
+    """The ends of the semantic branch from three values of α agree with continuation (test_branches.py)."""
     scan = Scan(model, "semantic")
     for alpha in (0.9, 0.8, 0.65):
         scan.at(alpha)

@@ -116,7 +116,7 @@ def test_only_void_claims_are_taken_over(tmp_path, changes, age, free):
 
 
 def test_a_void_claim_is_taken_by_one_process_only(tmp_path):
-    """Whoever looks while another one replaces the claim does not get it; a lock that was left does no harm."""
+    """A process that reads a claim while another process replaces it does not get it; an old lock does no harm."""
     path = claimed(tmp_path, "key", pid=2**22 + 1)
     lock = tmp_path / "key.lock"
     lock.write_text(json.dumps(process()))

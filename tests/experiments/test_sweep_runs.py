@@ -1,4 +1,4 @@
-"""Sweeps as they run: neither executor, nor interruption, nor damage to the folder changes what they give."""
+"""Runs of sweeps: neither executor, nor interruption, nor damage to the folder changes their results."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def start(tmp_path):
 
 
 def same(folder, tiny_sweep):
-    """Whether a folder holds what an uninterrupted run gave, to the last bit: in all rows, and as a Dataset."""
+    """Return whether a folder has the results of an uninterrupted run to the last bit, in all rows and as a Dataset."""
     store = Store(folder)
     for row in tiny_sweep.rows:
         assert repr(store.load(row["key"]) | {"seconds": 0}) == repr(row | {"seconds": 0})
@@ -56,7 +56,7 @@ def same(folder, tiny_sweep):
 
 
 def files(folder):
-    """The files of finished cells, with what a second computation would change."""
+    """Return the files of finished cells, with times and contents that a second computation would change."""
     found = {}
     for path in (folder / "cells").glob("*.json"):
         found[path.name] = (path.stat().st_mtime_ns, path.stat().st_ino, path.read_bytes())

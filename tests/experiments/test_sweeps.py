@@ -1,4 +1,4 @@
-"""Sweeps: what rows and datasets hold, whatever the model and the order."""
+"""Sweeps: contents of rows and datasets, for all models and orders."""
 
 import json
 from dataclasses import asdict
@@ -41,7 +41,7 @@ def test_descent_agrees_with_message_passing(model, tmp_path):
 
 
 def test_random_starts_do_not_know_the_teacher(model):
-    """The data's own seed would draw the teacher's weights again."""
+    """The seed of the data would draw the weights of the teacher again."""
     cell = grid(model, alpha=1.0, method="GD", branch="random", d=2000, seed=0)[0]
     row = run_cell(model, cell, Settings(gd_steps=1, n_test=2))
     overlaps = row_overlaps(row)

@@ -12,8 +12,7 @@ from threadpoolctl import threadpool_limits
 import gamp_attention as ga
 from gamp_attention.data import risk_at, risk_hessian
 from gamp_attention.gamp import can_start, convex_start, newton_start
-from gamp_attention.losses import sample_derivatives
-from gamp_attention.losses.point import PointLoss, WeightedLoss
+from gamp_attention.losses import PointLoss, WeightedLoss, sample_derivatives
 from gamp_attention.penalties import ScaledPenalty
 
 RNG = np.random.default_rng(5)

@@ -87,7 +87,7 @@ def test_averages_over_fields_equal_averages_of_scipys_minimisers():
 
 
 def test_sums_over_samples_at_few_nodes_agree_with_dense_rules(hard, monkeypatch):
-    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than those of single samples."""
+    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than errors of single samples."""
     state, unit = ga.initial_survey(hard, "exact", ga.data.starts.initial_weights(hard, "random", 0))
     for _ in range(12):
         before, (state, report) = state, ga.survey_step(hard, "exact", state, 0.4, 1.5 * unit)
@@ -318,12 +318,54 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
 @given(
     instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
 )
-def test_converged_runs_with_surveys_have_zero_gradient(data, risk, survey):
-    result = ga.run_gamp(data, "random", risk, survey=survey, max_iter=2000)
+def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
+    result = ga.run_gamp(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
     assert result.converged == (result.gradient_norm <= 1e-8)
+    assert result.is_minimum == result.converged
     assert np.isclose(norm, result.gradient_norm, rtol=1e-3, atol=1e-9)
     assert all(np.isfinite(record.Q).all() and record.parisi > 0 for record in result.surveys)
+
+
+# Surveys by default
+
+
+@pytest.fixture(scope="module")
+def few_agree():
+    """Data without a teacher, without noise, for which the eight spectral starts end in different minima."""
+    data = ga.sample(MODEL, d=100, alpha=0.8, seed=2)
+    return data, ga.Dataset(data.tokens, data.outputs, data.positions)
+
+
+def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is_low(few_agree):
+    sampled, data = few_agree
+    plain, result = (ga.run_gamp(data, n_starts=8, survey=survey) for survey in (False, "auto"))
+    assert sum(record.agreement >= 0.9 for record in plain.starts) <= 2
+    assert [record.name for record in result.surveys] == ["minimum"]
+    assert result.converged
+    assert result.is_minimum
+    assert result.train_loss < 0.95 * plain.train_loss
+    assert ga.sampled_test_error(sampled, result.Q)[0] < 0.95 * ga.sampled_test_error(sampled, plain.Q)[0]
+    assert [record.name for record in result.starts][:8] == [record.name for record in plain.starts]
+
+
+@pytest.mark.parametrize(
+    ("model", "alpha", "init", "n_starts"),
+    [
+        pytest.param(MODEL, 1.5, "spectral", 8, id="starts agree"),
+        pytest.param(MODEL, 0.8, "random", 3, id="few starts"),
+        pytest.param(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 1.5, "spectral", 8, id="noise"),
+        pytest.param(ga.attention_model(4, lam=0.05), 1.0, "random", 4, id="four fields"),
+        pytest.param(ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random", 4, id="convex loss"),
+        pytest.param(ga.attention_model(2, 2, 2, lam=["sphere", 0.01]), 2.0, "random", 4, id="sphere"),
+    ],
+)
+def test_automatic_surveys_are_not_made_where_they_mostly_do_not_help(model, alpha, init, n_starts):
+    data = ga.sample(model, 60, alpha, seed=0)
+    plain, result = (ga.run_gamp(data, init, n_starts=n_starts, survey=survey) for survey in (False, "auto"))
+    assert result.surveys == ()
+    assert np.array_equal(result.Q, plain.Q)
+    assert result.message == plain.message
 
 
 # Checkpoints
@@ -424,6 +466,35 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
     resumed = ga.run_gamp(small, "random", survey=ladder, checkpoint=file)
     assert np.array_equal(resumed.Q, whole.Q)
     assert len(resumed.surveys) == len(whole.surveys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["starts", "survey", "later"])
+def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, few_agree, tmp_path, monkeypatch):
+    data, counts = few_agree[1], list[int]()
+    whole = ga.run_gamp(data, n_starts=8, survey="auto", callback=lambda *_: counts.append(1))
+    step, last = SurveyPhase._survey.__globals__["survey_step"], {"starts": 20, "later": len(counts) - 10, "survey": 5}
+    calls = list[int]()
+
+    def interrupt(*_):
+        calls.append(1)
+        if len(calls) == last[where]:
+            raise Interruption
+
+    def interrupting_step(*args):
+        interrupt()
+        return step(*args)
+
+    file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"n_starts": 8, "survey": "auto"}
+    if where == "survey":
+        monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
+    with pytest.raises(Interruption):
+        ga.run_gamp(data, checkpoint=file, callback=None if where == "survey" else interrupt, **options)
+    resumed = ga.run_gamp(data, checkpoint=file, **options)
+    assert np.array_equal(resumed.Q, whole.Q)
+    assert resumed.message == whole.message
+    assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
+    assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
 
 
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])

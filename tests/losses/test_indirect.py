@@ -32,7 +32,7 @@ class DoubleWell(NamedTuple):
 
 @ga.register_loss
 class DoubleWellOfArray(NamedTuple):
-    """The same loss with an array instead of a number, so that it is compiled into its callers."""
+    """Double well with an array instead of a number, so that the loss is compiled into its callers."""
 
     depth: np.ndarray
 

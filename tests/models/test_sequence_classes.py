@@ -280,7 +280,7 @@ def test_predicted_test_error_agrees_with_new_samples():
 
 
 def test_a_single_target_for_all_classes_is_a_model_without_classes():
-    """If classes differ in nothing, state evolution and runs are those of the model without classes."""
+    """If classes differ in nothing, state evolution and runs are equal to the model without classes."""
     options = {"n_tokens": L, "rank": 2, "lam": 0.5}
     plain = ga.sequence_model(lambda u, noise: locate(u), locate, **options)
     split = ga.sequence_model(lambda u, noise, c: locate(u), locate, classes=[0.5, 0.5], **options)

@@ -94,7 +94,7 @@ def test_leave_one_out_is_exact_for_the_squared_loss():
 
 
 def test_state_evolution_of_least_squares_has_the_intercept_of_the_teacher():
-    """An intercept makes the problem the one of centred labels: the other overlaps do not depend on the shift."""
+    """With an intercept the problem is equivalent to centred labels: other overlaps do not depend on the shift."""
     with_shift = ga.solve_state_evolution(shifted_model(), 2.0, rtol=1e-4, stability=False)
     plain = ga.solve_state_evolution(
         ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=0.2), 2.0, rtol=1e-4, stability=False

@@ -14,7 +14,7 @@ NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], 
 
 @pytest.mark.slow
 def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
-    """Newton's method on few random points finds a small θ, which is noise: .007 with an error of .02."""
+    """Newton's method on few random points finds a small θ, which is noise: 0.007 with an error of 0.02."""
     model, alpha = NOISY
     se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=1.2e4, stability=False)
     assert se.status is ga.Status.LOST
@@ -89,7 +89,7 @@ def test_message_names_the_budget_that_ended_the_refinement(model):
 
 @pytest.mark.slow
 def test_errors_hold_if_student_fields_hardly_vary():
-    """θ² is .999 of q ρ, so that lines of fields are short: the density along them has to be resolved by itself.
+    """θ² is 0.999 of q ρ, so that lines of fields are short: the density along them has to be resolved by itself.
 
     Levels agreed to 1e-8 in V with a common error of 5e-7, and differed by 3e-6 in the training loss.
     """

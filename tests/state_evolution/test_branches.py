@@ -16,7 +16,7 @@ def semantic(model):
 
 
 def test_the_semantic_branch_is_stable_above_an_alpha(model, semantic):
-    """The semantic branch is unstable in m below α = .83 and stable above; it exists from .72 on."""
+    """The semantic branch is unstable in m below α = 0.83 and stable above; it exists from 0.72 on."""
     assert semantic.stability.stable
     assert np.isnan(semantic.stability.radius["theta"])
     low = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-2)

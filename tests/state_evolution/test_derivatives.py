@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations import Channel, Packing
 from gamp_attention.state_evolution.fixed_points import (
     Derivatives,
     OverlapMap,

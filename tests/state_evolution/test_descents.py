@@ -150,15 +150,25 @@ def test_responses_are_derivatives_of_the_path_map(model):
                 assert responses[t][s, token, 0, 0] == pytest.approx(difference, rel=1e-3, abs=1e-5)
 
 
-def test_ridge_regression_follows_the_marchenko_pastur_law():
+RIDGE = {  # λ, step size and options: for the uncompressed histories, fewer and larger steps
+    "uncompressed": (0.3, 0.5, {"n_iter": 8, "n_paths": 4096}),
+    "compressed": (0.003, 0.15, {"n_iter": 500, "n_paths": 1024, "n_replicas": 4, "compression": 1e-3}),
+    "compressed, 2000 steps": (0.003, 0.15, {"n_iter": 2000, "n_paths": 4096, "compression": 1e-3}),
+}
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("name", RIDGE)
+def test_ridge_regression_follows_the_marchenko_pastur_law(name):
     """Squared loss, one token: each step multiplies a component by a factor that depends on its eigenvalue."""
-    alpha, sigma, lam, lr, noise, steps = 1.7, 0.8, 0.3, 0.5, 0.4, 8
+    lam, lr, options = RIDGE[name]
+    alpha, sigma, noise = 1.7, 0.8, 0.4
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), sigma=sigma, lam=lam)
     rho, q0 = sigma**2, 0.1
     one = np.ones((1, 1, 1))
     start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
-    path = ga.trajectory(model, alpha, start, method="gd", lr=lr, n_iter=steps, n_paths=4096)
-    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ are σ²α times those of a Marchenko-Pastur law of this ratio
+    path = ga.trajectory(model, alpha, start, method="gd", lr=lr, **options)
+    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ follow a Marchenko-Pastur distribution of this ratio, times σ²α
     rounding = 1e-6  # responses are stored in single precision
     low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
     angle, weight = np.polynomial.legendre.leggauss(400)
@@ -167,7 +177,7 @@ def test_ridge_regression_follows_the_marchenko_pastur_law():
     weight *= (high - low) * np.sin(np.pi / 2 * (angle + 1))
     assert weight.sum() == pytest.approx(1, abs=1e-9)
     h = sigma**2 * alpha * x
-    for t in range(steps + 1):
+    for t in range(options["n_iter"] + 1):
         remaining = (1 - lr * (h + lam)) ** t
         learnt = (1 - remaining) / (h + lam)
         q = weight @ (remaining**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
@@ -224,7 +234,17 @@ BAD = {
     "momentum of one": ({"method": "momentum", "momentum": 1}, "momentum"),
     "no batch": ({"method": "sgd", "batch": 0}, "batch"),
     "too little memory": ({"method": "gd", "max_memory": 1e3}, "max_memory.*at least"),
-}
+    "compressed minibatches": ({"method": "sgd", "compression": 1e-3}, "compression.*'gd'"),
+    "compressed message passing": ({"compression": 1e-3}, "compression.*'gd'"),
+    "no compression": ({"method": "gd", "compression": 0}, "compression.*1e-06"),
+    "too much compression": ({"method": "gd", "compression": 0.2}, r"compression.*0\.1"),
+    "a word as compression": ({"method": "gd", "compression": "high"}, "compression"),
+    "too little memory to compress": (
+        {"method": "gd", "compression": 0.1, "max_memory": 1e3}, "max_memory.*larger compression",
+    ),
+    "too few paths to compress": ({"method": "gd", "compression": 1e-6, "n_paths": 64, "n_iter": 20}, "n_paths.*step"),
+    "progress in percent": ({"method": "gd", "progress": 5}, "progress"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -236,3 +256,5 @@ def test_bad_descents_raise_named_errors(name, model, named_error):
 def test_momentum_needs_the_ridge(named_error):
     model = ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01))
     named_error(lambda: ga.trajectory(model, 1.5, method="momentum"), "method.*ElasticNet")
+    named_error(lambda: ga.trajectory(model, 1.5, method="gd", compression=1e-3), "compression.*ElasticNet")
+    named_error(lambda: ga.trajectory(model, 1.5, method="gd", n_iter=2000), "n_paths.*at least")

@@ -7,8 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, conjugates
-from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
-from gamp_attention.state_evolution.fixed_points.observables import stability
+from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error, stability
 from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")

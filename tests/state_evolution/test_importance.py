@@ -12,9 +12,8 @@ import gamp_attention as ga
 from docs.examples.two_layers import layers
 from gamp_attention._core.quadrature import inside_cube, sobol_points
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, conjugates
-from gamp_attention.state_evolution.rules import SobolRule
-from gamp_attention.state_evolution.rules.importance import Proposal
+from gamp_attention.state_evolution.equations import Channel, conjugates
+from gamp_attention.state_evolution.rules import Proposal, SobolRule
 
 
 def two_layer_channel():

@@ -129,7 +129,7 @@ def test_variances_of_a_convex_problem_are_those_of_state_evolution():
 
 
 def test_the_eigenvalue_along_the_teacher_includes_the_dependence_of_the_curvature_on_the_weights():
-    """Without it, the eigenvalue would be .0839, and the projection on the weights .47."""
+    """Without it, the eigenvalue would be 0.0839, and the projection on the weights 0.47."""
     model = ga.paper_model(0.3)
     theory = ga.limiting_spectrum(model, 1.5, solve(model, 1.5), [0.02], n_replicas=3)
     along, across = theory.eigenvalues

@@ -48,7 +48,7 @@ def test_attention_agrees_with_a_product_rule():
 
 @pytest.mark.parametrize(("omega", "expected"), [(0.3, [(0, 1)]), (0.67, [(0, 1), (1, 0)]), (1.0, [(1, 0)])])
 def test_minima_of_attention_on_the_sphere(omega, expected):
-    """Semantic, both, and positional (arXiv 2506.02651); descent from zero overlap changes direction at .64."""
+    """Semantic, both, and positional (arXiv 2506.02651); descent from zero overlap changes direction at 0.64."""
     landscape = ga.population_map(ga.paper_model(omega, 1.0, A=A), n_grid=9, n_points=2048)
     found = [(at.positional, at.semantic) for at in landscape.minima]
     assert np.allclose(np.abs(found), expected, rtol=0, atol=0.03)

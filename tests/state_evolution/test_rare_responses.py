@@ -72,7 +72,7 @@ def test_effective_number_of_carriers():
 
 
 def test_short_descents_need_no_correction(corrected_below):
-    """By default no response is corrected; if all are corrected, results agree within errors."""
+    """No response is corrected by default; if all are corrected, results agree within errors."""
     sampled, default, corrected = (
         corrected_below(few, fraction, **SHORT)
         for few, fraction in ((0, 1), (FEW, descent_paths.MIN_CARRIER_FRACTION), (np.inf, np.inf))

@@ -29,7 +29,7 @@ def test_ground_state_energy_of_the_magnet(k, published):
 
 
 def test_errors_of_the_perceptron():
-    """Least number of errors per weight at α = 3: RS .097516 and full .117601; 1RSB reaches 1 at α = 6.71570."""
+    """Least number of errors per weight at α = 3: RS 0.097516 and full 0.117601; 1RSB reaches 1 at α = 6.71570."""
     symmetric, broken = solve_perceptron(3.0, 0), solve_perceptron(3.0, 2)
     assert abs(symmetric.energy - 0.097516) < 1e-6
     assert broken.status.converged
@@ -89,7 +89,7 @@ def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
 
 @pytest.mark.slow
 def test_the_limit_of_many_steps_agrees_with_published_values():
-    """Perceptron: .117601 errors per weight at α = 3, and the α with an error per weight is 6.6980."""
+    """Perceptron: 0.117601 errors per weight at α = 3, and the α with an error per weight is 6.6980."""
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
     assert abs(value - 0.117601) < error + 1e-6
     assert error < 1e-4

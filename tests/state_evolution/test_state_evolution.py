@@ -90,7 +90,7 @@ def test_a_budget_that_is_too_small_is_reported(model):
 
 
 def test_a_branch_that_does_not_exist_is_lost(model):
-    """At α = .6 there is no semantic branch: it ends at .719."""
+    """At α = 0.6 there is no semantic branch: it ends at 0.719."""
     se = ga.solve_state_evolution(model, 0.6, "semantic", stability=False)
     assert se.status is ga.Status.LOST
     assert np.abs(se.overlaps.theta).max() < 1e-3

@@ -43,7 +43,7 @@ def test_a_converged_result_is_accurate_in_every_number(model):
 
 
 def test_a_lost_branch_reports_unstable_replica_symmetry():
-    """Message passing keeps m near .19 there, at d = 1000 and 2000; neither form of V̂ has a fixed point with m."""
+    """Message passing keeps m near 0.19 there, at d = 1000 and 2000; neither form of V̂ has a fixed point with m."""
     model = ga.paper_model(0.463, lam=0.0169, sigma=0.987)
     se = ga.solve_state_evolution(model, 1.057, "positional", rtol=1e-2, max_work=1e6, stability=False)
     assert se.status is ga.Status.LOST

@@ -9,8 +9,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines, start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
@@ -23,18 +22,18 @@ CASES = {  # model, α, Parisi parameter, and jumps if they are part of the resp
 
 
 def run_survey(data, state, parisi, jumps):
-    """Return q, θ, V and U of the first token at every iteration."""
+    """Return q, θ, V, U and m of the first token at every iteration."""
     rows = []
     for t in range(N_ITER + 1):
         now = overlaps(data, state.Q, state.V)
-        rows.append([now.q[0, 0, 0], now.theta[0, 0, 0], state.V[0, 0, 0], state.U[0, 0, 0]])
+        rows.append([now.q[0, 0, 0], now.theta[0, 0, 0], state.V[0, 0, 0], state.U[0, 0, 0], now.m[0, 0]])
         if t < N_ITER:
             state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi, jumps)
     return np.array(rows)
 
 
 def compute_deviations(model, alpha, parisi, jumps=False, *, init):
-    """Return the mean deviations (T + 1, 4) of runs from the predictions for their instances, in standard errors."""
+    """Return the mean deviations (T + 1, 5) of runs from the predictions for their instances, in standard errors."""
     gaps, errors, first = [], [], None
     for seed in range(SEEDS):
         data = ga.sample(model, SIZE, alpha, 300 + seed)
@@ -46,10 +45,10 @@ def compute_deviations(model, alpha, parisi, jumps=False, *, init):
         start = overlaps(data, Q, first.V)
         start = start.without("m").without("theta") if init == "random" else start  # both are of order d^(−1/2)
         path = ga.trajectory(data.instance_model(), data.alpha, start, **options, seed=seed, n_paths=512, n_replicas=2)
-        predicted = [values[:, 0, 0, 0] for values in (path.q, path.theta, path.V, path.U)]
+        predicted = [*(values[:, 0, 0, 0] for values in (path.q, path.theta, path.V, path.U)), path.m[:, 0, 0]]
         gaps.append(run_survey(data, state, parisi, jumps) - np.transpose(predicted))
         error = [values[:, 0, 0, 0] for values in (path.error.q, path.error.theta, path.error.V, path.U_error)]
-        errors.append(np.transpose(error))
+        errors.append(np.transpose([*error, path.error.m[:, 0, 0]]))
     both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
     return np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)
 

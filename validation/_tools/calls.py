@@ -178,7 +178,9 @@ LINES = {
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
-    "reference_errors": "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS)",
+    "reference_errors": (
+        "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS, covariance=0.1)"
+    ),
     "regularization_path": (
         "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, parameter='lam', form='cavity', "
         "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"

@@ -1,4 +1,4 @@
-"""Bayes-optimal fixed points agree with closed forms and independent quadratures from α = .001 to 10 000.
+"""Bayes-optimal fixed points agree with closed forms and independent quadratures from α = 0.001 to 10 000.
 
 Method: linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and
 attention of two to four tokens, the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from almost

@@ -1,7 +1,7 @@
 """Near the end of a branch, state evolution never reports a lost branch as converged, and states the reason.
 
-Method: 200 random models (the paper's model with ω up to .6, σ from .3 to .9, λ from 1e-3 to .05, random A; noise on
-the scores of every twentieth) at α from .4 to 1.6, where about half of the branches have ended, are solved by the
+Method: 200 random models (the paper's model with ω up to 0.6, σ from 0.3 to 0.9, λ from 1e-3 to 0.05, random A; noise
+on the scores of every twentieth) at α from 0.4 to 1.6, where about half of the branches have ended, are solved by the
 public function with rtol = 1e-2. On every tenth model `run_gamp` runs from the same start at d = 600.
 
 Criterion: no converged result has lost its branch, with θ or m zero within twice its error; every LOST result states a

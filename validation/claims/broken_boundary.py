@@ -2,8 +2,8 @@
 
 Method: the founding paper's model (σ = .5) at several ω (--quick: one). α_c, at which both branches have equal training
 loss, and the α at which the semantic branch appears are the stored values of `phase_diagram`. By how much one step
-moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well; the second
-change only at ω = .3. Parts that ended are stored, so that a rerun continues.
+moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well. Parts that
+ended are stored, so that a rerun continues.
 
 Criterion: all changes are found; breaking lowers both α by more than the error of the change.
 (Page "Replica symmetry breaking" of the manual.)
@@ -21,15 +21,15 @@ from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table
 
-OMEGAS, END = (0.1, 0.3), 0.3  # values of ω; the value at which the end of the semantic branch is computed
-UNKNOWN = Boundary.none("none: not computed at this ω")
+OMEGAS = (0.1, 0.22, 0.3, 0.38)  # values of ω
+UNKNOWN = Boundary.none("none: not computed")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
 
 def main():
     args = options(__doc__)
     verdict = Verdict("broken_boundary", args)
-    omegas, diagram = (END,) if args.quick else OMEGAS, load_result(ROOT / "results" / "phase_diagram.json")
+    omegas, diagram = (0.3,) if args.quick else OMEGAS, load_result(ROOT / "results" / "phase_diagram.json")
     known = {
         omega: [
             Boundary(diagram["lines"][name][index], diagram["errors"][name][index], "")
@@ -39,19 +39,20 @@ def main():
         for omega in omegas
     }
     parts = {
-        f"{omega}": partial(
-            find_changes, ga.paper_model(omega=omega), known[omega][0],
-            known[omega][1] if omega == END and not args.quick else UNKNOWN,
-        )
+        f"{omega} {name}": partial(change_of, omega, name, boundary)
         for omega in omegas
-    }  # fmt: skip
+        for name, boundary in zip(("alpha_c", "semantic_from"), known[omega], strict=True)
+        if name == "alpha_c" or not args.quick
+    }
     quick = "_quick" if args.quick else ""
-    changes = complete_parts(args.out / f"broken_boundary{quick}_parts.json", parts)
+    stored = complete_parts(args.out / f"broken_boundary{quick}_parts.json", parts)
+    changes = {omega: [stored.get(f"{omega} {name}", UNKNOWN) for name in ("alpha_c", "semantic_from")]
+               for omega in omegas}  # fmt: skip
     lines = {
         "alpha_c": [list(known[omega][0]) for omega in omegas],
-        "alpha_c_change": [changes[f"{omega}"]["alpha_c_change"] for omega in omegas],
+        "alpha_c_change": [changes[omega][0] for omega in omegas],
         "semantic_from": [list(known[omega][1]) for omega in omegas],
-        "semantic_from_change": [changes[f"{omega}"]["semantic_from_change"] for omega in omegas],
+        "semantic_from_change": [changes[omega][1] for omega in omegas],
     }
     rows = []
     for k, omega in enumerate(omegas):
@@ -60,7 +61,7 @@ def main():
         claim = f"ω = {omega}: α_c changes by {change[0]:.6f} ± {change[1]:.1g}, downwards"
         verdict.check(change[0] < -change[1], claim)
         cells = ["", ""]
-        if omega == END and not args.quick:
+        if np.isfinite(end[0] or np.nan):
             claim = f"ω = {omega}: the end of the semantic branch changes by {end[0]:.3f} ± {end[1]:.1g}, downwards"
             verdict.check(end[0] < -end[1], claim)
             cells = [f"{end[0]:.3f} ± {end[1]:.1g}", f"{100 * end[0] / start[0]:.0f}"]
@@ -72,6 +73,12 @@ def main():
                "semantic branch from α, replica symmetry", "change by one step", "in %"]  # fmt: skip
     verdict.write_table(markdown_table(columns, rows))
     verdict.end({"omegas": list(omegas), "lines": lines}, draw)
+
+
+def change_of(omega, name, boundary):
+    """Return the change of one boundary at ω by one step."""
+    both = {"alpha_c": UNKNOWN, "semantic_from": UNKNOWN} | {name: boundary}
+    return find_changes(ga.paper_model(omega=omega), *both.values())[f"{name}_change"]
 
 
 NAMES = ("alpha_c", "alpha_c_change", "semantic_from", "semantic_from_change")
@@ -87,10 +94,8 @@ def draw(stored, path):
         left, right = axes[0]
         left.plot(omega, alpha, "o-", color=BLUE, label="$α_c$")
         left.plot(omega, start, "s--", color=GREY, label="semantic branch appears")
-        for k, end in enumerate(lines["semantic_from_change"]):
-            if end[0] is not None and np.isfinite(end[0]):
-                left.errorbar(omega[k], start[k] + end[0], end[1], fmt="D", color=ORANGE,
-                              label="semantic branch appears, one step")  # fmt: skip
+        end, end_error = np.array([row[:2] for row in lines["semantic_from_change"]], dtype=float).T
+        left.errorbar(omega, start + end, end_error, fmt="D", color=ORANGE, label="semantic branch appears, one step")
         left.set(xlabel="ω", ylabel="α", title="Boundaries")
         left.legend()
         right.errorbar(omega, 1e4 * change, 1e4 * error, fmt="o-", color=BLUE, label="$α_c$")

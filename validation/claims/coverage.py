@@ -4,10 +4,10 @@ Method: planted instances of ridge, lasso, logistic regression and attention. If
 fields, the intervals are for the teacher's weights, otherwise for κ times these, where κ is the projection of the
 debiased weights on the teacher. Zero weights of a sparse teacher should have uniform p-values. The conformal bound on
 the error of a new sample is tested on fresh samples. The same holds for features of twelve distributions (columns of
-different sizes, correlated, with heavy tails, rows of different norms, nonzero means) and .5 to 10 samples per column.
+different sizes, correlated, with heavy tails, rows of different norms, nonzero means) and 0.5 to 10 samples per column.
 
 Criterion: over all instances of each problem, between 87 and 93 % of the weights are in their intervals, between 7 and
-13 % of the zero weights have p below .1, and between 87 and 93 % of fresh samples have errors below the bound. Of
+13 % of the zero weights have p below 0.1, and between 87 and 93 % of fresh samples have errors below the bound. Of
 trusted intervals for each distribution and problem, 85 to 95 % contain their weight, also in each third of the columns
 by size; for each number of samples 84 to 96 %. Rows with at least 2 samples per column are trusted in 90 % of the
 instances; strongly correlated rows with fewer samples in none; labels that are not linear in their fields in at most 15
@@ -80,7 +80,7 @@ def _draw_fresh(data, n, seed):
 
 
 def measure_zero_weights(seed):
-    """Return the fractions of p-values below .1 of zero and of nonzero weights, for a lasso with a sparse teacher."""
+    """Return the fractions of p-values below 0.1 of zero and of nonzero weights, for a lasso with a sparse teacher."""
     d, rng = SPARSE["d"], np.random.default_rng([seed, 35])
     x, star = rng.standard_normal((int(SPARSE["alpha"] * d), d)), np.zeros(d)
     star[: int(SPARSE["share"] * d)] = SPARSE["size"]

@@ -1,6 +1,6 @@
 """Spectrum of the Hessian at minima, against its limit for d → ∞, and whether positional minima are marginal.
 
-Method: the paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
+Method: the paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
 minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
 (edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
@@ -10,7 +10,7 @@ matrices R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its me
 tail. The exponent s of the number of eigenvalues below x is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a
 marginal minimum.
 
-Criterion: the density differs from the predicted density by at most .05 in L1 distance at a resolution of .001;
+Criterion: the density differs from the predicted density by at most 0.05 in L1 distance at a resolution of 0.001;
 eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
 eigenvalues, lowest eigenvalues and exponents are reported. (Page "Curvature" of the manual.)
 """

@@ -11,14 +11,14 @@ starts with the teacher by theory and at d = 800. (7) Training at d = 300 from r
 `init="posterior"`, from the estimate of message passing (`init="staged"`), and from the teacher. Published values are
 from the files of the authors (SPOC-group/SequenceIndexModels); their averages are Monte Carlo estimates.
 
-Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of that of g,
-and at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the value for a
-teacher whose fields are known up to one sign, by more than its error. Published overlaps of the last layer agree within
-our error plus .03. At least 80 % of the stated errors with few samples contain the value with many samples. Message
-passing agrees with state evolution within four standard errors of its instances plus the error of the theory, if the
-overlap is below .9, and its overlap with the teacher agrees with its squared norm. Spectral starts agree with their
-theory within four standard errors. From α = 1.5 on, training losses from staged starts are at most 1 % above the
-informed minimum. Other differences from published values are reported. (Page on Bayes-optimal estimation.)
+Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of the mean
+square of g, and at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the
+value for a teacher whose fields are known up to one sign, by more than its error. Published overlaps of the last layer
+agree within our error plus 0.03. At least 80 % of the stated errors with few samples contain the value with many
+samples. Message passing agrees with state evolution within four standard errors of its instances plus the error of the
+theory, if the overlap is below 0.9, and its overlap with the teacher agrees with its squared norm. Spectral starts
+agree with their theory within four standard errors. From α = 1.5 on, training losses from staged starts are at most 1 %
+above the informed minimum. Other differences from published values are reported. (Page on Bayes-optimal estimation.)
 """
 
 from dataclasses import replace

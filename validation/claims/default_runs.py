@@ -3,7 +3,7 @@
 Method: random instances of every family of models of the manual (the paper's model, more tokens and columns, causal,
 untied, linear and user-defined attention, mixtures, other distributions of coordinates, lasso and elastic net, the
 losses of labels), and user arrays with noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is from 50 to
-1000, α from .3 to 4, λ from 1e-3 to 1; starts are the teacher, the positions, and random weights. `run_gamp` receives
+1000, α from 0.3 to 4, λ from 1e-3 to 1; starts are the teacher, the positions, and random weights. `run_gamp` receives
 only data, start and risk. Every answer is checked independently of its report: the gradient is computed again, and for
 a third of the instances with at most 150 weights the lowest eigenvalue is computed from the dense Hessian, by
 differences of the gradient.

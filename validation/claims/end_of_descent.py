@@ -5,11 +5,11 @@ descent, whose 150 steps are a training time of 4500, has almost stopped by then
 and L-BFGS continues to zero gradient. `trajectory` predicts the same time with the correction for rare jumps
 (`MIN_CARRIERS`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
 last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
-relative to the fixed point for their own teacher. Plain descent and descent with more momentum are run on some
+relative to the fixed point for their teacher. Plain descent and descent with more momentum are run on some
 instances; the fraction that ends in another minimum is reported.
 
 Criterion: the theory ends within four standard errors (of both) of the descents in q and m; the replica-symmetric fixed
-point is more than four standard errors away in q or m. If GAMP's minimum is another one, it is lower in at least three
+point is more than four standard errors away in q or m. If GAMP ends in another minimum, it is lower in at least three
 quarters of the instances. (Dynamics page of the manual.)
 
 Running time with --quick: about 40 s on one core, after compilation.

@@ -1,6 +1,6 @@
 """GAMP, trajectories, fixed points and autograd agree for general models, at two d.
 
-Method: each row is compared with state evolution for its own instances, so that fluctuations of the teacher do not
+Method: each row is compared with state evolution for its instances, so that fluctuations of the teacher do not
 count as a gap: trajectories with `Dataset.instance_model`, mean fixed points with the pooled coordinates of all
 instances. For r > 1 the traces of q and the nuclear norms of θ are compared, which do not change if the columns are
 rotated. Single eigenvalues would not work: the fluctuations of an instance split eigenvalues that are equal for d → ∞.
@@ -133,7 +133,7 @@ def select_time(history, t):
 
 
 def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
-    """Run GAMP on one instance and compare it with the trajectory of its own model."""
+    """Run GAMP on one instance and compare it with the trajectory of its `instance_model`."""
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
     start = row.init
     if start == "both":

@@ -1,13 +1,13 @@
 """Starts that know the teacher's map reach its minimum from a few multiples of the weak-recovery threshold on.
 
-Method: the paper's model with σ = .8, ω = .2 without noise, the exact risk. Message passing trains each instance from
+Method: the paper's model with σ = 0.8, ω = 0.2 without noise, the exact risk. Message passing trains each instance from
 the teacher; from eight spectral starts of fitted weights, which do not use the teacher's map; from the spectral start
 of posterior weights and from the posterior mean of Bayes-optimal message passing, which use it. A run reaches the
-informed minimum if its weights have an overlap of at least .99 with the end of the run from the teacher.
+informed minimum if its weights have an overlap of at least 0.99 with the end of the run from the teacher.
 
 Criterion, with weak recovery at α_w = 1/6 and full recovery at 3.2 α_w: from 3.6 α_w on at least 90 % of the instances
 reach the informed minimum from the Bayes-optimal start, and from 6 α_w on from the posterior weights. Below α_w neither
-start has a mean overlap with the teacher above .25. Between weak and full recovery the fractions are drawn and have no
+start has a mean overlap with the teacher above 0.25. Between weak and full recovery the fractions are drawn and have no
 criterion. (Starts page of the manual.)
 """
 

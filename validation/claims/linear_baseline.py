@@ -4,8 +4,8 @@ Method: fits at α = 1.5 with λ = 1e-4, over d and ω, on many instances.
 
 Criterion: means over instances of Ŵ_11, Ŵ_12, of the test error and of the training loss are within three standard
 errors, plus an allowance of order 1/d, of E T, ε_lin and α L ε_lin/2. Their standard deviations fall like 1/√d.
-Relative to the baseline at the instance's own teacher norm, test errors deviate by O(1/d) only. The published fits by
-Adam at d = 1000, ω = .02, are within three standard errors and 5/d of ε_lin.
+Relative to the baseline at the teacher norm of the instance, test errors deviate by O(1/d) only. The published fits by
+Adam at d = 1000, ω = 0.02, are within three standard errors and 5/d of ε_lin.
 """
 
 import numpy as np

@@ -1,15 +1,15 @@
 """On long samples, trained layers and high rank, a default run takes at most three times eight runs of L-BFGS-B.
 
-Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
+Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = 0.01, on four kinds of targets:
 
 - planted: a tied softmax layer of at most two columns, mixed with a fixed attention matrix;
-- noisy: the same with noise of .3 on its attention weights;
+- noisy: the same with noise of 0.3 on its attention weights;
 - trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam;
 - random: Gaussian outputs that are independent of the tokens.
 
 Two further instances have n L d of about 10⁷, without eight starts. One process runs on each instance: `run_gamp` from
 one spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings
-from eight random starts, four each of standard deviation .1 and .5, on the gradient of the package; its lowest loss
+from eight random starts, four each of standard deviation 0.1 and 0.5, on the gradient of the package; its lowest loss
 counts. All times are processor times without compilation. Losses that differ by less than 1e-5 are equal, since
 L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.
 

@@ -2,7 +2,7 @@
 
 Method: instances of the paper's model with the exact risk on a grid in α, noise s on the scores, and λ, from the
 teacher and from one random start: message passing with default settings; L-BFGS-B of scipy on the compiled risk,
-restarted when it stops until the gradient is zero; Adam in torch (1500 steps of .05), continued by L-BFGS-B to zero
+restarted when it stops until the gradient is zero; Adam in torch (1500 steps of 0.05), continued by L-BFGS-B to zero
 gradient. Without a given start, also message passing from eight starts, spectral starts first. Losses that differ by
 less than a millionth are equal. Test errors are on the same fresh samples.
 

@@ -1,6 +1,6 @@
 """Eight spectral starts find the minimum that the teacher's weights lead to, from the data only.
 
-Method: the paper's model with σ = .8, ω = .2, no noise, the exact risk, at d = 300. Each instance is run from the
+Method: the paper's model with σ = 0.8, ω = 0.2, no noise, the exact risk, at d = 300. Each instance is run from the
 teacher, from one random start, one spectral start, eight random starts, eight starts as `init="spectral"` makes them,
 and from these with all runs completed. Test errors are on the same fresh samples for all runs of an instance. Times are
 processor times.

@@ -1,12 +1,12 @@
 """Minima of GAMP, descent and survey propagation from random starts, against two steps of breaking at another α.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1, asymptotic loss; below α_c = 1.25, so that the
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1, asymptotic loss; below α_c = 1.25, so that the
 positional branch is the ground state. On each instance GAMP, L-BFGS and survey propagation (at the Parisi parameter of
 the ground state with one step, then GAMP) run to zero gradient from the same start, independent of the data, with
 entries N(0, 1); GAMP runs from the positions, too, to which the stored minima of `rs_validity` at d = 1000 to 4000 are
-added. Limits d → ∞ of V, q, m and the training loss of the minima with |m| > .1 are fitted with the labels' constant as
-a control variate (`positional_minima`). The excess of the loss of every minimum over the minimum from the positions is
-paired by instance. The predictions are solutions with k = 0 to 2 steps at the same α. Runs and solutions are stored
+added. Limits d → ∞ of V, q, m and the training loss of the minima with |m| > 0.1 are fitted with the labels' constant
+as a control variate (`positional_minima`). The excess of the loss of every minimum over the minimum from the positions
+is paired by instance. The predictions are solutions with k = 0 to 2 steps at the same α. Runs and solutions are stored
 when they end (--quick: k = 0, d = 200).
 
 Criterion: all solutions converge; 95 % of the runs reach a gradient norm of 1e-6; the training loss of GAMP from the

@@ -1,13 +1,13 @@
 """Overlaps and losses of many minima of one instance on the positional branch, against one step of breaking.
 
-Method: the paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. On each instance GAMP and L-BFGS
+Method: the paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. On each instance GAMP and L-BFGS
 run to zero gradient from the same four starts near the positions, √d p_1 + N(0, 1); survey propagation
 (`run_gamp(survey=y)` at the Parisi parameter y of the ground state, then GAMP) runs from two of them at d = 250.
-Minima of the semantic branch (|m| < .1) are counted and left out. For each algorithm: the overlap q_1 of a minimum with
-itself, the overlap q_0 between minima of the same instance, the distance q_1 − q_0, the fraction of pairs that are the
-same minimum, and the training loss. Means over instances are extrapolated to d → ∞, linear in 1/d. The differences of
-losses between algorithms are paired. Predictions: replica symmetry and the ground state with one step, from the stored
-theory of `curvature`; the end of descent from the stored results of `end_of_descent`.
+Minima of the semantic branch (|m| < 0.1) are counted and left out. For each algorithm: the overlap q_1 of a minimum
+with itself, the overlap q_0 between minima of the same instance, the distance q_1 − q_0, the fraction of pairs that are
+the same minimum, and the training loss. Means over instances are extrapolated to d → ∞, linear in 1/d. The differences
+of losses between algorithms are paired. Predictions: replica symmetry and the ground state with one step, from the
+stored theory of `curvature`; the end of descent from the stored results of `end_of_descent`.
 
 Criterion: at least 90 % of the runs reach a gradient norm of 1e-6; q_1 and the training loss of GAMP's minima,
 extrapolated, are within 4 standard errors of replica symmetry and of the ground state, respectively. Distances, and the

@@ -5,11 +5,11 @@ layer, logistic regression in steps on single samples, and single-location regre
 teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(method="online")`.
 (2) The attention layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the
 population loss at zero overlap in the directions of positions and teacher; the ω at which they are equal, where the
-direction changes in which descent leaves random weights (published: .64); the minima at ω = .67 (published: two); and
+direction changes in which descent leaves random weights (published: 0.64); the minima at ω = 0.67 (published: two); and
 the ω at which both minima have equal losses.
 
 Criterion: means over the runs at the largest d agree with the theory at every step within four standard errors. The
-curvatures are equal at an ω that is .64 after rounding, up to its error of four standard errors. At ω = .67 there are
+curvatures are equal at an ω that is 0.64 after rounding, up to its error of four standard errors. At ω = 0.67 there are
 two minima, along the teacher and along the positions, the latter with the higher loss.
 (Page on the theory of gradient descent of the manual.)
 """

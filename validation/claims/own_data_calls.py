@@ -1,7 +1,7 @@
 """Leave-one-out errors of random calls on data of twelve distributions agree with exact refits, if trusted.
 
 Method: rows of independent, correlated, rescaled, heavy-tailed, binary, clustered, repeated and other features, in some
-calls with other scales of rows and columns; 5 to 60 dimensions, .2 to 50 samples for each; squared, logistic,
+calls with other scales of rows and columns; 5 to 60 dimensions, 0.2 to 50 samples for each; squared, logistic,
 multinomial and phase retrieval losses and attention of ranks 1 and 2, with ridge, elastic net and lasso, over four
 decades of λ. Each call is `run_gamp` with its defaults, followed by `leave_one_out` with its defaults. The mean over up
 to 60 random samples is compared with exact refits by numpy, scipy, scikit-learn or torch (`_exact_refits`).
@@ -31,7 +31,7 @@ def draw_normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def draw_autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Return rows whose neighbouring columns are correlated, with a coefficient between .5 and .98."""
+    """Return rows whose neighbouring columns are correlated, with a coefficient between 0.5 and 0.98."""
     c, z = rng.uniform(0.5, 0.98), rng.normal(size=(n, d))
     x = z.copy()
     for i in range(1, d):

@@ -2,14 +2,14 @@
 
 Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimised
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
-variance .001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
-parameters. The published values are those of the code of Lucibello, Saglietti and Lu (2019), without ridge.
+variance 0.001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
+parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge.
 (3) The spherical perceptron that counts errors of random labels (arXiv 2302.14112): errors at α = 3, the α at which
 there is an error per weight, and F at fixed Parisi parameters. k → ∞ is extrapolated from k = 1, 2, 3 in (1) and (3).
 
 Criterion: |value − published| ≤ stated error + one unit of the last published digit. In (3), F at the smallest Parisi
-parameter, and its limit for large ones by a power law through the last three, are replica-symmetric within 1 %; the
-complexity is positive below the Parisi parameter of the ground state and negative above it.
+parameter, and its limit for large parameters by a power law through the last three, are replica-symmetric within 1 %;
+the complexity is positive below the Parisi parameter of the ground state and negative above it.
 (Page "Replica symmetry breaking" of the manual.)
 """
 

@@ -1,6 +1,6 @@
 """Spectral starts have the overlap with the teacher that the theory for d → ∞ predicts.
 
-Method: on the paper's model with ω = .2 and σ = .8, for the weights that fit single samples, for the Hessian at zero,
+Method: on the paper's model with ω = 0.2 and σ = 0.8, for the weights that fit single samples, for the Hessian at zero,
 and for the posterior weights that use the teacher's map, without and with noise on the scores, at sample complexities
 on both sides of the threshold at which an eigenvalue leaves the bulk; for posterior weights this is weak recovery. At
 finite d the lowest eigenvectors are computed on sampled data, in the number that the theory has outside the bulk (one

@@ -1,13 +1,13 @@
 """The stated errors of state evolution cover the difference to a finer and an independent computation.
 
-Method: 200 fixed points of random problems (the paper's model with random ω, α, A, σ from .2 to 2 and λ from 1e-3 to 1,
-both branches) are solved by the public function at one of four accuracies each. A problem whose branch does not exist,
-or is not found in a few iterations, is drawn again. References use the split rule level by level, until the last change
-of every number is a small fraction of the problem's accuracy, or an average would take too many proximal problems; the
-last change is stored. Differences from the references are compared with the stated errors. A number whose reference may
-itself be off by more than the stated error is counted separately, unless the two agree. For the two looser accuracies
-randomised points, which use neither panels nor jumps, check the reference: one Newton step from it on their averages
-must not lead away by more than their own error.
+Method: 200 fixed points of random problems (the paper's model with random ω, α, A, σ from 0.2 to 2 and λ from 1e-3 to
+1, both branches) are solved by the public function at one of four accuracies each. A problem whose branch does not
+exist, or is not found in a few iterations, is drawn again. References use the split rule level by level, until the last
+change of every number is a small fraction of the problem's accuracy, or an average would take too many proximal
+problems; the last change is stored. Differences from the references are compared with the stated errors. A number whose
+reference may itself be off by more than the stated error is counted separately, unless the two agree. For the two
+looser accuracies randomized points, which use neither panels nor jumps, check the reference: one Newton step from it on
+their averages must not lead away by more than their error.
 
 Criterion: for each accuracy and each kind of number at least 95 % of the differences are within the stated error; no
 converged result has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and at least

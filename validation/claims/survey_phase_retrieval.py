@@ -2,7 +2,8 @@
 
 Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
 `run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least .99.
-The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞). Stored rows
+The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
+state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. Stored rows
 without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys
 that agree; repeated instances have the same outcomes.
 
@@ -47,11 +48,11 @@ def run_recovery(d, alpha, seed):
 
 
 def plan_runs(quick):
-    """Return functions that compute the rows of each instance, by key; first instances of all sizes come first."""
+    """Return functions that compute the rows of each instance, by key, in the order of d."""
     sizes, alphas = ({100: 2}, (1.25, 2.5)) if quick else (SIZES, ALPHAS)
     return {
         f"{d} {alpha:g} {k}": partial(describe_recovery, d, alpha, k)
-        for k in range(max(sizes.values())) for d in sizes if k < sizes[d] for alpha in alphas
+        for d in sizes for k in range(sizes[d]) for alpha in alphas
     }  # fmt: skip
 
 
@@ -88,7 +89,9 @@ def format_recoveries(rows, threshold):
 
 def draw(path, rows, threshold):
     """Draw fractions of recovered signals against α."""
-    with figure(path, 1, 1, (6.5, 4.2)) as axes:
+    from validation.claims.survey_recovery import PUBLISHED  # which imports this module
+
+    with figure(path, 1, 1, (8.6, 4.2)) as axes:
         fractions = axes[0][0]
         alphas, sizes = list_values(rows, "alpha"), list_values(rows, "d")
         for method, label in (("survey", "survey propagation"), ("gamp", "GAMP")):
@@ -101,8 +104,10 @@ def draw(path, rows, threshold):
                     **style,
                 )  # fmt: skip
         fractions.axvline(threshold, color=DARK, ls="--", lw=1, label="Bayes-optimal algorithm, d → ∞")
+        ends = [PUBLISHED[y].recovery for y in (100, 10)]
+        fractions.axvspan(*ends, color="0.88", lw=0, label="published recovery, d → ∞, y = 100 to 10")
         fractions.set(xlabel="α", ylabel="signal recovered, %", title="amplitudes without noise, one random start")
-        fractions.legend(fontsize=7, frameon=False)
+        fractions.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def check_recoveries(verdict, rows):

@@ -6,8 +6,8 @@ are small random weights whose cosine with the teacher is 0.3; the jumps of mini
 most of the response there. Without any cosine, θ of a run and of a prediction are noise of order d^(−1/2) and
 n_paths^(−1/2), which grows to order one within 10 iterations.
 
-Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, θ, V and U at
-every iteration. (State evolution page of the manual.)
+Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, θ, V, U and m
+at every iteration. (State evolution page of the manual.)
 """
 
 import numpy as np
@@ -21,7 +21,8 @@ from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve
 
 STEP, N_ITER = 0.4, 12
-KEYS = ("q", "theta", "V", "U")
+KEYS = ("q", "theta", "V", "U", "m")
+DRAWN = KEYS[:4]  # overlaps in the picture
 TITLES = WORDS | {"U": "variance in a cluster $U$"}
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
 RUNS = {  # model, α, Parisi parameter, start
@@ -39,12 +40,13 @@ def build_start(data, init, seed):
 
 
 def first_entries(overlaps, U):
-    """Return the entries of q, θ, V and U of the first token, on the last axis."""
-    return np.stack([x[..., 0, 0, 0] for x in (overlaps.q, overlaps.theta, overlaps.V, U)], axis=-1)
+    """Return the entries of q, θ, V, U and m of the first token, on the last axis."""
+    first = [x[..., 0, 0, 0] for x in (overlaps.q, overlaps.theta, overlaps.V, U)]
+    return np.stack([*first, overlaps.m[..., 0, 0]], axis=-1)
 
 
 def compare_instance(run, first, d, seed):
-    """Return measured and predicted overlaps and standard errors of the prediction, each (T + 1, 4)."""
+    """Return measured and predicted overlaps and standard errors of the prediction, each (T + 1, 5)."""
     model, alpha, parisi, init = run
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed]))
     Q = build_start(data, init, seed)
@@ -93,14 +95,15 @@ def main():
             "seeds": sizes,
             "curves": build_curves(measured, predicted),  # of the largest d
         }
-        verdict.check(max(worst.values()) <= 4, f"{name}: q, θ, V, U within 4 standard errors at all iterations")
+        verdict.check(max(worst.values()) <= 4, f"{name}: q, θ, V, U, m within 4 standard errors at all iterations")
     verdict.end(numbers, draw)
 
 
 def build_curves(measured, predicted):
     """Return measured and predicted overlaps of each seed by key, with four digits; θ starts positive."""
     signs = np.ones(predicted.shape[::2])
-    signs[:, KEYS.index("theta")] = np.sign(predicted[:, 0, KEYS.index("theta")])
+    for name in ("theta", "m"):
+        signs[:, KEYS.index(name)] = np.where(predicted[:, 0, KEYS.index(name)] < 0, -1.0, 1.0)
     return {
         key: {
             "measured": [round_curve(curve, 4) for curve in (signs[:, None] * measured)[..., k]],
@@ -111,13 +114,14 @@ def build_curves(measured, predicted):
 
 
 def draw(numbers, path):
-    """Draw the overlaps of each seed at the largest d with its prediction."""
-    with figure(path, len(RUNS), len(KEYS), (9.8, 2.7 * len(RUNS))) as axes:
+    """Draw q, θ, V and U of each seed at the largest d with its prediction."""
+    with figure(path, len(RUNS), len(DRAWN), (9.8, 2.7 * len(RUNS))) as axes:
         for row, name in zip(axes, RUNS, strict=True):
             colour = COLOURS["semantic" if "semantic" in name else "random"]
             d = max(map(int, numbers[name]["seeds"]))
             words = f"survey propagation, d = {d}, {'teacher' if 'semantic' in name else 'weak'} start"
-            for axis, (key, curves) in zip(row, numbers[name]["curves"].items(), strict=True):
+            for axis, key in zip(row, DRAWN, strict=True):
+                curves = numbers[name]["curves"][key]
                 predicted, measured = (np.array(curves[part]).T for part in ("predicted", "measured"))
                 lines = axis.plot(predicted, color=DARK, lw=1)
                 dots = axis.plot(measured, "o", ms=3, color=colour, alpha=0.7)

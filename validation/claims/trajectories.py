@@ -1,6 +1,6 @@
 """GAMP's trajectories follow state evolution, with deviations like d^(−1/2); the naive Onsager term fails.
 
-Method: each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
+Method: each instance is compared with the prediction for its teacher (`Dataset.instance_model`), which removes the
 fluctuations of the teacher.
 
 Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, m, θ at every

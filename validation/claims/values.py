@@ -1,6 +1,6 @@
 """State evolution has the independently measured values on the paper's model, and finite-d means approach them.
 
-Criterion, at ω = .3 and α = 1.5: the fixed points are the values of a prototype that was written independently, before
+Criterion, at ω = 0.3 and α = 1.5: the fixed points are the values of a prototype that was written independently, before
 this package, within 1.5e-3 relative, the quadrature error of that prototype. At the larger d, finite-d means of GAMP
 are within three standard errors of them; on the positional branch within 2 % more, as message passing with the
 derivative that exists almost everywhere leaves out the jump.

@@ -1,6 +1,6 @@
 """On noisy data, stopping in time beats the best λ of training to the end, as the theory predicts.
 
-Method: targets are y = (T[u] + s N)x. Training starts with weights that have an overlap of .5 with the teacher, about
+Method: targets are y = (T[u] + s N)x. Training starts with weights that have an overlap of 0.5 with the teacher, about
 as spectral starts have, and ends at time 240. At every noise s and every α the theory of gradient descent predicts the
 test error at every step for several λ, without the contribution of the noise itself. Four ways to train are compared:
 to the end with the smallest λ; to the end with the best λ; stopped at the best step with the smallest λ; and the best
@@ -13,9 +13,9 @@ reported too.
 
 Criterion: at the points that are run on instances at d = 1000, exact risk, test errors at the best step and at the end
 are, on average, within three standard errors and half of an instance's spread of the predictions with their m. At s =
-.3, α = 2, λ = .03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted. If s is
-.3 or more, the best λ at the end has a larger test error than the best stop with the smallest λ, at every α; stopping
-and λ together gain less than 5 % over stopping only. At s = .1 training the smallest λ to the end costs less than 5 %.
+0.3, α = 2, λ = 0.03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted. If s is
+0.3 or more, the best λ at the end has a larger test error than the best stop with the smallest λ, at every α; stopping
+and λ together gain less than 5 % over stopping only. At s = 0.1 training the smallest λ to the end costs less than 5 %.
 The table has test errors times 1000. (Dynamics page of the manual.)
 
 Running time with --quick: about 50 s on one core, after compilation.

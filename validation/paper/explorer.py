@@ -1,8 +1,8 @@
 """Figure 3 in depth: both branches and their trajectories over (α, ω), for the explorer of the manual.
 
 Method: at 25 × 13 cells of the diagram, on both branches: overlaps, losses and their errors at a relative accuracy of
-1e-3, stability and validity, and the trajectory of message passing from the branch's start, d → ∞, with damping .5
-(semantic) and .3 (positional).
+1e-3, stability and validity, and the trajectory of message passing from the branch's start, d → ∞, with damping 0.5
+(semantic) and 0.3 (positional).
 
 Criterion: every cell is solved, or is known not to exist; training losses agree with the stored losses of
 `phase_diagram`, which were solved along chains, within 2e-3; and if a branch is stable, away from its ends, q at the
@@ -11,7 +11,7 @@ this is an effect of damping on weights that do not come to rest: the undamped s
 fixed point, within 3 % and four errors, in 95 % of these cells with an error of at most 5 %.
 
 Two checks fail: the check on trajectories, for that reason; and one cell is not solved, as on the positional branch at
-ω = .26 and α = .342 the steps to the fixed point cycle, although they do not at α = .33 and .35.
+ω = 0.26 and α = 0.342 the steps to the fixed point cycle, although they do not at α = 0.33 and 0.35.
 
 Running time with --quick: about 19 s on one core, after compilation.
 """
@@ -19,8 +19,7 @@ Running time with --quick: about 19 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
 from gamp_attention.state_evolution.equations import conjugates, sum_over_components
 from validation._tools import catalogue
 from validation._tools import landscape as land

@@ -1,20 +1,20 @@
-"""Figure 2: overlaps and errors against α at ω = .3, by state evolution, GAMP and gradient descent at d = 1000.
+"""Figure 2: overlaps and errors against α at ω = 0.3, by state evolution, GAMP and gradient descent at d = 1000.
 
 Method: all on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps show
 on which branch they ended. Runs that ended on the other branch, or not at zero gradient, are counted, printed and
 stored, but are not part of the means.
 
-Criterion for GAMP, at every α at which state evolution has a stable branch that does not end within .08: its means are
+Criterion for GAMP, at every α at which state evolution has a stable branch that does not end within 0.08: its means are
 within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic branch,
 in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like 1/√d; at
-d = 250 and 40 instances deviations of up to .4 s were measured. Both branches continue through α_c, so it is included.
+d = 250 and 40 instances deviations of up to 0.4 s were measured. Both branches continue through α_c, so it is included.
 Replica symmetry is only approximate on the positional branch, so its q may be anywhere between the fixed points with
 Stein's V̂ and with the derivative's, and outside of them by at most the same allowance.
 
-Criterion for descents, on a few instances: the loss that gradient descent reaches as in the paper (step .15, 5000
-steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same start,
-to zero gradient, ends in GAMP's minimum or in one whose loss is at most .1 % lower; on the semantic branch in GAMP's
-minimum at least two times in three, as the positional branch has many minima near each other.
+Criterion for descents, on a few instances: the loss that gradient descent reaches as in the paper (step 0.15, 5000
+steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most 0.1 % below it. L-BFGS from the same
+start, to zero gradient, ends in GAMP's minimum or in one whose loss is at most 0.1 % lower; on the semantic branch in
+GAMP's minimum at least two times in three, as the positional branch has many minima near each other.
 
 α_c and α_l are printed with the published values; nothing is tuned to them.
 

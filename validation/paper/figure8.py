@@ -4,7 +4,7 @@ Method: state evolution uses the cells of `phase_diagram`, which are computed if
 1000, exact risk, at a few α. Δε_t is measured on one instance, if both runs end on their branches with zero gradient;
 other instances are counted and left out.
 
-Criterion: if both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on either
+Criterion: if both branches exist and are stable, and neither ends within 0.08, the means of Δε_t and of ε_g on either
 branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance O(1/√d).
 """
 

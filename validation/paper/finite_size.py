@@ -1,10 +1,10 @@
-"""Figures 3 (left) and 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
+"""Figures 3 (left) and 7: overlaps and errors of GAMP, exact risk, against d at ω = 0.3 and α = 1.5.
 
 Method: runs that leave their branch, or do not reach zero gradient, are counted and printed, and left out of the means.
 
 Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry: from d = 100 on the spread
 over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an allowance
-of .1. The means approach state evolution: at the largest d they deviate by at most three standard errors, the error of
+of 0.1. The means approach state evolution: at the largest d they deviate by at most three standard errors, the error of
 state evolution, and half of one instance's spread, which is O(1/√d). On the positional branch the replica-symmetric
 solution is approximate, so q may be anywhere between the fixed points with Stein's V̂ and with the derivative's.
 """

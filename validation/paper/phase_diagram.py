@@ -8,8 +8,8 @@ to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` us
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
 the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample is printed and fails.
 The boundaries have the requested accuracy. At full size, computed from the beginning by two processes, the grid takes
-at most 600 s and the boundaries 300 s. α_c(.3) and α_l(.3) are printed with the published values, which have a few per
-cent of quadrature error; nothing is tuned to them.
+at most 600 s and the boundaries 300 s. α_c(0.3) and α_l(0.3) are printed with the published values, which have a few
+per cent of quadrature error; nothing is tuned to them.
 
 Running time with --quick: about 60 s on one core, after compilation.
 """

@@ -8,14 +8,14 @@ instance; `histogram` is the output of the authors' notebook for table 1. Their 
 for each pair of Gaussians, and stopped when q, m and θ changed by less than 1e-4: the same rule is run here, and
 separates their quadrature error from other differences. The slices of figure 8 in σ and λ are solved here.
 
-Criterion: the authors' rule gives their published q, m, V and θ within .2 % from α = .1 on. If a branch is stable and
-does not end within .08, their overlaps are within 10 % and their losses within 5 % of ours, and their α_c and α_l
+Criterion: the authors' rule gives their published q, m, V and θ within 0.2 % from α = 0.1 on. If a branch is stable and
+does not end within 0.08, their overlaps are within 10 % and their losses within 5 % of ours, and their α_c and α_l
 within 8 %. If |Δε_t| of state evolution, or its distance to the linear baseline, is above 2e-4, 95 % of their descents
 at d = 1000 have its sign. Spreads times √d agree with message passing within 30 %. Along the slices 95 % of the
 published ε_g are within three spreads of one instance of the fixed point, or otherwise, and at three α without a fixed
 point, of the theory of descent at their training time, 750.
 
-One check fails by a small margin: on the semantic branch at α = .90 their ε_g is 5.04 % below ours.
+One check fails by a small margin: on the semantic branch at α = 0.90 their ε_g is 5.04 % below ours.
 
 Running time with --quick: about 10 s on one core, after compilation.
 """
@@ -139,7 +139,7 @@ def compare_plane(matrix):
 
 
 def compare_rank2():
-    """Return published training losses of students of rank 2 with the minimum of both kinds, at ω = .3."""
+    """Return published training losses of students of rank 2 with the minimum of both kinds, at ω = 0.3."""
     stored = catalogue.load_result(catalogue.ROOT / "results" / "rank2_student.json")["theory"]
     known = [row for row in stored if row["train_loss"] is not None]
     curve = _interpolate(*([row[name] for row in known] for name in ("alpha", "train_loss")))
@@ -295,7 +295,7 @@ def main():
 
 
 def compare_curve(branch, every, args, executor):
-    """Return published overlaps along α at ω = .3, overlaps of the authors' rule, and state evolution."""
+    """Return published overlaps along α at ω = 0.3, overlaps of the authors' rule, and state evolution."""
     mine = [row for row in load_table("theory") if row["branch"] == branch][every]
     alphas, model = [float(row["alpha"]) for row in mine], ga.paper_model(OMEGA)
     solved = ga.sweep(model, folder(args, "published") / branch, alpha=alphas, branch=branch, executor=executor)

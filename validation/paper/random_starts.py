@@ -1,11 +1,11 @@
 """Figure 15: the minima that Adam, gradient descent and message passing reach from random starts.
 
-Method: ω = .3 and α = 2; weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01
-and gradient descent its 5000 of .15. L-BFGS then takes both to zero gradient, to identify the minimum of their basin.
-GAMP reaches zero gradient without it. A minimum counts as semantic or positional if it is close to the minimum that the
-informed start of the same instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and
-p_1, is within a fifth of the distance between the two informed minima, and the loss differs by at most 2 %. All other
-minima are "neither".
+Method: ω = 0.3 and α = 2; weights start at 0.1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size
+0.01 and gradient descent its 5000 of 0.15. L-BFGS then takes both to zero gradient, to identify the minimum of their
+basin. GAMP reaches zero gradient without it. A minimum counts as semantic or positional if it is close to the minimum
+that the informed start of the same instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles
+with Q* and p_1, is within a fifth of the distance between the two informed minima, and the loss differs by at most 2 %.
+All other minima are "neither".
 
 Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances, as
 the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).

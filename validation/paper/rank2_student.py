@@ -1,13 +1,13 @@
 """Figures 11 and 14: a student of rank 2 for a teacher of rank 1 over the (α, ω) plane, from three kinds of start.
 
-Method: both columns start semantically, both positionally, or one each way, with noise of .1. Without the noise two
+Method: both columns start semantically, both positionally, or one each way, with noise of 0.1. Without the noise two
 equal columns stay equal: this is a rotated student of rank 1. Its minima are critical points of rank 2, too, which a
 descent leaves only by rounding. Starts with and without noise are shown. State evolution is computed for the minimum of
 both kinds, to which the mixed start leads.
 
 Criterion: the criterion of all architectures, see `untied_weights`, in which the kind is the larger order parameter. In
 90 % of all instances the mixed start ends within 1 % of the deepest of all minima, as the paper reports. In 95 % the
-deepest minimum is not above both minima of the student of rank 1 on the same samples. At ω = .3 and the largest α, in
+deepest minimum is not above both minima of the student of rank 1 on the same samples. At ω = 0.3 and the largest α, in
 three of four instances: all starts with noise end at one minimum, losses within 1e-6, and starts with equal columns end
 at critical points of rank 1, to 1e-6, with higher losses.
 """

@@ -1,11 +1,11 @@
-"""The theory of descent predicts where the paper's training of 5000 steps of .15 stops, along figure 2's α.
+"""The theory of descent predicts where the paper's training of 5000 steps of 0.15 stops, along figure 2's α.
 
-Method: on both branches at ω = .3, at training time 750, the product of step and steps: the theory of gradient descent;
-the fixed points of state evolution, where training may end; descents on instances at d = 1000 of both risks, some of
-them continued by L-BFGS; and the means and spreads that the authors published with their code. Except at one point,
-fewer and longer steps reach the same time.
+Method: on both branches at ω = 0.3, at training time 750, the product of step and steps: the theory of gradient
+descent; the fixed points of state evolution, where training may end; descents on instances at d = 1000 of both risks,
+some of them continued by L-BFGS; and the means and spreads that the authors published with their code. Except at one
+point, fewer and longer steps reach the same time.
 
-Criterion: longer steps end within .5 % of the paper's steps. Means of descents are within three standard errors and
+Criterion: longer steps end within 0.5 % of the paper's steps. Means of descents are within three standard errors and
 half of one instance's spread (an O(1/√d), pooled over α) of the theory at time 750 in the branch's overlap, ε_t and
 ε_g. Published means are within the published spread of one instance, as their number is not known. On the semantic
 branch some published θ is more than three spreads from the fixed point.

@@ -1,11 +1,11 @@
 """Figures 12 and 14: separate weights for queries and keys, r = 1 + 1, over the (α, ω) plane.
 
 Criterion of all architectures: 95 % of the descents leave a gradient norm of at most 1e-6. The deepest minimum is
-semantic at the largest α and smallest ω, positional at the opposite corner. At ω = .3, if replica symmetry is
+semantic at the largest α and smallest ω, positional at the opposite corner. At ω = 0.3, if replica symmetry is
 consistent and three of four instances stay on the branch, losses and order parameters are within 3 standard errors plus
 value/√d of state evolution.
 
-Criterion of this script: α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = .3 it is larger
+Criterion of this script: α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = 0.3 it is larger
 than with tied weights by more than 3 errors, as the paper reports.
 
 Running time with --quick: about 30 s on one core, after compilation.

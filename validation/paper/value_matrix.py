@@ -5,7 +5,7 @@ so it is added to the identity, and the prediction is state evolution of the pap
 `_architectures/instances.py` has the argument. Descents are in torch, on the layer itself, in all weights.
 
 Criterion: the criterion of all architectures, see `untied_weights`. α_c is within 3 standard errors plus α_c/√d of
-state evolution and, at ω = .3, of α_c without a value matrix on the same samples.
+state evolution and, at ω = 0.3, of α_c without a value matrix on the same samples.
 """
 
 import numpy as np

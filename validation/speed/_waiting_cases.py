@@ -2,7 +2,7 @@
 
 The arguments are names of `CASES`, and optionally "quick". A case runs once at its quick size before it is measured, so
 that compilation does not count; of the repeats the fastest counts. Cases without repeats are measured at their first
-call, with compilation, and have a process of their own.
+call, with compilation, each in a separate process.
 """
 
 import json
@@ -102,7 +102,7 @@ def compare_again():
 
 @case("first comparison", repeats=0)
 def compare_first():
-    """The same with compilation."""
+    """Comparison with compilation."""
     return lambda: compare(ga.paper_model())
 
 

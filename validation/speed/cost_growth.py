@@ -10,8 +10,6 @@ Criterion: the exponents in d, n and the number of paths are at most 1 within th
 Running time: 4 minutes on one core.
 """
 
-import time
-
 import numpy as np
 
 import gamp_attention as ga
@@ -19,6 +17,7 @@ from gamp_attention.gamp import GampState, gamp_step
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
+from validation._tools.timing import measure_times
 
 REPEATS = 3
 BASE = {"d": 1000, "n": 1000, "L": 2, "r": 1}
@@ -35,14 +34,8 @@ LINEAR, ERRORS = ("d", "n", "paths"), 3.0
 
 
 def best_time(task):
-    """Return the smallest processor time of some calls; the first call, which compiles, does not count."""
-    task()
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        task()
-        seconds.append(time.process_time() - began)
-    return min(seconds)
+    """Return the smallest processor time of some calls."""
+    return min(measure_times(task, REPEATS))
 
 
 def fit(sizes, seconds):

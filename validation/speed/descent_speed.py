@@ -1,7 +1,7 @@
 """Gradient descent against GAMP: steps and seconds to the same minimum along the (α, ω) plane, exact risk.
 
 Method: at every point both branches are solved from the informed starts: by GAMP and, in torch, by L-BFGS, to a
-gradient norm of 1e-8; by plain gradient descent as in the paper, step .15, in torch, for at most 5000 steps. The cost
+gradient norm of 1e-8; by plain gradient descent as in the paper, step 0.15, in torch, for at most 5000 steps. The cost
 of that descent is the cost of coming within 1e-4 of GAMP's loss; the gradient after all steps is listed, too. All are
 timed one after the other in one process.
 

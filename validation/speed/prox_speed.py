@@ -18,18 +18,14 @@ from gamp_attention.experiments import draw_legend
 from gamp_attention.losses import pack_attention_parameters
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
+from validation._tools.timing import measure_times
 
 CASES = {"convex, V = 0.3": (0.3, 0.4), "semantic, V = 16": (16.0, 0.3), "large, V = 100": (100.0, 1.0)}
 
 
 def measure_median(task, repeats):
-    task()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        task()
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+    """Return the median time of some calls."""
+    return float(np.median(measure_times(task, repeats, time.perf_counter)))
 
 
 SOLVERS = {

@@ -7,8 +7,8 @@ in a process of another checkout, each with an empty cache: processor time of co
 other programs on the machine. The checkout of the stored comparison is db457ef.
 
 Criterion: the second process compiles nothing for any model, including user-defined losses, maps and penalties. The
-package is imported within .6 s, all its names within a second, and the help is printed within .3 s, each the median of
-ten times. A first comparison compiles for at most .3 of the time of the other checkout; a comparison of another
+package is imported within 0.6 s, all its names within a second, and the help is printed within 0.3 s, each the median
+of ten times. A first comparison compiles for at most 0.3 of the time of the other checkout; a comparison of another
 attention model, or with another penalty or loss, for at most 3 s.
 """
 

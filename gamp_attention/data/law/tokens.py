@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.extras import require_modules
+from gamp_attention._core.check import require_modules
 from gamp_attention.data.dataset import Dataset
 
 MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used

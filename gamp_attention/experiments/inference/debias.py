@@ -7,13 +7,13 @@ contribution of the other columns to g gives
 
     w_i = Q_i + vᵀg / vᵀM x_i
 
-without the bias of the penalty: the debiased lasso for any loss (Zhang and Zhang (2014), Bellec and Zhang (2022)). Two
+without the bias of the penalty: the debiased lasso for any loss (Zhang and Zhang, 2014; Bellec and Zhang, 2022). Two
 directions are used:
 
 - independent columns: v = x_i, and x_iᵀM x_i = 1/(H⁻¹)_ii − r''_i by the Schur complement, H being the Hessian of the
   risk. Its limit for d → ∞ is A = γ V̂, and w is the value b/A of the input denoiser.
 - correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the other columns
-  (van de Geer et al. (2014), Javanmard and Montanari (2014)). For the squared loss this is ordinary least squares.
+  (van de Geer et al., 2014; Javanmard and Montanari, 2014). For the squared loss this is ordinary least squares.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, one_thread
+from gamp_attention._core.numerics import ignore_float_errors, one_thread, symmetrize
 from gamp_attention.data.curvature import data_hessian, scaled_blocks
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptibility
@@ -312,7 +312,7 @@ def _independent(
         for a in range(data.rank):
             A[:, a, a] = _effective_precisions(curvature, a)
         dof = _noise_dof(data, at, law, curvature)
-    A = 0.5 * (A + A.transpose(0, 2, 1))
+    A = symmetrize(A)
     A[~law.used] = np.eye(data.rank)
     inverse = _inverse_response(A)
     N[~law.used] = np.inf

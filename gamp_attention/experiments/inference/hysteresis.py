@@ -13,11 +13,15 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, risk_at
 from gamp_attention.experiments.inference.refits import sample_errors
-from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
+from gamp_attention.gamp.settling import Visit, proximal_gradient, quasi_newton
 
 SPLITS = 2  # number of random divisions of the samples into two halves; each half is left out once
 AWAY, BACK = 3e-2, 3e-3  # gradient norms ‖∇R‖_F/(λ√d) at which the descents on half of the samples and on all end
 OTHER = 0.02  # mean change of the samples' errors, relative to their mean, above which the end is another minimum
+SAME = 0.01  # the same change, below which a descent ends early: its end is Q
+LOWER = (
+    1e-4  # decrease of the risk below the risk at Q, relative to it, at which a descent ends early: its end is not Q
+)
 EQUAL = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
 # norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets all
 # weights to zero, the second descent starts at a saddle
@@ -37,17 +41,44 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
         for half in np.array_split(rng.permutation(data.n_samples), 2):
             if not len(half):  # there is one sample only
                 continue
-            weights = _descend(data, _descend(data.select_rows(np.sort(half)), Q, AWAY), BACK)
-            if np.linalg.norm(weights) < ZERO * np.linalg.norm(Q):
-                continue
-            end = risk_at(data, weights, "exact")
-            changes = np.abs(sample_errors(data, end.z) - errors)
-            if changes.sum() > OTHER * np.abs(errors).sum() and end.train_loss < (1 + EQUAL) * at.train_loss:
+            away = _descend(data.select_rows(np.sort(half)), Q, AWAY)
+            if _ends_elsewhere(data, at, errors, Q, away):
                 return True
     return False
 
 
-def _descend(data: Dataset, Q: np.ndarray, tol: float) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on the exact risk of the samples."""
+class _DecidedError(Exception):
+    """End of a descent whose outcome is known: True if it ends in another minimum that counts."""
+
+
+def _ends_elsewhere(data: Dataset, at: RiskAtPoint, errors: np.ndarray, Q: np.ndarray, away: np.ndarray) -> bool:
+    """Return whether a descent on all samples from weights `away` (d, r) ends in another minimum, not much above Q.
+
+    As the risk decreases along the descent, the outcome is known once the risk is lower than at Q, or once the errors
+    are close to the `errors` (n,) at Q.
+    """
+
+    def measure_change(there: RiskAtPoint) -> float:
+        return float(np.abs(sample_errors(data, there.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300))
+
+    def visit(there: RiskAtPoint) -> None:
+        change = measure_change(there)
+        if change < SAME:
+            raise _DecidedError(False)
+        if change > OTHER and there.train_loss < at.train_loss - LOWER * abs(at.train_loss):
+            raise _DecidedError(True)
+
+    try:
+        weights = _descend(data, away, BACK, visit)
+    except _DecidedError as decision:
+        return bool(decision.args[0])
+    if np.linalg.norm(weights) < ZERO * np.linalg.norm(Q):
+        return False
+    end = risk_at(data, weights, "exact")
+    return measure_change(end) > OTHER and end.train_loss < (1 + EQUAL) * at.train_loss
+
+
+def _descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step."""
     descend = quasi_newton if data.penalty.smooth else proximal_gradient
-    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, MAX_STEPS)[0]
+    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, MAX_STEPS, visit)[0]

@@ -8,7 +8,7 @@
 2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
    other samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits.
    The spread of the remaining differences is the standard error of this correction.
-3. The standard error includes the covariance of the errors of two samples, from the refits (Bayle et al. (2020)).
+3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
 4. The estimate is trusted if the correction is certain enough and the risk does not have many minima near the minimum
    (see `has_many_minima` and `LeaveOneOut.trusted`).
 """
@@ -20,10 +20,11 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
+from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
+from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
 from gamp_attention.experiments.inference.hessian import (
     FactoredHessian,
     TokenRows,
@@ -45,7 +46,9 @@ class LeaveOneOut(Result):
     Attributes
     ----------
     test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error, which includes the
-        standard error of the correction by refits and, unless `refits` is 0, the covariance of the errors of samples.
+        standard error of the correction by refits and the covariance of the errors of different samples.
+    covariance : the part of the squared standard error that is due to this covariance, eq. :eq:`loo-variance`; 0 if the
+        training did not end in a minimum.
     in_training : the same mean with the samples in training.
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
@@ -71,6 +74,7 @@ class LeaveOneOut(Result):
 
     test_error: float
     test_error_error: float
+    covariance: float
     in_training: float
     errors: np.ndarray
     fields: np.ndarray
@@ -97,8 +101,20 @@ class LeaveOneOut(Result):
         rank = int(np.ceil(level * (len(self.errors) + 1)))
         return float(np.sort(self.errors)[rank - 1]) if rank <= len(self.errors) else float("inf")
 
-    def average_in_units(self, errors: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
-        """Return the mean of the errors in other units (n,), and its standard error.
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return an interval that contains the error on new data with a probability of about `level`.
+
+        It extends further above the estimate than below if a few samples have large errors: eq. :eq:`skewed-interval`.
+
+        Raises
+        ------
+        TypeError, ValueError : if `level` is not a number between 0 and 1.
+        """
+        level = check.real("level", level, low=0, high=1, strict=True)
+        return interval_of_mean(self.errors, self.test_error_error, level)
+
+    def average_in_units(self, errors: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float, float]:
+        """Return the mean of the errors in other units (n,), its standard error, and the part `covariance` of it.
 
         The standard error of independent errors is increased by the same factor as in `test_error_error`.
 
@@ -110,7 +126,10 @@ class LeaveOneOut(Result):
         factors = np.ones(len(errors)) if weights is None else weights / weights.mean()
         mean, error = mean_and_error(factors * errors)
         independent = mean_and_error(factors * self.errors)[1]
-        return mean, error * self.test_error_error / independent if independent > 0 else error
+        if not independent > 0:
+            return mean, error, self.covariance
+        unit = error / independent
+        return mean, unit * self.test_error_error, unit**2 * self.covariance
 
     def _rows(self) -> Rows:
         rows: Rows = [f"{type(self).__name__}: {len(self.errors)} samples, {self.form}"]
@@ -252,6 +271,13 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     >>> loo.in_training < 0.7 * loo.test_error
     True
     """
+    return leave_one_out_with_changes(data, gamp, form, refits)[0]
+
+
+def leave_one_out_with_changes(
+    data: Dataset, gamp: Any, form: str | None, refits: int | None = None
+) -> tuple[LeaveOneOut, np.ndarray]:
+    """Return the result of `leave_one_out`, and the scaled changes (m, m) of errors, see `leave_one_out_changes`."""
     needs = "a number for each column, as leave_one_out has no spherical columns"
     refuse_spheres(getattr(data, "penalty", None), needs)
     Q, at = require_trained(data, gamp)
@@ -267,12 +293,15 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
         estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
     with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
     mean, error = mean_and_error(estimate.errors)
-    return LeaveOneOut(
-        test_error=mean, test_error_error=float(np.sqrt(error**2 + estimate.covariance + estimate.correction_error**2)),
+    covariance = max(sum_products(estimate.changes, estimate.changes), 0.0)
+    spread = float(np.sqrt(error**2 + covariance + estimate.correction_error**2))
+    loo = LeaveOneOut(
+        test_error=mean, test_error_error=spread, covariance=covariance,
         in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
         trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
         with_choice=with_choice, message=_describe(reasons, estimate),
     )  # fmt: skip
+    return loo, estimate.changes
 
 
 def _estimate(
@@ -282,18 +311,18 @@ def _estimate(
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
     step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
-    reasons = _training_faults(gamp, step, fields)
+    reasons = faults = _training_faults(gamp, step, fields)
     if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
         choice = "one of which was selected for these samples"
         reasons = [f"the risk has many minima, {choice}: the estimate may be too low"]
     estimate = _Estimate(data, at, fields, step)
-    if not reasons:
-        replacing = refits is not None or not estimate.is_exact
-        if refits is None:
-            refits = refits_by_default(data) if replacing else min(data.n_samples, TOGETHER)
-        with one_thread():
-            estimate.refit(Q, tokens, None if step is None else step.hessian, refits, replacing)
-        reasons = estimate.reasons()
+    H = None if step is None else step.hessian
+    with one_thread():
+        if not reasons and (refits is not None or not estimate.is_exact):
+            estimate.refit(Q, tokens, H, refits_by_default(data) if refits is None else refits)
+            reasons = estimate.reasons()
+        if not faults:
+            estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
     return estimate, reasons
 
 
@@ -317,7 +346,7 @@ class _Estimate:
     Attributes
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
-    covariance : mean covariance of the errors of two samples, which is added to the variance of the mean error.
+    changes : (m, m) scaled changes of the errors of pairs of samples, see `leave_one_out_changes`.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
@@ -329,7 +358,8 @@ class _Estimate:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.covariance, self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0.0, 0
+        self.changes = np.zeros((0, 0))
+        self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 
     @property
     def is_exact(self) -> bool:
@@ -341,33 +371,20 @@ class _Estimate:
         """(n,) True for samples for which the formula is doubtful."""
         return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL)
 
-    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int, replacing: bool) -> None:
-        """Refit `count` samples, and estimate the covariance of the errors of two samples.
-
-        If `replacing`, the errors of the refits replace the errors by the formula, and the fields of all other samples
-        are corrected.
-        """
+    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
+        """Refit `count` samples; their errors replace the errors by the formula, and all other fields are corrected."""
         n = self.data.n_samples
         top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
-        drawn, m, weights = np.concatenate([random, top]), len(random), np.ones(count)
-        weights[:m] = (n - len(top)) / max(m, 1)  # number of samples that each sample represents
+        drawn, m = np.concatenate([random, top]), len(random)
         fields, reached, remainder = self.at.z[drawn], np.zeros(count, bool), np.zeros(count)
-        products, pairs = 0.0, 0.0
         for k in range(parts := -(-count // TOGETHER)):
             part = refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
             fields[k::parts], reached[k::parts], remainder[k::parts] = part.fields, part.reached, part.remainder
-            both = np.outer(weights[k::parts], weights[k::parts])
-            np.fill_diagonal(both, 0.0)
-            products += float(np.sum(both * part.influence * part.influence.T))
-            pairs += float(both.sum())
-        unit = 1.0 if self.data.is_labelled else 2 / self.data.n_tokens  # the error of a sample in units of its loss
-        self.covariance = max(unit**2 * products / max(pairs, 1.0), 0.0) * (n - 1) / n
-        if replacing:
-            self.remainder[drawn] = remainder
-            if m:
-                self._correct(random[reached[:m]], fields[:m][reached[:m]], n - len(top))
-                self._use(random, fields[:m], reached[:m], weights[0])
-            self._use(top, fields[m:], reached[m:], 1.0)
+        self.remainder[drawn] = remainder
+        if m:
+            self._correct(random[reached[:m]], fields[:m][reached[:m]], n - len(top))
+            self._use(random, fields[:m], reached[:m], (n - len(top)) / m)
+        self._use(top, fields[m:], reached[m:], 1.0)
 
     def _use(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
         """Use the fields of refits that reached a minimum; the errors of the others, times `weight`, are unknown."""

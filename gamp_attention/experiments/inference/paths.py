@@ -1,13 +1,15 @@
 """Regularization paths: training along the values of a hyperparameter, and the test error at each value.
 
 1. Training (`PathPlan`): each run starts from the weights of the previous value, extrapolated (warm starts, as in
-   Friedman et al. (2010)).
+   Friedman et al., 2010).
 2. Leave-one-out errors at all values (`path_errors`): the errors by cavity fields cost one pass over the tokens and are
    computed at every value. The difference between a complete estimate (`leave_one_out`) and these errors changes slowly
    along λ: it is computed at some values and interpolated between them. Each further complete estimate tests the
    interpolation, as in adaptive quadrature.
 3. If the smallest estimate is not trusted: cross-validation, with a separate path for each fold (`fold_errors`).
-4. Selection of the best value (`_select`).
+4. Standard errors of the test errors and of their differences, with the covariance of the errors of different samples
+   (`covariance.py`), whose changes are interpolated together with the errors.
+5. Selection of the best value (`_select`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,16 +21,17 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired, sum_products
 from gamp_attention.experiments.inference.leave_one_out import (
     FORMS,
     TRUSTED_ERROR,
     LeaveOneOut,
     cavity_fields,
-    leave_one_out,
+    leave_one_out_with_changes,
     refits_by_default,
     require_trained,
     responses,
@@ -100,8 +103,10 @@ class PathPlan:
 
 def fold_errors(
     along: PathPlan, folds: int, known: dict[str, Any], finished: Callable[[], None]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
+
+    The third result are the changes (m, m) of the errors of pairs of samples at each value, scaled for `sum_products`.
 
     Parameters
     ----------
@@ -113,14 +118,19 @@ def fold_errors(
     n = along.problems[0].n_samples
     order = generator(along.seed, Stream.FOLDS).permutation(n)
     errors, converged = np.full((len(along.values), n), np.nan), np.ones(len(along.values), bool)
+    samples, groups = select_paired(n), np.zeros(n, int)
+    changes = np.zeros((len(along.values), len(samples), len(samples)))
     for fold, left_out in enumerate(map(np.sort, np.array_split(order, folds))):
-        rows = np.setdiff1d(np.arange(n), left_out)
+        rows, groups[left_out] = np.setdiff1d(np.arange(n), left_out), fold
         for k, _, result in along.runs(known.setdefault(f"fold {fold}", {}), rows):
             test_data = along.problems[k].select_rows(left_out)
             errors[k, left_out] = sample_errors(test_data, test_data.fields(result.Q))
+            changes[k] += fold_changes(along.problems[k], rows, result.Q, samples)
             converged[k] &= result.converged
             finished()
-    return errors, converged
+    sizes = np.abs(errors)
+    scaled = [scale_changes(changes[k], sizes[k], samples, groups) for k in range(len(along.values))]
+    return errors, converged, scaled
 
 
 FEW = 6  # number of values up to which all estimates are complete
@@ -138,6 +148,8 @@ class PathErrors:
     # (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted
     agreed: np.ndarray
     tested: np.ndarray  # (k,) True if the estimate is complete, or the test of its interpolation succeeded
+    changes: list[np.ndarray]  # (m, m) scaled changes of the errors of pairs of samples, of each value
+    correction: np.ndarray  # (k,) variance of the correction by refits
     form: str  # form of the complete estimates
 
 
@@ -194,14 +206,16 @@ class _Path:
     ) -> None:
         self.problems, self.results, self.form = problems, results, form
         self.line = [k for k in order.tolist() if results[k].converged]  # number of the value in `problems`
-        self.full: dict[int, Any] = {}  # complete estimates by index
+        self.changes: dict[int, np.ndarray] = {}  # changes of pairs at complete estimates, by number of the value
+        self.full: dict[int, LeaveOneOut] = {}  # complete estimates by index
         self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by index
         self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by index
         self.outside = {k: self.estimate(k) for k in order if k not in self.line}
 
     def estimate(self, k: int) -> LeaveOneOut:
         """Return the complete estimate at the k-th value."""
-        return leave_one_out(self.problems[k], self.results[k], form=self.form)
+        estimate, self.changes[k] = leave_one_out_with_changes(self.problems[k], self.results[k], self.form)
+        return estimate
 
     def complete_at(self, index: int) -> None:
         """Compute the complete estimate at an index, and by how much its mean differs from the interpolation."""
@@ -237,16 +251,23 @@ class _Path:
         count, n = len(self.problems), self.problems[0].n_samples
         errors, in_training = np.full((count, n), np.nan), np.full(count, np.nan)
         complete, agreed, tested = np.ones(count, bool), np.zeros(count, bool), np.ones(count, bool)
+        changes, correction = dict(self.changes), np.zeros(count)
         every = {self.line[index]: estimate for index, estimate in self.full.items()} | self.outside
         for k, estimate in every.items():
             errors[k], in_training[k], agreed[k] = estimate.errors, estimate.in_training, estimate.trusted
+            known = mean_and_error(estimate.errors)[1] ** 2 + estimate.covariance
+            correction[k] = max(estimate.test_error_error**2 - known, 0.0)
         for low, high in self._intervals():
             for index in range(low + 1, high):
-                k = self.line[index]
+                k, ends, fraction = self.line[index], (self.line[low], self.line[high]), (index - low) / (high - low)
+                changes[k] = _interpolate(self.changes[ends[0]], self.changes[ends[1]], fraction)
+                correction[k] = (1 - fraction) * correction[ends[0]] + fraction * correction[ends[1]]
                 errors[k], in_training[k], complete[k] = self._errors(index), self.rough[index][1], False
                 agreed[k] = self.full[low].trusted and self.full[high].trusted
                 tested[k] = self._is_tested(low, high)
-        return PathErrors(errors, in_training, complete, agreed, tested, next(iter(every.values())).form)
+        form = next(iter(every.values())).form
+        in_order = [changes[k] for k in range(count)]
+        return PathErrors(errors, in_training, complete, agreed, tested, in_order, correction, form)
 
     def _intervals(self) -> list[tuple[int, int]]:
         """Return the neighbouring indices of complete estimates."""
@@ -278,6 +299,12 @@ class _Path:
         return self._uncertainty(low, high) <= TRUSTED_ERROR * means.min() and (is_short or is_small)
 
 
+def _interpolate(below: np.ndarray, above: np.ndarray, fraction: float) -> np.ndarray:
+    """Return changes (m, m) between two matrices of changes, of the samples that both have in common."""
+    m = min(len(below), len(above))
+    return (1 - fraction) * below[:m, :m] + fraction * above[:m, :m]
+
+
 def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
     """Return the errors (n,) by cavity fields without refits, and the mean training error."""
     Q, at = require_trained(data, result)
@@ -286,6 +313,7 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
+ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
 
@@ -297,14 +325,16 @@ class RegularizationPath(Result):
     ----------
     parameter : name of the hyperparameter.
     lam : (k,) values of the hyperparameter, in the order in which they were given.
-    test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors of
-        independent errors, without their covariance (see `LeaveOneOut`).
+    test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors,
+        which include the covariance of the errors of different samples and the correction by refits.
+    covariance : (k, k) part of the covariance of the test errors at two values that is due to pairs of different
+        samples, eq. :eq:`loo-variance`; on the diagonal a part of the squared standard errors.
     in_training : (k,) mean training errors.
     errors : (k, n) error of each sample under weights trained without it.
     form : "cavity" or "hessian", the form of `leave_one_out`, or "folds" for cross-validation.
     best : index of the smallest test error of converged runs; errors that are not trusted are increased by a quarter.
-    best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et al.
-        (1984)).
+    best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
+        al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
         neighbouring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
         converged.
@@ -325,6 +355,7 @@ class RegularizationPath(Result):
     lam: np.ndarray
     test_error: np.ndarray
     test_error_error: np.ndarray
+    covariance: np.ndarray
     in_training: np.ndarray
     errors: np.ndarray
     form: str
@@ -342,9 +373,14 @@ class RegularizationPath(Result):
 
     @property
     def difference_error(self) -> np.ndarray:
-        """(k,) standard errors of the differences over paired samples; mostly smaller than `test_error_error`."""
+        """(k,) standard errors of the differences over paired samples; mostly smaller than `test_error_error`.
+
+        They include the covariance of the differences of two samples, but not the correction by refits.
+        """
         differences = self.errors - self.errors[self.best]
-        return differences.std(axis=1, ddof=1) / np.sqrt(differences.shape[1])
+        of_pairs = self.covariance + self.covariance[self.best, self.best]
+        of_pairs = np.diagonal(of_pairs) - 2 * self.covariance[self.best]
+        return np.sqrt(differences.var(axis=1, ddof=1) / differences.shape[1] + np.maximum(of_pairs, 0.0))
 
     @property
     def plausible(self) -> np.ndarray:
@@ -358,7 +394,8 @@ class RegularizationPath(Result):
         for k, lam in enumerate(self.lam):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
             error = format_to_error(self.test_error[k], self.test_error_error[k])
-            more = "-" if k == self.best else format_to_error(above[k], paired[k])
+            equal = max(abs(above[k]), paired[k]) <= ROUNDING * abs(self.test_error[k])
+            more = "-" if k == self.best else "0" if equal else format_to_error(above[k], paired[k])
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
             rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", known, doubt])
@@ -462,14 +499,24 @@ def regularization_path(
         bar.describe("leave-one-out errors")
         estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
         errors, trusted, form = estimates.errors, estimates.agreed & estimates.tested, estimates.form
+        changes, correction = estimates.changes, estimates.correction
         bar.update()
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
     smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
     if folds and in_memory and not trusted[smallest]:
-        form = "folds"
+        form, correction = "folds", np.zeros(len(values))
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
-            errors, trusted = fold_errors(along, folds, known, save_progress)
-    return _select(parameter, along, results, estimates.in_training, errors, trusted, form, predict)
+            errors, trusted, changes = fold_errors(along, folds, known, save_progress)
+    covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
+    covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
+    spread = np.sqrt(errors.var(axis=1, ddof=1) / errors.shape[1] + np.diagonal(covariance) + correction)
+    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, form)
+    predicted = np.array([_predict(*run) if predict else np.nan for run in zip(problems, results, strict=True)])
+    return RegularizationPath(
+        parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
+        in_training=estimates.in_training, errors=errors, form=form, best=best, best_1se=best_1se,
+        trusted=np.asarray(trusted, bool), predicted=predicted, results=results, message=message,
+    )  # fmt: skip
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
@@ -491,12 +538,14 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 
 
 def _select(
-    parameter: str, along: PathPlan, results: tuple[GampResult, ...], in_training: np.ndarray, errors: np.ndarray,
-    trusted: np.ndarray, form: str, predict: bool,
-) -> RegularizationPath:  # fmt: skip
-    """Return the path with its best value: the smallest error, after errors that are not trusted are increased."""
-    values = along.values
-    mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
+    parameter: str, values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray,
+    trusted: np.ndarray, form: str,
+) -> tuple[int, int, str]:  # fmt: skip
+    """Return the best value, the largest value within one standard error of it, and a message.
+
+    The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased.
+    `spread` (k,) are the standard errors.
+    """
     converged = [k for k in range(len(values)) if results[k].converged]
     cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
     best = min(converged, key=lambda k: cautious[k])
@@ -513,13 +562,7 @@ def _select(
     if parameter == "lam" and len(values) > 1 and values[best] in (values.min(), values.max()):
         edge, beyond = ("smallest", "smaller") if values[best] == values.min() else ("largest", "larger")
         message += f"; it is the {edge} value tried, and {beyond} values may be better"
-    predicted = np.array([_predict(*run) if predict else np.nan for run in zip(along.problems, results, strict=True)])
-    return RegularizationPath(
-        parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
-        in_training=in_training, errors=errors, form=form, best=best,
-        best_1se=best_1se, trusted=np.asarray(trusted, bool), predicted=predicted, results=results,
-        message=f"{message}.",
-    )  # fmt: skip
+    return best, best_1se, f"{message}."
 
 
 def _predict(data: Dataset, result: GampResult) -> float:

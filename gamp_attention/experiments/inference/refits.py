@@ -52,7 +52,6 @@ class Refits:
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
-    influence: np.ndarray  # (m, m) change of the loss of sample i under weights without it if j is left out too
 
 
 def refit_samples(
@@ -67,10 +66,7 @@ def refit_samples(
     data, at, Q : all samples, their exact risk at Q, and the minimum.
     samples : (m,) indices of the samples to leave out, each separately.
     tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
-
-    With forces f = X̃ᵀ∇ℓ at the fields without the sample, the influence of sample j on i is f_iᵀ (H_∖i)⁻¹ f_j.
     """
-    around = None
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
         solver = _iterative_solver(around) if H is None else _factored_solver(around, H)
@@ -86,15 +82,36 @@ def refit_samples(
         weights, refits.reached[k] = refit(data, Q, int(samples[k]))
         if refits.reached[k]:
             refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
-    if around is None:
-        return refits
-    forces = np.einsum("mlp,mla->pam", around.x, _slopes(at, samples, refits.fields))
-    return replace(refits, influence=np.einsum("pai,paj->ij", solver(forces, np.arange(len(samples))), forces))
+    return refits
 
 
-def _slopes(at: RiskAtPoint, samples: np.ndarray, fields: np.ndarray) -> np.ndarray:
-    """Return the gradients (m, L, r) of the losses of samples (m,) at their fields (m, L, r)."""
-    return sample_derivatives(at.loss, at.params[samples], fields)[1]
+def responses_without(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, fields: np.ndarray, tokens: TokenRows,
+    H: FactoredHessian | None,
+) -> np.ndarray:  # fmt: skip
+    """Return (H_∖i)⁻¹ f_i (p, r, m) for samples (m,), with the forces f = X̃ᵀ∇ℓ at their `fields` (m, L, r).
+
+    To first order, this is the change of the weights if sample i is left out and the fields are at Q. The other
+    arguments are as for `refit_samples`.
+    """
+    slopes = sample_derivatives(at.loss, at.params[samples], fields)[1]
+    if H is None:
+        around = _Smooth(data, at, Q, tokens, samples)
+        return _iterative_solver(around)(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+    m, k = len(samples), data.n_tokens * data.rank
+    columns = H.columns(tokens.of_samples(samples))
+    stiffness = np.eye(k) - at.hessians[samples] @ H.leverages(columns, H.whiten(columns), k)
+    try:
+        alone = np.linalg.solve(stiffness, slopes.reshape(m, k, 1))  # (1 − D A)⁻¹ ∇ℓ, see `_factored_solver`
+    except np.linalg.LinAlgError:  # only one sample determines some weights
+        alone = np.linalg.pinv(stiffness) @ slopes.reshape(m, k, 1)
+    free = H.solve(np.einsum("imk,mk->im", columns.reshape(H.size, m, k), alone[..., 0]))
+    responses = np.zeros((data.rank, tokens.dim, m))
+    first = 0
+    for a, rows in enumerate(H.free_indices):
+        responses[a, rows] = free[first : first + len(rows)]
+        first += len(rows)
+    return responses.transpose(1, 0, 2)
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
@@ -121,7 +138,8 @@ class _Smooth:
         self.Q = minimum_in(tokens, at, Q)
         self.x = tokens.of_samples(samples)
         smooth = at.smooth if tokens.coordinates is None else -curvature_of(data.penalty) * self.Q
-        self.curvature = on_kinks(data.penalty, self.Q, smooth)[2]  # second derivatives (p, r) of the penalty
+        # weights (p, r) that are free (not at a kink), and second derivatives of the penalty
+        _, self.free, self.curvature = on_kinks(data.penalty, self.Q, smooth)
         self.flat = rotations(data, self.Q)  # directions without curvature, which get the curvature `level`
         self.level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
 
@@ -230,9 +248,9 @@ def _iterative_solver(around: _Smooth) -> Solver:
     """Return a solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
 
     The systems of all samples are solved at the same time; a system that has converged, or along which the curvature is
-    not positive, is not changed further.
+    not positive, is not changed further. Weights at a kink of the penalty stay fixed.
     """
-    inverse = 1 / np.maximum(around.diagonal(), 1e-300)[..., None]
+    inverse = np.where(around.free > 0, 1 / np.maximum(around.diagonal(), 1e-300), 0.0)[..., None]
 
     def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
         X, R = np.zeros(G.shape), G.copy()
@@ -291,13 +309,13 @@ def _newton(around: _Smooth, solver: Solver) -> Refits:
             break
         G = around.gradients(P[..., active], active)
     fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.x, P)
-    return Refits(fields, remainder, reached, np.zeros((m, m)))
+    return Refits(fields, remainder, reached)
 
 
 def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
-    The Newton method with a trust region (Nocedal and Wright (2006)), with the Hessian computed at every step, for few
+    The Newton method with a trust region (Nocedal and Wright, 2006), with the Hessian computed at every step, for few
     weights. The risk is evaluated as a difference to the risk at Q, without terms of first order, which cancel.
     """
     from scipy.optimize import minimize
@@ -333,7 +351,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
 def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
-    L-BFGS (Liu and Nocedal (1989)) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
+    L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
     """
     from scipy.linalg import solve_triangular
     from scipy.optimize import minimize
@@ -387,7 +405,6 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
     curvature = np.where(free_at_start, curvature, off_kink)
     fields, remainder, reached = at.z[samples].copy(), np.zeros(len(samples)), np.zeros(len(samples), bool)
-    responses = np.zeros((len(samples), *Q.shape))  # H_∖⁻¹ f
     for k, sample in enumerate(samples.tolist()):
         derivatives = np.zeros((len(whole), L, r))
         for a in range(r):
@@ -419,14 +436,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             free[free] = weights[free] != 0
             change = _gradient_change(at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
-        if reached[k] and free.any():
-            inside = number[free]
-            H = whole[np.ix_(inside, inside)] - columns[inside] @ D @ columns[inside].T
-            H[np.diag_indices(len(inside))] += curvature[free]
-            force = x[sample].T @ _slopes(at, samples[k : k + 1], fields[k : k + 1])[0]
-            responses[k][free] = np.linalg.lstsq(H, force[free])[0]
-    forces = np.einsum("mlp,mla->mpa", x[samples], _slopes(at, samples, fields))
-    return Refits(fields, remainder, reached, np.tensordot(responses, forces, ((1, 2), (1, 2))))
+    return Refits(fields, remainder, reached)
 
 
 def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from gamp_attention._core import check, hashes
+from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS, SOLVERS, STARTS
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
 from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.risk import sampled_test_error
@@ -49,7 +49,7 @@ def base_digest(model: Model) -> str:
 def short_hash(value: Any) -> str:
     """Return 24 hexadecimal digits for plain finite values, from their JSON text with sorted keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashes.hash_bytes(text.encode(), size=12)
+    return hash_bytes(text.encode(), size=12)
 
 
 def _describe_value(value: Any) -> Any:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS
 from gamp_attention._core.display import Rows
-from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (

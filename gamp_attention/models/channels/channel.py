@@ -1,12 +1,14 @@
 """Interface of a channel: the posterior of a sample's teacher fields u given its observation y.
 
 The fields have a Gaussian prior u_l ~ N(ω_l, V_l), independent over the tokens: the information of all other samples
-(the cavity distribution of message passing). See Rangan (2011) for output channels in generalised message passing.
+(the cavity distribution of message passing). See Rangan (2011) for output channels in generalized message passing.
 """
 
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from gamp_attention._core.numerics import symmetrize
 
 
 class Halves(NamedTuple):
@@ -75,7 +77,7 @@ def response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np
     g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
     mean_cov = posterior.cov.mean(axis=0).reshape(L, t, L, t)[np.arange(L), :, np.arange(L)]
     slope = inverse - inverse @ mean_cov @ inverse
-    return g, 0.5 * (slope + slope.transpose(0, 2, 1))
+    return g, symmetrize(slope)
 
 
 def log_normal(deviation: np.ndarray, V: np.ndarray) -> np.ndarray:

@@ -49,9 +49,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import kernel, sample_kernel
-from gamp_attention._core.emission import emit, emit_call
-from gamp_attention._core.expressions import Program
-from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.expressions import Program, emit, emit_call
+from gamp_attention._core.numerics import hash_bytes, symmetrize
 from gamp_attention.models.channels.channel import Halves, Posterior
 
 MAX_BRANCHES = 32  # maximum number of solutions for given free variables
@@ -378,7 +377,7 @@ def fill_points(
     n_nodes : (s,) number of nodes of each subset, at most K.
     roots : (s, D, D) matrices that map them to deviations of the free variables, zero for the others.
     precisions, constants : (s, D, D) and (s,) inverse covariances of the free variables, and the logarithms of the
-        normalisation of their density times K_S/m_S.
+        normalization of their density times K_S/m_S.
     subsets, affine : (s, p) variables that are solved for, and (s,) whether h is affine in them.
     single : (s,) whether all solutions with the same free variables are images of each other.
     flips, kept : (F, D) changes of sign that leave h unchanged, and (s, F) whether they keep the free variables.
@@ -496,7 +495,7 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
     fields, logs, groups, ends : points, as filled by `fill_points`.
     flips : (F, k) changes of sign of the fields.
     omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
-    normalisation : logarithm of the normalisation of the prior density.
+    normalization : logarithm of the normalization of the prior density.
     mean, second : (G + G/2, n, k) and (G + G/2, n, k, k) posterior moments of G groups, then of the pairs of groups
         (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
     log_z, effective : (n,) log Z and effective number of points, of all groups.
@@ -602,7 +601,7 @@ class FibrePoints:
 def symmetric_product(halves: np.ndarray) -> np.ndarray:
     """Return the symmetric part of the outer products (n, k, k) of two independent means (2, n, k)."""
     crossed = halves[0][:, :, None] * halves[1][:, None, :]
-    return np.asarray(0.5 * (crossed + crossed.transpose(0, 2, 1)))
+    return np.asarray(symmetrize(crossed))
 
 
 class ReusedPoints:

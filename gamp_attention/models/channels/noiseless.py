@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import i0e, i1e
 
 from gamp_attention._core import check
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
 from gamp_attention.models.teachers import SoftmaxTeacher
 
@@ -57,13 +58,13 @@ def fields_of_targets(teacher: SoftmaxTeacher, targets: np.ndarray, teacher_rank
     weights = (targets - teacher.omega * teacher.A) / (1 - teacher.omega)
     if not teacher.attention.softmax:
         gram = teacher.attention.temperature * weights
-        return _factors(0.5 * (gram + gram.transpose(0, 2, 1)), rank)
+        return _factors(symmetrize(gram), rank)
     if not (weights > 0).all():
         raise check.fail("targets", float(weights.min()), "positive attention weights, as the model's teacher produces")
     scores = teacher.attention.temperature * np.log(weights)  # u uᵀ up to a constant in each row
     centred = scores - scores.mean(axis=2, keepdims=True)  # u (u − ū)ᵀ
     square = centred - centred.mean(axis=1, keepdims=True)  # (u − ū)(u − ū)ᵀ
-    F = _factors(0.5 * (square + square.transpose(0, 2, 1)), rank)
+    F = _factors(symmetrize(square), rank)
     return centred @ F @ np.linalg.inv(F.transpose(0, 2, 1) @ F)
 
 

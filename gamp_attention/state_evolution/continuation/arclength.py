@@ -1,13 +1,12 @@
 """Pseudo-arclength continuation: points of the curve F(x; p) = x around folds of the parameter p, and its ends.
 
-Keller, in Applications of Bifurcation Theory (Academic Press, 1977). The unknowns are u = (x, p), and the unit tangent
-of the curve is the null vector of the Jacobian of F(x; p) − x in u. A step (`walk`) has three parts:
+The method is from Keller (1977). The unknowns are u = (x, p), and the unit tangent of the curve is the null vector of
+the Jacobian of F(x; p) − x in u. A step (`walk`) has three parts:
 
 1. Predict: move by an arclength along the tangent.
 2. Correct: Newton steps in the plane through the prediction that is normal to the tangent (`_correct`). In this plane
-   the system is regular at a fold as well. Broyden's updates replace new Jacobians (Mathematics of Computation 19, 577,
-   1965). A correction that fails or takes long steps is abandoned, because a shorter arclength is cheaper than the
-   line search of `newton`.
+   the system is regular at a fold as well. Broyden's updates (Broyden, 1965) replace new Jacobians. A correction that
+   fails or takes long steps is abandoned, because a shorter arclength is cheaper than the line search of `newton`.
 3. Accept the point if the tangent turned by a small angle, and otherwise halve the arclength.
 
 A fold is located from parabolas of p in the arclength, on which three points close to the fold are solved (`extremum`).

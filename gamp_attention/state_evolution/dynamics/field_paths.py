@@ -14,15 +14,17 @@ integer, in units of the largest |F_ij(t, s)| of a group of paths over 32767. Su
 
 import numpy as np
 
-from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
+from gamp_attention._core.compiled import field_kernel, kernel
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import shuffled_half, whiten, whiten_and_mirror
+from gamp_attention._core.threads import over_blocks
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.rules.sobol import component_points
 
+FRESH = 1e-3  # size of independent random numbers in new columns that are taken from other paths
 EQUAL = 1e-12  # largest relative difference between loss parameters of two mirror images that counts as rounding
 
 
@@ -99,6 +101,24 @@ class GaussianPath:
     def _white(self) -> np.ndarray:
         return self._columns.array
 
+    def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
+
+        Parameters
+        ----------
+        with_past : (r, k) covariances of the vector with all k earlier components.
+        covariance : (r, r) covariance matrix of the vector.
+        """
+        if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
+            raise FloatingPointError("the covariances of the fields are not finite numbers")
+        # past directions of relative size below 1e-7 are rounding errors and must not be amplified
+        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
+        return slope, covariance - slope @ slope.T
+
+    def combine(self, slope: np.ndarray) -> np.ndarray:
+        """Return the n samples (n, r) of a vector with coefficients (r, k) in the white columns."""
+        return self._white @ slope.T
+
     def draw(self, fresh: np.ndarray, with_past: np.ndarray, covariance: np.ndarray) -> np.ndarray:
         """Return n samples (n, r) of the next vector.
 
@@ -108,11 +128,8 @@ class GaussianPath:
         with_past : (r, k) covariances of the vector with all k earlier components.
         covariance : (r, r) covariance matrix of the vector.
         """
-        if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
-            raise FloatingPointError("the covariances of the fields are not finite numbers")
-        # past directions of relative size below 1e-7 are rounding errors and must not be amplified
-        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
-        row = np.concatenate([slope, psd_root(covariance - slope @ slope.T)], axis=1)
+        slope, rest = self.regress(with_past, covariance)
+        row = np.concatenate([slope, psd_root(rest)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
         self._columns.append(fresh)
@@ -179,7 +196,10 @@ class FieldPaths:
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
 
-    def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+    def draw(
+        self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None,
+        like: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """Return ω̃^t (n, L, r) at the next time t.
 
         Parameters
@@ -187,17 +207,47 @@ class FieldPaths:
         overlaps : overlaps at time t; θ is the covariance with the teacher's fields.
         covariances : (t + 1, L, r, r) q^{s,t} for every s ≤ t; the last is the covariance matrix of ω̃^t.
         rng : generator to draw from instead of the paths' generator.
+        like : (n, L, r) fields of other paths with nearly the same distribution. If given, the new fields are nearly
+            equal to them.
         """
         L, r = self.model.n_tokens, self.model.rank
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)
+        if like is not None:
+            half = self._new_part(like) + FRESH * half
         fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._white.array)
         self._white.append(fresh)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
-            past = covariances[:-1, l].transpose(2, 0, 1).reshape(r, -1)
-            with_past = np.concatenate([overlaps.theta[l], past], axis=1)
+            with_past = self._with_past(l, overlaps, covariances)
             fields[:, l] = path.draw(fresh[:, l * r : (l + 1) * r], with_past, covariances[-1][l])
         return fields
+
+    def project(self, overlaps: Overlaps, covariances: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the part (n, L, r) of ω̃ at another time that the fields drawn so far determine.
+
+        The second value is the relative size of the rest: the root of its largest variance over the largest variance of
+        the field, maximum over tokens. Arguments as for `draw`.
+        """
+        fields, unexplained = np.empty((self.n, *covariances.shape[1:3])), 0.0
+        for l, path in enumerate(self.of_token):
+            slope, rest = path.regress(self._with_past(l, overlaps, covariances), covariances[-1][l])
+            fields[:, l] = path.combine(slope)
+            largest = np.linalg.eigvalsh(covariances[-1][l])[-1]
+            unexplained = max(unexplained, float(np.linalg.eigvalsh(rest)[-1] / max(largest, 1e-300)))
+        return fields, np.sqrt(unexplained)
+
+    def _new_part(self, fields: np.ndarray) -> np.ndarray:
+        """Return the part (n/2, L r) of fields (n, L, r) that no earlier column explains, in units of its largest."""
+        n, L, _ = fields.shape
+        white = self._white.array
+        flat = fields.reshape(n, -1)
+        new = (flat - white @ (white.T @ flat) / n)[: self._n_paths // 2].reshape(-1, L, fields.shape[2])
+        return (new / np.sqrt((new**2).mean(axis=0).max(axis=1))[:, None]).reshape(len(new), -1)
+
+    def _with_past(self, l: int, overlaps: Overlaps, covariances: np.ndarray) -> np.ndarray:
+        """Return the covariances (r, k) of ω̃_l at a time with y_l and with its values at the times drawn so far."""
+        past = covariances[:-1, l].transpose(2, 0, 1).reshape(self.model.rank, -1)
+        return np.concatenate([overlaps.theta[l], past], axis=1)
 
 
 def min_paths(model: Model, n_iter: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.models.model import UNINFORMED_SIZE, Model, fill_start
 from gamp_attention.results import Overlaps
@@ -128,7 +128,7 @@ def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np
     law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
     S : number of sources.
     """
-    spectrum = np.linalg.eigvalsh(0.5 * (second + second.T))
+    spectrum = np.linalg.eigvalsh(symmetrize(second))
     if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
         spectrum.max()
     ):

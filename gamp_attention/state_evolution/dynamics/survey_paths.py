@@ -58,8 +58,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention.damping import Damping
-from gamp_attention.denoisers.survey import average_fields, first_variances, symmetrise
+from gamp_attention.denoisers.survey import average_fields, first_variances
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import Overlaps
@@ -117,7 +118,7 @@ def follow_survey(
         spread, q_hats = np.zeros_like(now.q), sum_by_source(model, paths, alpha)
         for path in paths:
             spread[path.sources] += alpha * path.probability * path.spread
-        spread, hats = symmetrise(spread), conjugates(model, alpha, now, moments)
+        spread, hats = symmetrize(spread), conjugates(model, alpha, now, moments)
         theta_hat, F = _responses(model, alpha, now, hats, paths)
         losses.append(mean_losses(alpha, weights, paths))
         if fluctuate is not None:

@@ -7,12 +7,13 @@ Cheng and Montanari, 2021). The fields depend on the forces of earlier steps, an
 steps, through responses: averages of derivatives along the sampled paths (`descent_paths`, `field_paths`,
 `weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives, and
 its loop (`message_paths`) is T times cheaper. Gradient descent on new samples at every step has no memory at all
-(`online_paths`).
+(`online_paths`). Descents that are too long for the memory, store their histories at a few of the times
+(`compressed_descent`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,21 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.state_evolution.dynamics.compressed_descent import (
+    N_COMPARED,
+    TOLERANCE,
+    CompressedDescent,
+    compression_errors,
+    follow_compressed,
+)
 from gamp_attention.state_evolution.dynamics.descent_paths import (
+    COMPRESSED,
     DescentMethod,
     DescentPaths,
     descent_method,
@@ -77,9 +87,10 @@ class Trajectory(Overlaps):
     Attributes
     ----------
     q, m, theta, V : overlaps with an additional first axis of time (T + 1); V is NaN for descents.
-    error : standard errors of the overlaps, from the spread over replicas.
+    error : standard errors of the overlaps, from the spread over replicas; if histories are compressed, combined with
+        the error of the compression.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
-    train_loss_error, test_error_error : (T + 1,) standard errors of both.
+    train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
     V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
@@ -91,6 +102,8 @@ class Trajectory(Overlaps):
         empty (no times) for other methods.
     method : "gamp", "survey", or the name of a descent.
     validity : statement whether runs at finite d follow the prediction.
+    compression : tolerance of the compressed histories; None if nothing is compressed.
+    stored : times at which the first replica stored its histories; empty if nothing is compressed.
     """
 
     error: Overlaps
@@ -108,9 +121,15 @@ class Trajectory(Overlaps):
     U_error: np.ndarray
     method: str = "gamp"
     validity: str = ""
+    compression: float | None = None
+    stored: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
 
     def _rows(self) -> Rows:
-        return [*super()._rows(), f"  validity: {self.validity}"]
+        rows = [*super()._rows(), f"  validity: {self.validity}"]
+        if self.compression is not None:
+            stored, times = len(self.stored), len(self.q)
+            rows.append(f"  histories: stored at {stored} of {times} times, tolerance {self.compression:g}")
+        return rows
 
 
 @ignore_float_errors
@@ -132,7 +151,9 @@ def trajectory(
     n_paths: int = 4096,
     n_replicas: int = 8,
     max_memory: float = 4e9,
+    compression: float | None = None,
     seed: int | np.random.Generator = 0,
+    progress: bool | None = None,
 ) -> Trajectory:
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
@@ -173,8 +194,15 @@ def trajectory(
     n_paths : number of sampled paths of each replica, even; for "online" number of points of the fields, best a power
         of two. In mixtures each component has its fraction of them, or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
-    max_memory : maximum memory of the paths of descents, in bytes; a path needs 2 (T + 1)(T + 2)(L r)².
+    max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
+        (T + 1)(T + 2)(L r)².
+    compression : for "gd", "momentum" and "nesterov" with the ridge only: if given, histories are stored only at times
+        at which the fields are not determined by the stored times, up to this relative standard deviation in
+        [1e-6, 0.1]. Memory then hardly grows with the number of iterations, and time is linear in it. By default
+        histories are compressed, with 0.001, if they would need more than `max_memory` or more paths. Errors contain
+        the error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
     seed : an integer or a numpy Generator.
+    progress : whether a bar shows the progress of descents, except for "online"; by default on a terminal.
 
     Returns
     -------
@@ -186,9 +214,10 @@ def trajectory(
     ------
     TypeError : if an argument has a wrong type.
     ValueError : if an argument is out of its range, a setting is given that the method does not use, the paths need
-        more than `max_memory`, or fields overflow. Also if no weights have the overlaps of `init`: if θ or m exceed
-        their bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at finite d that
-        exceed the bounds by up to 20 % are reduced to the bound.
+        more than `max_memory`, the number of paths is too small for the number of iterations (with compression, of
+        stored times), or fields overflow. Also if no weights have the overlaps of `init`: if θ or m exceed their
+        bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at finite d that exceed
+        the bounds by up to 20 % are reduced to the bound.
 
     Examples
     --------
@@ -199,18 +228,32 @@ def trajectory(
     >>> descent = ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1.0, n_iter=5, n_paths=512)
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True
+    >>> options = {"method": "gd", "compression": 0.01, "n_iter": 300, "n_paths": 512, "n_replicas": 2}
+    >>> long = ga.trajectory(ga.paper_model(), 1.5, **options)
+    >>> len(long.q), len(long.stored) < 20
+    (301, True)
     """
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     check.choice("method", method, ("gamp", "survey", *DESCENTS, ONLINE))
     require_unused(
         method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi, jumps=jumps,
-        one_sample=one_sample, spherical=spherical,
+        one_sample=one_sample, spherical=spherical, compression=compression,
     )  # fmt: skip
+    if progress is not None:
+        check.flag("progress", progress)
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    enough = min_paths(model, 0 if method == ONLINE else n_iter)
+    max_memory = check.real("max_memory", max_memory, low=0, strict=True)
+    if compression is not None:
+        compression = check.real("compression", compression, low=1e-6, high=0.1)
+        if not model.penalty.quadratic:
+            needs = f"None for {type(model.penalty).__name__}, as only histories with the ridge can be compressed"
+            raise check.fail("compression", compression, needs)
+    elif method in COMPRESSED and model.penalty.quadratic and _is_too_long(model, n_iter, n_paths, max_memory):
+        compression = TOLERANCE
+    enough = min_paths(model, 0 if method == ONLINE or compression is not None else n_iter)
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
@@ -247,9 +290,17 @@ def trajectory(
         with _finite(model):
             runs = [follow_online(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
         return _trajectory_of_descents(method, runs, start.V.shape)
+    if compression is not None:
+        settings = model, alpha, start, descent, n_iter, n_paths, rng, compression, max_memory
+        with Progress("descent ", total=n_replicas * (n_iter + 1), shown=progress) as bar, _finite(model):
+            pairs = [follow_compressed(*settings, i < N_COMPARED, bar) for i in range(n_replicas)]
+        return _trajectory_of_compressed(method, pairs, start.V.shape, compression)
     _require_memory(model, n_iter, n_paths, max_memory)
-    with _finite(model):
-        runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
+    runs = []
+    with Progress("descent ", total=n_replicas, shown=progress) as bar, _finite(model):
+        for _ in range(n_replicas):
+            runs.append(follow_descent(model, alpha, start, descent, n_iter, n_paths, rng))
+            bar.update()
     return _trajectory_of_descents(method, runs, start.V.shape)
 
 
@@ -274,6 +325,24 @@ def _trajectory_of_descents(
     none |= dict.fromkeys(("U", "U_error"), np.zeros((0, *shape)))
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
     return Trajectory(**means, **none, method=method, validity=validity)
+
+
+def _trajectory_of_compressed(
+    method: str, pairs: list[tuple[CompressedDescent, CompressedDescent | None]], shape: tuple[int, ...],
+    compression: float,
+) -> Trajectory:  # fmt: skip
+    """Return the means over replicas, and errors that contain the error of the compression."""
+    result = _trajectory_of_descents(method, [(fine.states, fine.losses) for fine, _ in pairs], shape)
+    overlaps, losses = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
+    errors = {name: np.hypot(values, overlaps[name]) for name, values in result.error.arrays().items()}
+    return replace(
+        result,
+        error=Overlaps(**errors),
+        train_loss_error=np.hypot(result.train_loss_error, losses["train"]),
+        test_error_error=np.hypot(result.test_error_error, losses["test"]),
+        compression=compression,
+        stored=np.array(pairs[0][0].stored),
+    )
 
 
 def _trajectory_of_messages(
@@ -375,19 +444,29 @@ def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict
     errors = {name: values.std(axis=0, ddof=1) * scale for name, values in stacks.items()}
     means: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
     means["error"] = Overlaps(**errors)
-    for field, name in (("train", "train_loss"), ("test", "test_error")):
-        values = np.array([[getattr(loss, field) for loss in run] for run in losses])
+    for kind, name in (("train", "train_loss"), ("test", "test_error")):
+        values = np.array([[getattr(loss, kind) for loss in run] for run in losses])
         means |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * scale}
     return means
 
 
-def _require_memory(model: Model, n_iter: int, n_paths: int, max_memory: Any) -> None:
-    """Raise ValueError if derivatives along the paths of descents need more than `max_memory` bytes."""
-    max_memory = check.real("max_memory", max_memory, low=0, strict=True)
+def _is_too_long(model: Model, n_iter: int, n_paths: int, max_memory: float) -> bool:
+    """Return whether uncompressed histories of all times need more memory or more paths."""
+    return n_paths < min_paths(model, n_iter) or _required_memory(model, n_iter, n_paths)[0] > max_memory
+
+
+def _required_memory(model: Model, n_iter: int, n_paths: int) -> tuple[int, int]:
+    """Return the memory in bytes of derivatives along the paths of descents, and the number of paths."""
     paths = sum(component_paths(component, n_paths, n_iter) for component in model.components)
     needed = paths * bytes_per_path(n_iter + 1, model.n_tokens * model.rank)
     if not model.penalty.quadratic:
         needed += 4 * n_paths * bytes_per_path(n_iter, model.rank)
+    return needed, paths
+
+
+def _require_memory(model: Model, n_iter: int, n_paths: int, max_memory: float) -> None:
+    """Raise ValueError if derivatives along the paths of descents need more than `max_memory` bytes."""
+    needed, paths = _required_memory(model, n_iter, n_paths)
     if needed > max_memory:
         needs = f"at least {needed:.2g} bytes for {n_iter} steps of {paths} paths, or fewer of either"
         raise check.fail("max_memory", max_memory, needs)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
-from gamp_attention.denoisers.survey import average_weights, symmetrise
+from gamp_attention.denoisers.survey import average_weights
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.standard import penalty_total, proximal_map
@@ -347,7 +347,7 @@ def mean_variances(model: Model, inner: np.ndarray, covariance: np.ndarray) -> t
     """Return new V and U (S, r, r) of survey propagation, given means (K, r, r) of C̄ and Δx in each class."""
     law = model.coordinates
     U = np.einsum("k,kl,kab->lab", law.weight, law.gamma, covariance)
-    return field_variances(model.penalty, law.gamma.T, inner, law.weight), symmetrise(U)
+    return field_variances(model.penalty, law.gamma.T, inner, law.weight), symmetrize(U)
 
 
 Weights = LinearWeights | SampledWeights

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Component, Model
@@ -429,8 +429,8 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,
         theta=theta_hat,
-        V=0.5 * (V_hat + V_hat.transpose(0, 2, 1)),
-        V_derivative=0.5 * (derivative + derivative.transpose(0, 2, 1)),
+        V=symmetrize(V_hat),
+        V_derivative=symmetrize(derivative),
         square=alpha * moments.square,
         moreau=alpha * moments.moreau,
         loss=alpha * moments.loss,

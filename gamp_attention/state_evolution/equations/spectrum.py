@@ -55,7 +55,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sources import Group, single_group
 from gamp_attention.state_evolution.equations.weights import drift
@@ -272,7 +272,7 @@ class Resolvent:
 def _are_positive_definite(matrices: np.ndarray) -> bool:
     """Return whether all given symmetric matrices are positive definite."""
     try:
-        np.linalg.cholesky(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
+        np.linalg.cholesky(symmetrize(matrices))
     except np.linalg.LinAlgError:
         return False
     return True
@@ -315,7 +315,7 @@ def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent
         system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
         step = np.linalg.lstsq(system, residual, rcond=None)[0]
         change = step[:-1].reshape(V.shape)
-        V, x = V + 0.5 * (change + np.swapaxes(change, 1, 2)), x + float(step[-1])
+        V, x = V + symmetrize(change), x + float(step[-1])
         if np.abs(change).max() <= CONVERGED * np.abs(V).max() and abs(step[-1]) <= CONVERGED * max(abs(x), unit):
             here = Resolvent(ensemble, x, V)
             return here if here.inside else None
@@ -379,7 +379,7 @@ class OutsideEigenvalue(NamedTuple):
     first: np.ndarray  # (c, S + t) E[v (τ, π)ᵀ]
 
     def projection(self, law: CoordinateLaw, part: slice) -> float:
-        """Return the norm, from 0 to 1, of the projection of the normalised eigenvector on a part of (τ, π)."""
+        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
         moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
         first = self.first[:, part]
         inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
@@ -481,7 +481,7 @@ def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:
             step = np.linalg.solve(np.eye(V.size) - here.squares, (here.W - V).ravel()).reshape(V.shape)
         except np.linalg.LinAlgError:
             return None
-        V = V + 0.5 * (step + np.swapaxes(step, 1, 2))
+        V = V + symmetrize(step)
         if np.abs(step).max() <= CONVERGED**0.5 * np.abs(V).max():
             here = Resolvent(ensemble, x, V)
             return here if here.inside else None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from gamp_attention._core.numerics import symmetrize
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.models.model import Model
@@ -110,7 +111,7 @@ def _averages(
             response = np.einsum("n,nab->ab", weight, C)
         pairs = np.einsum("n,nac,nbd->abcd", weight, C, C, optimize=True).reshape(root.size, root.size)
         xx, strength = (weight[:, None] * x).T @ x, weight @ rho.reshape(x.shape).sum(1)
-        averages.append((weight @ x, xx, 0.5 * (response + response.T), pairs, strength))
+        averages.append((weight @ x, xx, symmetrize(response), pairs, strength))
     return WeightAverages(*(np.array(values_of_classes) for values_of_classes in zip(*averages, strict=True)))
 
 
@@ -141,7 +142,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
 
 
 def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:
-    """Return the change (r,) of an unpenalised intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
+    """Return the change (r,) of an unpenalized intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
     return np.linalg.pinv(V_hat.sum(axis=0), hermitian=True) @ hats.m.sum(axis=0)
 
 

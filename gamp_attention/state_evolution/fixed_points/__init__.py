@@ -19,6 +19,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     predicted_test_error,
     replicon,
     sector_jacobian,
+    stability,
     validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap

@@ -1,6 +1,6 @@
 """Spectra for d → ∞: the Hessian of the training risk at its minimum, and matrices of spectral starts.
 
-**Hessian** at a fixed point of state evolution. It is Λ + Σ_μ X̃^μᵀ D^μ X̃^μ with D = ∇²ℓ(z) at the minimiser z of the
+**Hessian** at a fixed point of state evolution. It is Λ + Σ_μ X̃^μᵀ D^μ X̃^μ with D = ∇²ℓ(z) at the minimizer z of the
 proximal problem. The steps are:
 
 1. Draw fields of the teacher and of the student at the fixed point, and compute D of each sample (`_draw_ensemble`).
@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
@@ -83,9 +83,9 @@ class LimitingSpectrum(Result):
         rare samples have a far lower or higher curvature than the others, an edge depends on `n_points`, as it depends
         on the number of samples at finite d, unless the proximal map jumps and determines the lower edge.
     eigenvalues : (k,) eigenvalues outside the bulk, ascending.
-    teacher, weights, positions : (k,) norms, from 0 to 1, of the projections of each normalised eigenvector on the
+    teacher, weights, positions : (k,) norms, from 0 to 1, of the projections of each normalized eigenvector on the
         columns of Q*, on the columns of Q, and on the positions (in mixtures, on the means of all sources).
-    x, density : (G,) points and the density there, which is normalised to one and convolved with the Cauchy
+    x, density : (G,) points and the density there, which is normalized to one and convolved with the Cauchy
         distribution of scale `width`. It includes neither the eigenvalues outside the bulk, a fraction of order 1/d,
         nor the eigenvalues 0 along rotations of the columns of Q.
     V : (S, r, r) variances γ tr H⁻¹ of the minimum, from the almost-everywhere derivative.
@@ -272,7 +272,7 @@ def _draw_ensemble(
 def _draw_fields(
     model: Model, overlaps: Overlaps, fixed_point: StateEvolutionResult, n_points: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, RiskTerms, Denoised]:
-    """Return teacher fields y, student fields without mean, the risk of the samples, and the proximal minimiser.
+    """Return teacher fields y, student fields without mean, the risk of the samples, and the proximal minimizer.
 
     With one step of replica symmetry breaking, the fields of a minimum are the outer field plus an inner field, which
     is drawn from `N_INNER` candidates with probabilities proportional to exp(−y M) of the Moreau envelope M.
@@ -310,7 +310,7 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
     x_cov = on_teacher @ np.swapaxes(C @ H[:, :, S:], 1, 2) + C @ noise @ C
     covariance = np.block([[law.teacher_cov, np.swapaxes(on_teacher, 1, 2)], [on_teacher, x_cov]])
     mean = np.concatenate([law.teacher_mean, x_mean], axis=1)
-    return CoordinateLaw(law.weight, law.gamma, law.tau, mean, 0.5 * (covariance + np.swapaxes(covariance, 1, 2))), C
+    return CoordinateLaw(law.weight, law.gamma, law.tau, mean, symmetrize(covariance)), C
 
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:
@@ -377,7 +377,7 @@ class SpectralOverlap(Result):
     edge : lower edge of the bulk of the spectrum.
     strength : largest eigenvalue of the map of overlaps at the edge; above 1 if an eigenvalue lies below the edge.
     eigenvalues : (k,) eigenvalues below the bulk, ascending; k = 0 if there are none.
-    teacher : (k,) norm of the projection of each normalised eigenvector on the span of the columns of Q*, summed over
+    teacher : (k,) norm of the projection of each normalized eigenvector on the span of the columns of Q*, summed over
         the columns of the eigenvector.
     positions : (k,) the same projection on the span of the positions.
     edge_error, strength_error, eigenvalues_error, teacher_error, positions_error : 95 % half-widths.

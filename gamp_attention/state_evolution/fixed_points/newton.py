@@ -4,8 +4,8 @@ Damped steps (`iterate`): the overlaps move a part of the way to their image und
 passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.
 
 Newton steps (`newton`): a step solves F(x) = x to first order with the Jacobian of F in the packed overlaps. The
-Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, Mathematics of
-Computation 19, 577, 1965). Three guards make this safe:
+Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, 1965). Three
+guards make this safe:
 
 - no step changes an overlap by more than MAX_STEP, because the Jacobian is only local;
 - the full step or one of three shorter steps has to reduce the residual (line search); if none does, the Jacobian is

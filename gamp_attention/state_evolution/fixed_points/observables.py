@@ -18,8 +18,8 @@ overlaps, and its derivatives in the overlaps give the equations for the hats. A
 
 Stability. Damped iteration leaves a fixed point if an eigenvalue of the Jacobian J of the overlap map has a real part
 above 1. J is block diagonal: a family that is zero by symmetry, m or θ, does not couple to the other overlaps to first
-order. Replica symmetry is stable if the replicon eigenvalue is below 1 (de Almeida and Thouless, J. Phys. A 11, 983,
-1978), and exact only if the proximal map does not jump.
+order. Replica symmetry is stable if the replicon eigenvalue is below 1 (de Almeida and Thouless, 1978), and
+exact only if the proximal map does not jump.
 """
 
 from collections.abc import Callable

@@ -331,7 +331,7 @@ class OverlapMap:
 
     @property
     def _uses_response(self) -> bool:
-        """Whether V̂ of the map is the average of the almost-everywhere derivative."""
+        """True if V̂ of the map is the average of the almost-everywhere derivative."""
         assert self.choices is not None
         return self.response != "stein" or not self.choices.counts_jumps
 

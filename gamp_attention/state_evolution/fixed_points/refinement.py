@@ -4,7 +4,8 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
-   map again. A point (`Point`) holds all reported numbers after that step.
+   map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
+   are averaged (`_average_solutions`).
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon, on the levels of the rule that they need

@@ -23,17 +23,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import types
+from numba.core.types import boolean, float64
 from scipy.special import erf
 
-from gamp_attention._core.compiled import (
-    dispatch_on_type,
-    inline_kernel,
-    interruptible_blocks,
-    kernel,
-    overload,
-    sample_kernel,
-)
+from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, kernel, overload, sample_kernel
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
+from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     OUTCOME,
     Metric,
@@ -131,7 +128,7 @@ def _is_last(length, scale, tol):
     return length <= max(MIN_LAST_STEP * scale, min(MAX_LAST_STEP * scale, LAST_STEP * tol))
 
 
-@sample_kernel
+@deferred_kernel(types.Tuple((float64, boolean)))
 def _newton_steps_general(loss, p, omega, metric, z, tol, ws):
     last = np.inf
     for _ in range(MAX_STEPS):
@@ -343,7 +340,7 @@ def _follow_ends(loss, p, c, u, metric, track, top, ws):
         fill_rate(metric, u, ws.chol, track.rate[side])
 
 
-@sample_kernel
+@deferred_kernel(float64)
 def find_tie(loss, p, c, u, metric, track, top, work, ws):
     """Return the point e at which the minima of the two ends of a panel have equal values.
 

@@ -32,7 +32,7 @@ class Expansion(Protocol):
 
     @property
     def includes_V(self) -> bool:
-        """Whether the expansion includes V; otherwise `at` is valid for equal V only."""
+        """True if the expansion includes V; otherwise `at` is valid for equal V only."""
 
     @property
     def jumps(self) -> bool:
@@ -195,7 +195,7 @@ class ComponentExpansion:
 
     @property
     def includes_V(self) -> bool:
-        """Whether the expansions of all components include V."""
+        """True if the expansions of all components include V."""
         return all(part.includes_V for part in self.parts)
 
     @property

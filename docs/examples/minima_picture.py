@@ -1,0 +1,45 @@
+"""Draw the picture of the README on training from random weights: minima of four methods on the same arrays.
+
+Usage: python minima_picture.py [FILE]
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import gamp_attention as ga
+
+DIMENSION, N_STARTS = 200, 8  # numbers per token, and number of random initial weights of each method
+METHODS = {
+    "Adam": lambda data, Q: ga.minimize_risk(data, Q, method="adam", lr=0.05, max_iter=1500),
+    "L-BFGS": lambda data, Q: ga.minimize_risk(data, Q, method="lbfgs"),
+    "GAMP": lambda data, Q: ga.run_gamp(data, Q),
+    "survey\npropagation": lambda data, Q: ga.run_gamp(data, Q, survey=True),
+}
+COLOURS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
+
+
+def main(file: str = "minima.png") -> None:
+    """Train on arrays of tokens and outputs from random weights, and draw the training losses at the ends."""
+    teacher = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), DIMENSION, alpha=1.0, seed=0)
+    data = ga.Dataset(teacher.tokens, teacher.outputs, teacher.positions)  # the arrays only, without the teacher
+    starts = np.random.default_rng(0).standard_normal((N_STARTS, DIMENSION, 1))
+    informed = 1e3 * ga.run_gamp(data, teacher.Q_star).train_loss
+    figure, axis = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    for k, ((name, train), colour) in enumerate(zip(METHODS.items(), COLOURS, strict=True)):
+        losses = np.sort([1e3 * train(data, Q).train_loss for Q in starts])
+        axis.plot(k + np.linspace(-0.2, 0.2, N_STARTS), losses, "o", color=colour, alpha=0.8)
+        label = name.replace("\n", " ")
+        print(f"{label}: training losses {losses[0]:.3f} to {losses[-1]:.3f}, in units of 0.001")
+    axis.axhline(informed, color="0.4", linestyle="--", linewidth=1)
+    axis.annotate("minimum next to the teacher's weights", (-0.4, informed), (0, 4), textcoords="offset points")
+    axis.set(xticks=range(len(METHODS)), xlim=(-0.5, len(METHODS) - 0.5), ylabel="training loss, in units of 0.001")
+    axis.set_xticklabels(METHODS)
+    axis.set_ylim(bottom=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=150)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+"""Threads that run compiled kernels on blocks of rows.
+
+The blocks do not depend on the number of threads, so neither do the results, and several Python threads may call
+kernels. (Numba's parallel layer is not safe in this case, and rejects nested NamedTuples.)
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import config
+
+
+@lru_cache
+def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:
+    """Return the threads of a process; each process has its own, because threads do not survive a fork."""
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
+
+
+def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> None:
+    """Call task(first, last) for every block of rows, on NUMBA_NUM_THREADS threads."""
+    starts = range(0, n_rows, block)
+    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
+    if n_threads <= 1:
+        for first in starts:
+            task(first, min(first + block, n_rows))
+        return
+    _wait([_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts])
+
+
+def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
+    """Call task(first, last, stop) for every block of rows, as `over_blocks`, and end at once after Ctrl-C.
+
+    Python cannot handle a signal while a kernel runs in the main thread. If the work may be `long`, it is therefore run
+    in other threads. If the main thread is interrupted, it sets `stop` (1,) to 1; kernels must check `stop` between
+    steps that take milliseconds.
+    """
+    stop = np.zeros(1, dtype=np.int64)
+    n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
+    if not long and n_threads <= 1:
+        over_blocks(lambda first, last: task(first, last, stop), n_rows, block)
+        return
+    ranges = [(first, min(first + block, n_rows)) for first in range(0, n_rows, block)]
+    pool = ThreadPoolExecutor(1) if n_threads <= 1 else _pool(os.getpid(), n_threads)
+    try:
+        _wait([pool.submit(task, first, last, stop) for first, last in ranges])
+    except BaseException:
+        stop[0] = 1
+        raise
+    finally:
+        if n_threads <= 1:
+            pool.shutdown()
+
+
+def _wait(futures: list[Future[Any]]) -> None:
+    """Wait for tasks; if a task fails or this thread is interrupted, cancel all tasks that have not begun."""
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
