@@ -13,6 +13,7 @@ from typing import Any
 
 from llvmlite import binding
 from numba.core import types, typing
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.funcdesc import ExternalFunctionDescriptor
 
 from gamp_attention._core.compiled import Kernel, define_symbol, kernel
@@ -55,9 +56,14 @@ class DeferredKernel(Kernel):
         super().__init__(function, targetoptions=targetoptions)
         self.returns = returns
         self._keys: dict[tuple[Any, ...], Any] = {}  # identifiers of the stubs, by argument types
+        self._addresses: dict[tuple[Any, ...], int] = {}  # addresses of the stubs
 
     def provide(self, args: tuple[Any, ...]) -> None:
         """Define the symbol for given argument types, as a stub."""
+        with global_compiler_lock:
+            self._provide(args)
+
+    def _provide(self, args: tuple[Any, ...]) -> None:
         if args in self._keys:
             return
         signature = typing.signature(self.returns, *args)
@@ -71,7 +77,8 @@ class DeferredKernel(Kernel):
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Return the signature of a call by another kernel, which needs no compiled code."""
         kws = {name: types.unliteral(kind) for name, kind in kws.items()}
-        python_signature, args = self._compiler.fold_argument_types(tuple(map(types.unliteral, args)), kws)  # type: ignore[attr-defined]
+        compiler: Any = self._compiler  # type: ignore[attr-defined]
+        python_signature, args = compiler.fold_argument_types(tuple(map(types.unliteral, args)), kws)
         self.provide(tuple(args))
         name = self.py_func.__name__
         signatures = [typing.signature(self.returns, *args)]
@@ -82,6 +89,11 @@ class DeferredKernel(Kernel):
         """Return the key by which numba finds the function that a caller calls: the stub."""
         return self._keys[tuple(sig)]
 
+    def stub_address(self, args: tuple[Any, ...]) -> int:
+        """Return the address of the stub for given argument types."""
+        self.provide(args)
+        return self._addresses[args]
+
     def _define_stub(self, symbol: str, args: tuple[Any, ...]) -> None:
         cell = ctypes.c_int64(0)  # address of the compiled kernel
         resolve = ctypes.CFUNCTYPE(None)(partial(self._resolve, args, cell))
@@ -89,10 +101,12 @@ class DeferredKernel(Kernel):
             triple=binding.get_process_triple(), symbol=symbol, cell=ctypes.addressof(cell),
             resolve=ctypes.cast(resolve, ctypes.c_void_p).value,
         )  # fmt: skip
-        library = self.targetctx.codegen().create_library(symbol)  # type: ignore[attr-defined]
+        context: Any = self.targetctx
+        library = context.codegen().create_library(symbol)
         library.add_llvm_module(binding.parse_assembly(code))
         library.finalize()
-        binding.add_symbol(symbol, library.get_pointer_to_function(symbol))
+        self._addresses[args] = library.get_pointer_to_function(symbol)
+        binding.add_symbol(symbol, self._addresses[args])
         _STUBS.append((library, cell, resolve))
 
     def _resolve(self, args: tuple[Any, ...], cell: Any) -> None:

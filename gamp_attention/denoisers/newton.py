@@ -211,7 +211,7 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64, deferred=True)
 def objective(loss, p, omega, metric, z, work):
     """Return the proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -225,7 +225,9 @@ def objective(loss, p, omega, metric, z, work):
     return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
 
 
-@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(
+    TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64, deferred=True
+)
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """Return the objective at z, and fill its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]

@@ -30,6 +30,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
+from gamp_attention._core.deferred import DeferredKernel, deferred_kernel
 from gamp_attention._core.expressions import emit_call
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
@@ -121,7 +122,9 @@ def _layout(kind: Any) -> Any:
     return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind
 
 
-def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None) -> Callable[[Any], Any]:
+def loss_kernel(
+    slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None, deferred: bool = False
+) -> Callable[[Any], Any]:
     """Return a decorator that makes a function(loss, *others) a kernel, called through its table by an `IndirectLoss`.
 
     Parameters
@@ -129,12 +132,13 @@ def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None)
     slot : index in the table.
     returns, kinds : numba types of the result and of `others`.
     inline : decorator for calls with other losses, for example `inline_kernel`; by default the same kernel is called.
+    deferred : whether the kernel is compiled at its first call, because only some problems need it.
 
     The function must read the loss by `load_from(loss)`, as it receives a pointer if it is called through a table.
     """
 
     def decorate(function: Any) -> Any:
-        compiled = sample_kernel(function)
+        compiled = (deferred_kernel(returns) if deferred else sample_kernel)(function)
         direct = inline(function) if inline else compiled
         call = make_indirect_call(slot, kinds, returns)
         _KERNELS[slot] = LossKernel(compiled, kinds, returns)
@@ -188,6 +192,9 @@ def _kernel_addresses(kind: Any) -> list[int]:
     addresses = []
     for slot in range(TableSlots.LOSS):
         compiled, kinds, returns = _KERNELS[TableSlots(slot)]
+        if isinstance(compiled, DeferredKernel):
+            addresses.append(compiled.stub_address((types.CPointer(kind), *kinds)))
+            continue
         address, returned = compiled.address((types.CPointer(kind), *kinds))
         if returned != returns:
             raise TypeError(f"{compiled.py_func.__name__}: needs to return {returns}, got {returned}")
