@@ -23,11 +23,12 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
+from gamp_attention._core.display import to_json
 from gamp_attention.experiments import COLOURS, DARK, GREY, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
-from validation._tools.tables import markdown_table
+from validation._tools.tables import markdown_table, round_number
 
 ALPHA, STEPS, MAX_ERRORS = 1.5, 2000, 4.0
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
@@ -184,6 +185,15 @@ def compare_with_instances(theory, rows, d, keys, unsure):
         correction = np.mean([row["change"] for row in chosen]) * np.array(unsure[key])[steps]
         errors[key] = np.sqrt(spread**2 + np.array(theory["errors"][key])[steps] ** 2 + correction**2)
     return steps, gaps, errors
+
+
+def round_numbers(tree):
+    """Return nested lists and dictionaries with all numbers rounded to five digits."""
+    if isinstance(tree, dict):
+        return {name: round_numbers(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [round_numbers(value) for value in tree]
+    return round_number(tree, 5) if isinstance(tree, float) else tree
 
 
 def draw(numbers, path):
@@ -344,7 +354,7 @@ def main():
     verdict.check(args.quick or last["cpu"] < longest["cpu"], f"{words}: {longest['cpu']:.1f} s")
     heads = ["start", "d", "descents", "q", "θ or m", "training loss", "largest difference at any step, s.e."]
     verdict.write_table(markdown_table(heads, table))
-    verdict.end(stored, draw)
+    verdict.end(round_numbers(to_json(stored)), draw)
 
 
 if __name__ == "__main__":
