@@ -152,8 +152,8 @@ def test_responses_are_derivatives_of_the_path_map(model):
 
 RIDGE = {  # λ, step size and options: for the uncompressed histories, fewer and larger steps
     "uncompressed": (0.3, 0.5, {"n_iter": 8, "n_paths": 4096}),
-    "compressed": (0.003, 0.15, {"n_iter": 500, "n_paths": 1024, "n_replicas": 4, "compression": 1e-3}),
-    "compressed, 2000 steps": (0.003, 0.15, {"n_iter": 2000, "n_paths": 4096, "compression": 1e-3}),
+    "compressed": (0.003, 0.15, {"n_iter": 500, "n_paths": 1024, "n_replicas": 2, "compression": 1e-3}),
+    "compressed, 2000 steps": (0.003, 0.15, {"n_iter": 2000, "n_paths": 2048, "n_replicas": 2, "compression": 1e-3}),
 }
 
 
@@ -177,15 +177,21 @@ def test_ridge_regression_follows_the_marchenko_pastur_law(name):
     weight *= (high - low) * np.sin(np.pi / 2 * (angle + 1))
     assert weight.sum() == pytest.approx(1, abs=1e-9)
     h = sigma**2 * alpha * x
+
+    def bound(errors, t):
+        """Return four errors; with compression the largest from t/2 to 2t, as its error vanishes at changes of sign."""
+        near = slice(t, t + 1) if path.compression is None else slice(t // 2, 2 * t + 1)
+        return 4 * errors.ravel()[near].max()
+
     for t in range(options["n_iter"] + 1):
         remaining = (1 - lr * (h + lam)) ** t
         learnt = (1 - remaining) / (h + lam)
         q = weight @ (remaining**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
         theta = sigma**2 * weight @ (h * learnt)
-        assert abs(path.q[t, 0, 0, 0] - q) <= 4 * path.error.q[t, 0, 0, 0] + rounding * q
-        assert abs(path.theta[t, 0, 0, 0] - theta) <= 4 * path.error.theta[t, 0, 0, 0] + rounding
+        assert abs(path.q[t, 0, 0, 0] - q) <= bound(path.error.q, t) + rounding * q
+        assert abs(path.theta[t, 0, 0, 0] - theta) <= bound(path.error.theta, t) + rounding
         error = 0.5 * (rho - 2 * theta + q + noise**2)
-        assert abs(path.test_error[t] - error) <= 5 * path.test_error_error[t] + rounding * error
+        assert abs(path.test_error[t] - error) <= 5 / 4 * bound(path.test_error_error, t) + rounding * error
 
 
 def test_plain_descent_is_a_special_case_of_other_methods(model):

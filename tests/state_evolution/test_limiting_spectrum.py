@@ -165,6 +165,9 @@ def test_jumps_of_the_proximal_map_lower_the_variances_and_determine_the_lower_e
     assert 0 < theory.lower_edge < 0.002
     assert theory.V.max() + theory.V_error.max() < se.overlaps.V.max()
     assert theory.positions == pytest.approx([0.919], abs=0.005)
+    # the bulk begins at Σ_l γ_l |jump mass|, γ = σ² = 1/4, because V(x) ends at the V of the fixed point there
+    edge, error = -0.25 * se.jump_mass.sum(), 0.25 * se.jump_mass_error.sum()
+    assert abs(theory.lower_edge - edge) < 2 * theory.lower_edge_error + error
 
 
 def test_one_step_of_breaking_weights_the_fields_of_minima_in_their_clusters():

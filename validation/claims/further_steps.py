@@ -46,7 +46,7 @@ def solve_limit(alpha=ALPHA):
     symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
     problem = broken.require_problem(model, alpha)
     ladder = broken.solve_ladder(model, problem, symmetric.overlaps, broken.MAX_STEPS, None, FULL_RTOL, True)
-    return [describe(se) for se in (*ladder, broken.extrapolate(ladder))]
+    return [describe(se) for se in (*ladder.results, broken.extrapolate(ladder, FULL_RTOL))]
 
 
 def describe(se):

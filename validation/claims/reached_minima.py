@@ -38,10 +38,13 @@ from validation.claims.further_steps import describe, difference, show
 from validation.claims.positional_minima import FIRST, KEYS, REACHED
 
 ALPHA = 1.5
-COUNTS = {500: 54, 1000: 8}  # instances by d
+COUNTS = {500: 54, 1000: 8, 2000: 28, 4000: 4}  # instances by d
+OTHER = 50_000  # first seed at other d, at which the minima of GAMP of `positional_minima` are of the same instances
+LARGE = 2000  # smallest d without descent by steps, whose end is stored up to d = 8000 by `end_of_descent`
 SEARCHED, N_SEARCHES = {500: 19}, 8  # instances with further starts by d, and starts of each
 PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
 SURVEY, SURVEYS = 742.8, (742.8, 300.0)  # Parisi parameters of survey propagation: of the ground state; further starts
+SAME = 1e-3  # distance in units of q below which two minima are equal
 NEAR_BRANCH = 0.2  # smallest m of a minimum on the branch
 SMALL = 1e-3  # largest excess of the energy of threshold states, relative to the ground state
 NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "descent": "descent, then L-BFGS"}
@@ -50,10 +53,12 @@ WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS,
 
 def run_cell(d, number):
     """Return the minima of all algorithms from the positions on one instance."""
-    seed = FIRST.get(d, 0) + number
+    seed = FIRST.get(d, OTHER) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
-    rows = []
+    rows, minima = [], {}
     for name in NAMES:
+        if name == "descent" and d >= LARGE:
+            continue
         if name in ("gamp", "survey"):
             survey = SURVEY if name == "survey" else False
             run = ga.run_gamp(data, "positional", "asymptotic", max_iter=1000, survey=survey)
@@ -62,7 +67,10 @@ def run_cell(d, number):
             if name == "descent":
                 Q = ga.minimize_risk(data, Q, "asymptotic", max_iter=STEPS, tol=0, **HOW).Q
             run = ga.minimize_risk(data, Q, "asymptotic", "lbfgs", max_iter=3000)
-        rows.append(describe_run(name, d, seed, run))
+        scale = np.sign(run.overlaps.m[0, 0]) * 0.5 / np.sqrt(d)  # σ = .5
+        minima[name] = scale * run.Q[:, 0]
+        overlaps = {other: float(Q @ minima[name]) for other, Q in minima.items() if other != name}
+        rows.append(describe_run(name, d, seed, run) | {"overlaps": overlaps})
     return rows
 
 
@@ -75,7 +83,7 @@ def describe_run(algorithm, d, seed, run):
 
 def search_cell(d, number):
     """Return the minima of survey propagation from further starts on one instance."""
-    seed = FIRST.get(d, 0) + number
+    seed = FIRST.get(d, OTHER) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
@@ -103,7 +111,7 @@ def main():
     parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
     plan = {
-        (d, FIRST.get(d, 0) + i, name): partial(cell, d, i)
+        (d, FIRST.get(d, OTHER) + i, name): partial(cell, d, i)
         for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
         for d, count in cells.items()
         for i in range(count)
@@ -139,6 +147,12 @@ def main():
     verdict.write_table(markdown_table(COLUMNS, [tabulate_solution(solution, bottom) for solution in solutions]))
     verdict.write_table(tabulate_limits(limits, states), "_limits.md")
     verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
+    verdict.write_table(tabulate_overlaps(rows), "_overlaps.md")
+    for name in ("survey", "lbfgs"):
+        for key in ("q", "m"):
+            drift, error = change_with_size(rows, name, key)
+            claim = f"{name}: the difference of {key} from GAMP depends on 1/d by {drift / error:.1f} errors"
+            verdict.check(abs(drift) < 3 * error, claim)
     verdict.end({"solutions": stored, "limits": limits, "changes": changes, "states": states})
 
 
@@ -206,6 +220,46 @@ def paired(rows, name, key):
     both = [(d, seed) for algorithm, d, seed in kept if algorithm == name and ("gamp", d, seed) in kept]
     changes = [kept[name, d, seed] - kept["gamp", d, seed] for d, seed in both]
     return np.array([d for d, _ in both], dtype=float), np.array(changes)
+
+
+def change_with_size(rows, name, key):
+    """Return the coefficient of 1/d of the difference from GAMP and its error, by least squares with weights d."""
+    d, y = paired(rows, name, key)
+    columns = np.stack([np.ones(len(d)), 1 / d], axis=1) * np.sqrt(d)[:, None]
+    inverse = np.linalg.inv(columns.T @ columns)
+    found = inverse @ columns.T @ (y * np.sqrt(d))
+    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(d) - 2)
+    return float(found[1]), float(np.sqrt(noise * inverse[1, 1]))
+
+
+def tabulate_overlaps(rows):
+    """Return distances between minima of two algorithms on the same instance by d, and of the equations, as a table.
+
+    The distance is the mean of both q minus their overlap, which is q_k − q_j for two minima in different clusters.
+    """
+    kept = {(row["algorithm"], row["d"], row["seed"]): row for row in rows if row.get("overlaps")}
+    q = {(row["algorithm"], row["d"], row["seed"]): row["q"] for row in rows}
+    table = []
+    for first, second in (("gamp", "survey"), ("gamp", "lbfgs"), ("survey", "lbfgs")):
+        cells = {"q, mean of both": [], "distance, 10⁻⁴": [], "fraction of equal pairs": []}
+        for size in COUNTS:
+            pairs = [
+                (0.5 * (q[first, d, seed] + row["q"]), row["overlaps"][first])
+                for (name, d, seed), row in kept.items()
+                if (name, d) == (second, size) and (first, d, seed) in q
+            ]
+            mean, distance = np.array([(a, a - b) for a, b in pairs]).T
+            cells["q, mean of both"].append(plus_minus(*mean_and_error(mean)))
+            cells["distance, 10⁻⁴"].append(plus_minus(*mean_and_error(1e4 * distance)))
+            cells["fraction of equal pairs"].append(f"{np.mean(distance < SAME * mean):.2f} of {len(pairs)}")
+        names = f"{NAMES[first]}, {NAMES[second]}"
+        table += [[names, label, *values, ""] for label, values in cells.items()]
+    steps = load_result(ROOT / "results" / "further_steps.json")["results"]
+    for name in ("k = 1", "k = 3"):
+        levels = np.array(steps[name]["levels"][0])
+        values = ", ".join(f"{1e4 * (levels[-1] - value):.2f}" for value in levels[:-1])
+        table.append([f"equations, {name}", "q_k − q_j, 10⁻⁴", *[""] * len(COUNTS), values])
+    return markdown_table(["minima", "", *(f"d = {d}" for d in COUNTS), "prediction"], table)
 
 
 def lowest(rows):

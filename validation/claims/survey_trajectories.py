@@ -22,6 +22,7 @@ from validation._tools.tables import round_curve
 
 STEP, N_ITER = 0.4, 12
 KEYS = ("q", "theta", "V", "U", "m")
+DRAWN = KEYS[:4]  # overlaps in the picture
 TITLES = WORDS | {"U": "variance in a cluster $U$"}
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)
 RUNS = {  # model, α, Parisi parameter, start
@@ -67,7 +68,7 @@ def main():
     verdict = Verdict("survey_trajectories", args)
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    sizes = {500: 4} if args.quick else {500: 12, 1000: 8, 2000: 6, 4000: 4}
+    sizes = {500: 4} if args.quick else {500: 12, 1000: 12, 2000: 12}
     numbers = {}
     for name, run in RUNS.items():
         data = ga.sample(run[0], 1000, run[1], 0)
@@ -113,14 +114,14 @@ def build_curves(measured, predicted):
 
 
 def draw(numbers, path):
-    """Draw the overlaps of each seed at the largest d with its prediction."""
-    n_keys = len(numbers[next(iter(RUNS))]["curves"])  # results that were stored before m was compared have no m
-    with figure(path, len(RUNS), n_keys, (2.4 * n_keys, 2.7 * len(RUNS))) as axes:
+    """Draw q, θ, V and U of each seed at the largest d with its prediction."""
+    with figure(path, len(RUNS), len(DRAWN), (9.8, 2.7 * len(RUNS))) as axes:
         for row, name in zip(axes, RUNS, strict=True):
             colour = COLOURS["semantic" if "semantic" in name else "random"]
             d = max(map(int, numbers[name]["seeds"]))
             words = f"survey propagation, d = {d}, {'teacher' if 'semantic' in name else 'weak'} start"
-            for axis, (key, curves) in zip(row, numbers[name]["curves"].items(), strict=True):
+            for axis, key in zip(row, DRAWN, strict=True):
+                curves = numbers[name]["curves"][key]
                 predicted, measured = (np.array(curves[part]).T for part in ("predicted", "measured"))
                 lines = axis.plot(predicted, color=DARK, lw=1)
                 dots = axis.plot(measured, "o", ms=3, color=colour, alpha=0.7)

@@ -8,7 +8,7 @@
 2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
    other samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits.
    The spread of the remaining differences is the standard error of this correction.
-3. The standard error includes the covariance of the errors of two samples, from the refits (Bayle et al. (2020)).
+3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
 4. The estimate is trusted if the correction is certain enough and the risk does not have many minima near the minimum
    (see `has_many_minima` and `LeaveOneOut.trusted`).
 """

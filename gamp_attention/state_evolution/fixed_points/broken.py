@@ -8,12 +8,12 @@ for three successive k are extrapolated to k → ∞ (`extrapolate`).
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, format_with_error
+from gamp_attention._core.display import Rows, format_to_error, format_with_error
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_one_strength
@@ -45,10 +45,28 @@ FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
 FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equations; residual of Newton steps after them
+REFERENCE_TOL = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
+UNSOLVED = "unknown: no solution with distinct levels was found"
 FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
 N_NOISE = 12  # nodes of the same for the noise of labels
+
+
+class Reference(NamedTuple):
+    """V and the training loss with replica symmetry, with errors."""
+
+    V: float
+    V_error: float
+    loss: float
+    loss_error: float
+
+
+class Ladder(NamedTuple):
+    """Solutions with 1, 2, … steps, and numbers with replica symmetry, or None if there is no such solution."""
+
+    results: list["BrokenStateEvolutionResult"]
+    reference: Reference | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,13 +155,13 @@ def solve_broken(
 ) -> BrokenStateEvolutionResult:
     """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
     if steps == FULL:
-        return extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True))
-    return solve_ladder(model, problem, start, int(steps), parisi, rtol, False)[-1]
+        return extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
+    return solve_ladder(model, problem, start, int(steps), parisi, rtol, False).results[-1]
 
 
 def solve_ladder(
     model: Model, problem: Problem, start: Overlaps, k: int, parisi: np.ndarray | None, rtol: float, refine_all: bool
-) -> list[BrokenStateEvolutionResult]:
+) -> Ladder:
     """Return the solutions with 1, 2, …, k steps, each the start of the next; fewer if a search fails.
 
     `parisi` are the Parisi parameters of the last. Unless `refine_all`, solutions with fewer steps are only starts, so
@@ -153,6 +171,7 @@ def solve_ladder(
     smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
     m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
     symmetric = _symmetric(problem, given, m, theta)
+    reference = _solve_reference(problem, symmetric, m, theta)
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.strengths)
     origins, results = first_starts(symmetric, None, problem.strengths), []
     for step in range(1, k + 1):
@@ -164,11 +183,11 @@ def solve_ladder(
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
             solution = solution if followed is None else _without_faded(followed, packing)
-        results.append(_result(model, solution, packing, rtol))
+        results.append(_result(model, solution, packing, rtol, reference))
         if solution.status not in SOLVED:
             break
         starts = origins = [split_start(solution.point.levels, solution.point.parisi)]
-    return results
+    return Ladder(results, reference)
 
 
 def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
@@ -209,7 +228,29 @@ def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     return given if near is None else packing.unpack(near)[0]
 
 
-def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: float) -> BrokenStateEvolutionResult:
+def _solve_reference(problem: Problem, near: Levels, m: bool, theta: bool) -> Reference | None:
+    """Return V and training loss with replica symmetry near given overlaps; None if there is no such solution."""
+    packing, values = Packing(problem.signs, 0, m, theta), []
+    x = packing.pack(near, np.zeros(0))
+    try:
+        for resolution in (ROUGH, ROUGH + 1):
+            root = newton(problem, packing, x, REFERENCE_TOL, resolution)
+            if not root.size <= REFERENCE_TOL:
+                return None
+            x, (levels, _) = root.x, packing.unpack(root.x)
+            values.append((float(levels.V[0]), problem.weights.free_energy(levels, root.hats, np.zeros(0))))
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return None
+    smallest = FADED * np.sqrt(levels.q[0])
+    if any(free and np.all(np.abs(overlap) < smallest) for free, overlap in ((m, levels.m), (theta, levels.theta))):
+        return None
+    (coarse, coarse_loss), (V, loss) = values
+    return Reference(V, abs(V - coarse), loss, abs(loss - coarse_loss))
+
+
+def _result(
+    model: Model, solution: BrokenSolution, packing: Packing, rtol: float, reference: Reference | None
+) -> BrokenStateEvolutionResult:
     """Return the public result of a solution."""
     levels, parisi, _, indicators = solution.point
     overlaps = _overlaps(levels)
@@ -229,6 +270,7 @@ def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: floa
         overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
         parisi_error = np.array(rest) * parisi if packing.parisi is None else np.zeros(k)
         test, test_error = _test_error(model, overlaps, overlaps_error, rtol)
+    effect = describe_effect(reference, overlaps.V, overlaps_error.V, solution.energy, solution.energy_error)
     block = np.ones((len(packing.signs), 1, 1))
     jump, size = indicators.V_hat - indicators.V_derivative, max(abs(indicators.V_hat), abs(indicators.V_derivative))
     return BrokenStateEvolutionResult(
@@ -251,7 +293,7 @@ def _result(model: Model, solution: BrokenSolution, packing: Packing, rtol: floa
         replicon_error=float(errors.replicons[-1]),
         stability=None,
         consistent=bool(solved and indicators.replicons.max() < 1 and abs(jump) <= NEGLIGIBLE_JUMP * size),
-        validity=_validity(solution, jump / size) if solved else "unknown: no solution with distinct levels was found",
+        validity=_validity(solution, jump / size, effect) if solved else UNSOLVED,
         response="stein",
         rule="grid",
         message=solution.message,
@@ -274,8 +316,27 @@ def _overlaps(levels: Levels) -> Overlaps:
     )  # fmt: skip
 
 
-def _validity(solution: BrokenSolution, jumps: float) -> str:
-    """Return in words whether further steps would change the solution."""
+def describe_effect(
+    reference: Reference | None, V: np.ndarray, V_error: np.ndarray, loss: float, loss_error: float
+) -> str:
+    """Return in words the changes of V and of the training loss by breaking; empty without a reference."""
+    if reference is None:
+        return ""
+    words = []
+    for name, value, error, before, before_error in (
+        ("V", float(V.mean()), float(V_error.mean()), reference.V, reference.V_error),
+        ("the training loss", loss, loss_error, reference.loss, reference.loss_error),
+    ):
+        change, spread = 100 * (value / before - 1), 100 * (error + before_error) / before
+        verb = "raises" if change > 0 else "lowers"
+        small = abs(change) <= spread
+        amount = f"less than {abs(change) + spread:.1g}" if small else format_to_error(abs(change), spread)
+        words.append(f"changes {name} by {amount} %" if small else f"{verb} {name} by {amount} %")
+    return ", which " + " and ".join(words)
+
+
+def _validity(solution: BrokenSolution, jumps: float, effect: str) -> str:
+    """Return in words the effect of breaking, and whether further steps would change the solution."""
     k, replicons = len(solution.point.parisi), solution.point.indicators.replicons
     steps = "one step" if k == 1 else f"{k} steps"
     unstable = [f"{value:.3g} at level {level}" for level, value in enumerate(replicons) if not value < 1]
@@ -283,9 +344,9 @@ def _validity(solution: BrokenSolution, jumps: float) -> str:
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
     if not reasons:
-        return f"broken: minima form clusters, and the solution with {steps} is consistent"
+        return f"broken: minima form clusters{effect}; the solution with {steps} is consistent"
     words = " and ".join(reasons)
-    return f"broken: minima form clusters, and the solution with {steps} is an approximation, because {words}"
+    return f"broken: minima form clusters{effect}; the solution with {steps} is an approximation, because {words}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
@@ -334,13 +395,14 @@ def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[A
     return limits[-1], LIMIT_SAFETY * np.abs(limits[-1] - limits[-2])
 
 
-def extrapolate(results: list[BrokenStateEvolutionResult]) -> BrokenStateEvolutionResult:
+def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
     """Return numbers for k → ∞ from the solutions with k = 1, 2, 3.
 
     For the energy p = 4, the exponent of the Sherrington-Kirkpatrick model, and SHIFT is fitted to its energies for k =
     1, 2, 3; for overlaps p = 2, and the error is at least the change from the last solution. Levels and Parisi
-    parameters are of the last solution.
+    parameters are of the last solution. The status is INACCURATE if an error of the limit is larger than `rtol`.
     """
+    results, reference = ladder
     last = results[-1]
     if len(results) < MAX_STEPS or not all(r.status in SOLVED for r in results):
         words = f"the limit needs the solutions with 1 to {MAX_STEPS} steps, but with {len(results)}: {last.message}"
@@ -359,5 +421,15 @@ def extrapolate(results: list[BrokenStateEvolutionResult]) -> BrokenStateEvoluti
     limits = {name: limit([o[name] for o in overlaps], own_errors[name], POWER, True) for name in own_errors}
     changed["overlaps"] = Overlaps(**{name: value for name, (value, _) in limits.items()})
     changed["overlaps_error"] = Overlaps(**{name: error for name, (_, error) in limits.items()})
+    V, V_error = limits["V"]
+    loss, loss_error = changed["train_loss"], changed["train_loss_error"]
+    effect = describe_effect(reference, V, V_error, loss, loss_error)
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
-    return replace(last, **changed, validity=f"broken: {words}; levels and Parisi parameters are of {MAX_STEPS} steps")
+    words = f"broken: minima form clusters{effect}; {words}; levels and Parisi parameters are of {MAX_STEPS} steps"
+    relative = {name: float(np.max(error / np.abs(value))) for name, (value, error) in limits.items() if value.any()}
+    worst = max(relative, key=relative.__getitem__)
+    changed["relative_error"] = max(relative[worst], loss_error / abs(loss), last.relative_error)
+    if last.status is Status.CONVERGED and changed["relative_error"] > rtol:
+        changed["status"] = Status.INACCURATE
+        changed["message"] = f"{worst} of the limit of many steps has an error of {100 * relative[worst]:.2g} %"
+    return replace(last, **changed, validity=words)

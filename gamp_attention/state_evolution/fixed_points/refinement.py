@@ -4,7 +4,8 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
-   map again. A point (`Point`) holds all reported numbers after that step.
+   map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
+   are averaged (`_average_solutions`).
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon, on the levels of the rule that they need
@@ -16,6 +17,7 @@ The constants are chosen so that stated errors hold in 95 % of cases, which `val
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +65,7 @@ MEMORY = 0.05  # weight of the change by the second to last refinement, because 
 MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
 MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
 TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
+NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
 NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
 UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that the split rule leaves unresolved
 UNRESOLVED_LOSS = 0.3  # the same for a loss
@@ -295,6 +298,7 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
     if random:  # a deterministic rule needs a second point for an error
         slopes, errors, count = _drop_zero_columns(points, slopes, F.rule.initial_tolerance, rtol)
         J, n_iter, error = points[0].root.jacobian, n_iter + count, _largest_error(points, errors)
+    estimates = list(points)  # solutions on random rules, before they are averaged
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
         x, J = points[0].root.overlaps, None
@@ -309,19 +313,23 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
             counting = last.F.count_jumps(last.overlaps)
             if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
                 last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
-            points.append(point_of(last, slopes, rtol, points[0].test_slopes))
+            estimates.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
             if len(points) == 1 and not random:
                 raise
             break
+        points.append(_average_solutions(estimates))
         n_iter += len(last.path) - 1
         slopes, errors, count = _drop_zero_columns(points, slopes, tol, rtol)
+        if count:
+            estimates = [points[-1]]
         last, n_iter, error = points[-1].root, n_iter + count, _largest_error(points, errors)
         J = last.jacobian
         if _is_limited_by_step(points, error, rtol):
             with suppress(WorkExceeded):
                 last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
-                points[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
+                estimates[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
+                points[-1] = _average_solutions(estimates)
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
         amplification = _amplification(points[-1], errors, error)
@@ -336,6 +344,35 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
     task.describe("jump mass and replicon")
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
+
+
+def _average_solutions(points: list[Point]) -> Point:
+    """Return the last point with numbers that are averaged over points on random rules of similar sizes.
+
+    Rules of different sizes have independent points, so that the average, with weights proportional to the numbers of
+    points, has a smaller error than the last point alone. The averages of the replicas give this error.
+    """
+    last = points[-1]
+    F = last.root.F
+    if F.rule.deterministic:
+        return last
+
+    def fits(point: Point) -> bool:
+        other = point.root.F
+        same = point.root.packing is last.root.packing and len(point.replicas) == len(last.replicas)
+        counting = other.choices is not None and F.choices is not None
+        near = NEAR_SIZE * other.rule.work(1) >= F.rule.work(1)
+        return bool(same and near and counting and other.choices.counts_jumps == F.choices.counts_jumps)  # type: ignore[union-attr]
+
+    used = [point for point in points if fits(point)]
+    sizes = np.array([point.root.F.rule.work(1) for point in used])
+    weights = sizes / sizes.sum()
+
+    def average(name: str) -> Any:
+        return np.einsum("p,p...->...", weights, np.array([getattr(point, name) for point in used]))
+
+    means = {name: average(name) for name in ("best", "numbers", "uncertain", "replicas")}
+    return replace(last, **means) if len(used) > 1 else last
 
 
 def _drop_zero_columns(

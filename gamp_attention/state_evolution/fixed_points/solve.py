@@ -143,9 +143,9 @@ def solve_state_evolution(
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
     rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
-        to 3. For k > 0 the model must have one column, a ridge penalty, and labels of one token or attention with two
-        tokens of opposite positions and without score noise. `rule`, `response`, `max_iter`, `max_work`, `stability`
-        and `seed` are not used.
+        to 3; its status is INACCURATE if an error of the limit is above `rtol`. For k > 0 the model must have one
+        column, a ridge penalty, and labels of one token or attention with two tokens of opposite positions and without
+        score noise. `rule`, `response`, `max_iter`, `max_work`, `stability` and `seed` are not used.
     parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
         energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.

@@ -75,6 +75,8 @@ class Averages(NamedTuple):
     first: float  # average of φ_0', for the position
     bend: float  # average of −φ_0''
     response: float  # average of −φ_k'' over P_k without the jumps
+    # before: nodes (N,) of the field at level k − 1, their probabilities, and φ_{k−1} there; level 0 if k = 0
+    before: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @kernel
@@ -138,6 +140,7 @@ def average_levels(
     sds = np.sqrt(variances)
     phi, slope, bend = innermost.phi, innermost.slope, np.zeros(0)
     x, weight = innermost.x, innermost.weight
+    inner = x
     rows: list[tuple[np.ndarray, ...]] = [(phi, slope, innermost.response**2)]
     transitions: list[np.ndarray] = []
     for j in range(k, 0, -1):
@@ -150,6 +153,7 @@ def average_levels(
         smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
         new_slope = transition @ slope
         if j == k:
+            inner = grid
             moment = transition @ (slope * x) - grid * new_slope
             bend = moment / variances[j] - parisi[j - 1] * new_slope**2
         else:
@@ -161,13 +165,15 @@ def average_levels(
     if k == 0:  # Stein's identity on P_0
         bend = slope * (x - centre) / variances[0]
     first, minus_bend = float(outer @ slope), -float(outer @ bend)
-    means, law = [], outer
-    for j, (value, gradient, squared) in enumerate(rows):
+    means, laws = [], [outer]
+    for transition in transitions:
+        laws.append(laws[-1] @ transition)
+    for law, (value, gradient, squared) in zip(laws, rows, strict=True):
         means.append((law @ value, law @ gradient**2, law @ squared))
-        if j < k:
-            law = law @ transitions[j]
     table = np.array(means)
-    return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, float(law @ innermost.response))
+    before = (inner, laws[max(k - 1, 0)], rows[max(k - 1, 0)][0])
+    response = float(laws[-1] @ innermost.response)
+    return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, response, before)
 
 
 def _gaussian(x: np.ndarray, weight: np.ndarray, centre: float, sd: float) -> np.ndarray:
@@ -193,6 +199,18 @@ CORNER = 4.0  # change of the slope of the hull in units of its neighbours, abov
 SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
 
 STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
+
+
+class OneFieldAverages(NamedTuple):
+    """Labels of a sample, and the averages for each of them."""
+
+    # labels, u, probability, centres: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
+    labels: np.ndarray
+    u: np.ndarray
+    probability: np.ndarray
+    centres: np.ndarray
+    variances: np.ndarray  # (k + 1,) variances of the Gaussian parts of the fields
+    averages: list[Averages]
 
 
 class Hull(NamedTuple):
@@ -269,6 +287,12 @@ class OneField(Problem):
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
+        _, u, probability, *_, averages = self.average_labels(levels, parisi, resolution)
+        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
+
+    def average_labels(self, levels: Levels, parisi: np.ndarray, resolution: int) -> OneFieldAverages:
+        """Return the averages of the recursion for each label."""
+        rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
@@ -280,7 +304,7 @@ class OneField(Problem):
             average_levels(table, centre, variances, parisi, spacing, REACH)
             for table, centre in zip(tables, centres, strict=True)
         ]
-        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
+        return OneFieldAverages(labels, u, probability, centres, variances, averages)
 
 
 def assemble(

@@ -1,0 +1,115 @@
+"""Whether positional minima are marginal: the lower edge of the Hessian's spectrum with k steps of breaking.
+
+Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5. In theory the spectrum begins at
+x_k = Σ_l γ_l |jump mass_l| (page "Curvature"), which is computed on two grids at the stored solutions with k = 0 to 3
+steps (`further_steps`), extrapolated to k → ∞ as by `rsb="full"`. At finite d, the lowest eigenvalues at the minima
+that GAMP finds from the positions, together with the minima of `curvature`, are fitted by x + b d^(−2/5): the number of
+eigenvalues below x increases as x^(5/2) if small curvatures come from samples near a jump. Rows are stored when they
+end (--quick: replica symmetry, d = 200).
+
+Criterion: 95 % of the runs end in a minimum on the branch. The edge decreases with each step, and its limit is less
+than 2 errors from zero; the fitted edge of minima differs from this limit by less than 3 errors, and from the edge of
+replica symmetry by more than 3.
+"""
+
+import json
+from functools import partial
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.fixed_points import extrapolate_steps
+from gamp_attention.state_evolution.rsb import Levels, TwoFields
+from validation._tools.catalogue import ROOT, load_result
+from validation._tools.report import Verdict, options, plus_minus
+from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.tables import markdown_table, mean_and_error
+from validation.claims.further_steps import ALPHA, difference
+from validation.claims.positional_minima import ON_BRANCH, REACHED
+
+GAMMA = 0.25  # γ_l = σ² of both tokens
+RESOLUTIONS, SAFETY = (1, 2), 1.5  # of the grids; error in units of the change from one to the next
+COUNTS = {2000: 6, 1000: 12, 500: 24}  # instances by d
+POWER, LIMIT_POWER = 0.4, 2.0  # powers of 1/d and of 1/k
+
+
+def edge_of(k):
+    """Return the lower edge with k steps and its error."""
+    r = load_result(ROOT / "results" / "further_steps.json")["results"][f"k = {k}"]
+    q, parisi = (np.array(r[key][0]) for key in ("levels", "parisi")) if k else (np.array(r["q"][:1]), np.zeros(0))
+    both = np.ones(2)
+    levels = Levels(np.outer(q, both), r["m"][0] * np.array([1.0, -1.0]), 0 * both, r["V"][0] * both)
+    hats = [TwoFields(ga.paper_model(), ALPHA).hats(levels, parisi, i, replicons=False) for i in RESOLUTIONS]
+    edges = [GAMMA * float(np.sum(each.V_derivative - each.V)) for each in hats]
+    return [edges[-1], SAFETY * abs(edges[-1] - edges[0])]
+
+
+def run_cell(d, seed):
+    """Return the lowest eigenvalue at the minimum of an instance."""
+    run = ga.run_gamp(ga.sample(ga.paper_model(), d, ALPHA, seed), "positional", "asymptotic", max_iter=1000)
+    m = abs(float(run.overlaps.m[0, 0]))
+    return [{"d": d, "seed": seed, "norm": run.gradient_norm, "m": m, "lowest": run.lowest_eigenvalue}]
+
+
+def main():
+    args = options(__doc__)
+    verdict = Verdict("lower_edge", args)
+    steps, counts = ((0,), {200: 4}) if args.quick else (range(4), COUNTS)
+    quick = "_quick" if args.quick else ""
+    parts = {f"k = {k}": partial(edge_of, k) for k in steps}
+    edges = complete_parts(args.out / f"lower_edge{quick}_parts.json", parts)
+    plan = {(d, seed): partial(run_cell, d, seed) for d, count in counts.items() for seed in range(count)}
+    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
+    rows = [row for row in rows if (row["d"], row["seed"]) in plan]
+    minima = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH]
+    verdict.check(len(minima) >= 0.95 * len(rows), f"{len(minima)} of {len(rows)} runs end in a minimum on the branch")
+    if args.quick:
+        verdict.end({})
+        return
+    minima += read_minima()
+    values = [edge for edge, _ in edges.values()]
+    verdict.check(values == sorted(values, reverse=True), f"the edge decreases with each step: {values}")
+    limit, error = extrapolate_steps(values[1:], LIMIT_POWER)
+    error += abs(limit - values[-1]) + edges["k = 3"][1]
+    edges["k → ∞"] = [limit, error]
+    verdict.check(abs(limit) < 2 * error, f"the limit of the edge is {limit:.2g} ± {error:.1g}")
+    fit = fit_edge(minima)
+    for name, words in (("k → ∞", "less than 3"), ("k = 0", "more than 3")):
+        away = difference(fit, edges[name])
+        agrees = abs(away) < 3 if name == "k → ∞" else abs(away) > 3
+        verdict.check(agrees, f"the edge of minima differs from {name} by {away:.1f} errors, {words}")
+    table = [
+        [name, plus_minus(*(1e4 * v for v in pair)), f"{difference(fit, pair):.1f}"] for name, pair in edges.items()
+    ]
+    for d in sorted(counts):
+        lowest = [1e4 * row["lowest"] for row in minima if row["d"] == d]
+        table.append([f"lowest eigenvalue of {len(lowest)} minima, d = {d}", plus_minus(*mean_and_error(lowest)), ""])
+    table.append(["minima, d → ∞", plus_minus(*(1e4 * v for v in fit)), ""])
+    verdict.write_table(markdown_table(["", "lower edge, 10⁻⁴", "minima: difference/error"], table))
+    verdict.end({"edges": edges, "minima": fit})
+
+
+def read_minima():
+    """Return the lowest eigenvalues at the stored minima of `curvature`, at d of `COUNTS`."""
+    rows = map(json.loads, (ROOT / "results" / "curvature_runs.jsonl").read_text().splitlines())
+    return [
+        {"d": row["d"], "lowest": row["lowest"][0]}
+        for row in rows
+        if row["branch"] == "positional" and row["d"] in COUNTS and row["gradient_norm"] <= REACHED
+    ]
+
+
+def fit_edge(minima):
+    """Return the limit x of the lowest eigenvalues x + b d^(−2/5) and its error; their scatter decreases like b."""
+    d, y = (np.array([row[key] for row in minima], dtype=float) for key in ("d", "lowest"))
+    scale = d**POWER
+    columns = np.stack([np.ones(len(d)), 1 / scale], axis=1) * scale[:, None]
+    inverse = np.linalg.inv(columns.T @ columns)
+    found = inverse @ columns.T @ (y * scale)
+    noise = np.sum((y * scale - columns @ found) ** 2) / (len(d) - 2)
+    return [float(found[0]), float(np.sqrt(noise * inverse[0, 0]))]
+
+
+if __name__ == "__main__":
+    main()
