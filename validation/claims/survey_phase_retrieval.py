@@ -14,6 +14,7 @@ at least as many instances as GAMP. (Page "Survey propagation" of the manual.)
 from functools import partial
 
 import numpy as np
+from scipy.stats import beta
 
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
@@ -88,7 +89,7 @@ def format_recoveries(rows, threshold):
 
 
 def draw(path, rows, threshold):
-    """Draw fractions of recovered signals against α."""
+    """Draw fractions of recovered signals against α, with Jeffreys intervals of 68 %."""
     from validation.claims.survey_recovery import PUBLISHED  # which imports this module
 
     with figure(path, 1, 1, (8.6, 4.2)) as axes:
@@ -96,12 +97,14 @@ def draw(path, rows, threshold):
         alphas, sizes = list_values(rows, "alpha"), list_values(rows, "d")
         for method, label in (("survey", "survey propagation"), ("gamp", "GAMP")):
             for k, d in enumerate(sizes):
-                counts = np.array([count_recoveries(rows, d, alpha, method) for alpha in alphas])
-                style = {"alpha": 0.35 + 0.65 * (k + 1) / len(sizes), "ms": 5, "lw": 1 + 0.4 * k}
-                name = f"{label}, d = {d}"
-                fractions.plot(
-                    alphas, 100 * counts[:, 0] / counts[:, 1], "os^D"[k % 4] + "-", color=COLOURS[method], label=name,
-                    **style,
+                n_recovered, n = np.array([count_recoveries(rows, d, alpha, method) for alpha in alphas]).T
+                ends = beta.ppf([[0.16], [0.84]], n_recovered + 0.5, n - n_recovered + 0.5)
+                errors = np.maximum(0, [n_recovered / n - ends[0], ends[1] - n_recovered / n])
+                style = {"alpha": 0.35 + 0.65 * (k + 1) / len(sizes), "ms": 5, "lw": 1 + 0.4 * k, "elinewidth": 1}
+                shift = 0.012 * (k - (len(sizes) - 1) / 2)  # so that the errors of different d do not overlap
+                fractions.errorbar(
+                    np.array(alphas) + shift, 100 * n_recovered / n, 100 * errors, fmt="os^D"[k % 4] + "-",
+                    color=COLOURS[method], label=f"{label}, d = {d}", **style,
                 )  # fmt: skip
         fractions.axvline(threshold, color=DARK, ls="--", lw=1, label="Bayes-optimal algorithm, d → ∞")
         ends = [PUBLISHED[y].recovery for y in (100, 10)]

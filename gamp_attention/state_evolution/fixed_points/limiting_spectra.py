@@ -148,7 +148,7 @@ def limiting_spectrum(
 ) -> LimitingSpectrum:
     """Compute the spectrum of the Hessian of the training risk at its minimum for d → ∞, at n = αd samples.
 
-    Eq. :eq:`hessian-density`, :eq:`hessian-outliers`.
+    Eq. :eq:`hessian-density`, :eq:`hessian-outliers`, :eq:`lower-edge`.
 
     Parameters
     ----------
