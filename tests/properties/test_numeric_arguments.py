@@ -32,14 +32,8 @@ def test_the_calls_include_all_numeric_arguments(name):
         missing = {
             p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if accepts_a_number(p)
         } - known
-        other_methods = {
-            "lr",
-            "momentum",
-            "batch",
-            "parisi",
-            "d",
-            "alpha",
-        }  # arguments that do not exist for other methods
+        # arguments that do not exist for other methods
+        other_methods = {"lr", "momentum", "batch", "parisi", "d", "alpha", "compression"}
         assert missing - {"checkpoint_every", "damping"} - other_methods == set()
 
 

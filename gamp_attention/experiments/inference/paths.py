@@ -348,7 +348,7 @@ class RegularizationPath(Result):
     >>> data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), d=100, alpha=1.5, seed=0)
     >>> path = ga.regularization_path(data, lams=[0.01, 0.1, 1.0, 10.0])
     >>> path.best, path.plausible.tolist()
-    (1, [False, True, True, False])
+    (1, [True, True, True, False])
     """
 
     parameter: str
