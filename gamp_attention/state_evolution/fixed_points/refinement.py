@@ -560,7 +560,7 @@ def _build_result(
     solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
     total = "" if F.rule.deterministic else f" and {TOTAL_WORK * max_work:g} in total"
     budget = f"within {max_work:g} proximal problems an average (max_work){total}"
-    message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
+    message = "" if solved else f"the relative error is {error:.3g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
     return StateEvolutionResult(
