@@ -7,6 +7,8 @@ computed again.
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,19 @@ def complete_rows(
             file.flush()
             rows += new
     return rows
+
+
+def complete_instances(
+    path: Path, run: Callable[[int, int], list[dict[str, Any]]], counts: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    """Return the rows of instances 0, 1, … of each d, stored or computed now by `run(d, seed)`.
+
+    `counts` has the number of instances by d. Each row has the entries "d" and "seed"; other rows of the file are left
+    out.
+    """
+    plan = {(d, seed): partial(run, d, seed) for d, count in counts.items() for seed in range(count)}
+    rows = complete_rows(path, plan, itemgetter("d", "seed"), "instances")
+    return [row for row in rows if (row["d"], row["seed"]) in plan]
 
 
 def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:

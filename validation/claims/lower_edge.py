@@ -14,7 +14,6 @@ replica symmetry by more than 3.
 
 import json
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from gamp_attention.state_evolution.fixed_points import extrapolate_steps
 from gamp_attention.state_evolution.rsb import Levels, TwoFields
 from validation._tools.catalogue import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import markdown_table, mean_and_error
 from validation.claims.further_steps import ALPHA, difference
 from validation.claims.positional_minima import ON_BRANCH, REACHED
@@ -59,9 +58,7 @@ def main():
     quick = "_quick" if args.quick else ""
     parts = {f"k = {k}": partial(edge_of, k) for k in steps}
     edges = complete_parts(args.out / f"lower_edge{quick}_parts.json", parts)
-    plan = {(d, seed): partial(run_cell, d, seed) for d, count in counts.items() for seed in range(count)}
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
-    rows = [row for row in rows if (row["d"], row["seed"]) in plan]
+    rows = complete_instances(verdict.path("_runs.jsonl"), run_cell, counts)
     minima = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH]
     verdict.check(len(minima) >= 0.95 * len(rows), f"{len(minima)} of {len(rows)} runs end in a minimum on the branch")
     if args.quick:

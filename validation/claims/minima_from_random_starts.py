@@ -16,13 +16,12 @@ errors.
 """
 
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 
 import gamp_attention as ga
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import markdown_table, mean_and_error
 from validation.claims.further_steps import pairs, show, solve
 from validation.claims.positional_minima import KEYS, ON_BRANCH, REACHED, fit_limit, read_cell, stored_minima
@@ -70,9 +69,7 @@ def main():
     for k, r in zip(steps, theory, strict=True):
         verdict.check(r["status"] == "converged", f"k = {k}: {r['status']}, {r['validity']}")
     parisi = QUICK_PARISI if args.quick else float(theory[1]["parisi"][0][0])
-    plan = {(d, seed): partial(run_cell, d, seed, parisi) for d, count in counts.items() for seed in range(count)}
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
-    rows = [row for row in rows if (row["d"], row["seed"]) in plan]
+    rows = complete_instances(verdict.path("_runs.jsonl"), partial(run_cell, parisi=parisi), counts)
     reached = float(np.mean([row["norm"] <= REACHED for row in rows]))
     verdict.check(reached >= 0.95, f"{100 * reached:.0f} % of {len(rows)} runs reach a gradient norm of 1e-6")
     kept = [row for row in rows if row["norm"] <= REACHED and row["m"] > ON_BRANCH]

@@ -14,14 +14,13 @@ from one step by less than 3 errors, and from replica symmetry by more than 5 er
 """
 
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, gap_distribution, iterate, newton
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
 from validation.claims.further_steps import difference
 
@@ -103,9 +102,7 @@ def main():
     quick = "_quick" if args.quick else ""
     parts = {f"k = {k}": partial(solve, k) for k in steps}
     theory = complete_parts(args.out / f"proximal_gaps{quick}_parts.json", parts)
-    plan = {(d, seed): partial(run_cell, d, seed) for d, count in counts.items() for seed in range(count)}
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("d", "seed"), "instances")
-    rows = [row for row in rows if (row["d"], row["seed"]) in plan]
+    rows = complete_instances(verdict.path("_runs.jsonl"), run_cell, counts)
     minima = [row for row in rows if row["norm"] < REACHED and row["lowest"] > 0]
     verdict.check(len(minima) >= 0.95 * len(rows), f"{len(minima)} of {len(rows)} runs end in a minimum")
     for name, numbers in theory.items():

@@ -19,9 +19,8 @@ SPLITS = 2  # number of random divisions of the samples into two halves; each ha
 AWAY, BACK = 3e-2, 3e-3  # gradient norms ‖∇R‖_F/(λ√d) at which the descents on half of the samples and on all end
 OTHER = 0.02  # mean change of the samples' errors, relative to their mean, above which the end is another minimum
 SAME = 0.01  # the same change, below which a descent ends early: its end is Q
-LOWER = (
-    1e-4  # decrease of the risk below the risk at Q, relative to it, at which a descent ends early: its end is not Q
-)
+# decrease of the risk below the risk at Q, relative to it, at which a descent ends early: its end is not Q
+LOWER = 1e-4
 EQUAL = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
 # norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets all
 # weights to zero, the second descent starts at a saddle

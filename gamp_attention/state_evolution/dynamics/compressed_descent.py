@@ -137,11 +137,11 @@ class CompressedPaths:
             test_error=float(np.mean(model.task.errors(fields, y, terms))),
         )
 
-    def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: DescentMethod, lr: float) -> None:
-        """Take the step of the weights with h, for memory A (P, K, r, r)."""
+    def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: DescentMethod, t: int) -> None:
+        """Take step t of the weights with h, for memory A (P, K, r, r)."""
         rows = A.transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self._force - rows @ self._stored.array
-        self._h, self._velocity = _take_step(self._h, self._velocity, slope, method, lr)
+        self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
 
 
 class CompressedWeights:
@@ -187,16 +187,8 @@ class CompressedWeights:
         slope[:, :, first:] -= np.einsum("kl,lrt->krt", self.model.coordinates.gamma, forces.theta)
         for with_stored, x in zip(A, self._stored, strict=True):
             slope -= with_stored @ x
-        self._x, self._velocity = _take_step(self._x, self._velocity, slope, method, method.lr(t))
+        self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
         self._intercept.descend(forces.m, method, t)
-
-
-def _take_step(
-    x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, method: DescentMethod, lr: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and v after v ← μ v + slope and a step of x."""
-    velocity = method.momentum * velocity + slope
-    return x - lr * (slope + method.momentum * velocity if method.nesterov else velocity), velocity
 
 
 class CompressedDescent:
@@ -255,7 +247,7 @@ class CompressedDescent:
         A = np.einsum("kl,slab->skab", gamma, forces.response)
         self._weights.descend(forces, A, self._method, t)
         for path in self._paths:
-            path.descend(A, self._weights.strengths, self._method, self._method.lr(t))
+            path.descend(A, self._weights.strengths, self._method, t)
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""

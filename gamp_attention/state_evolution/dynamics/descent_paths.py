@@ -186,6 +186,12 @@ class DescentMethod:
         """Return the step size η_t."""
         return self.steps[min(t, len(self.steps) - 1)]
 
+    def step(self, x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and the velocity after step t with the gradient `slope`."""
+        velocity = self.momentum * velocity + slope
+        move = slope + self.momentum * velocity if self.nesterov else velocity
+        return x - self.lr(t) * move, velocity
+
 
 def descent_method(
     method: str, lr: Any, momentum: Any = None, batch: Any = None, one_sample: Any = None, spherical: Any = None

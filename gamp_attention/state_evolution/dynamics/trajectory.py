@@ -7,7 +7,7 @@ Cheng and Montanari, 2021). The fields depend on the forces of earlier steps, an
 steps, through responses: averages of derivatives along the sampled paths (`descent_paths`, `field_paths`,
 `weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives, and
 its loop (`message_paths`) is T times cheaper. Gradient descent on new samples at every step has no memory at all
-(`online_paths`). Descents that are too long for the memory, store their histories at a few of the times
+(`online_paths`). Descents that are too long for the memory store their histories at a few of the times
 (`compressed_descent`).
 """
 

@@ -56,10 +56,7 @@ class InterceptPath:
     def descend(self, m_hat: np.ndarray, method: DescentMethod, t: int) -> None:
         """Take step t of gradient descent, for conjugates m̂ (S, r)."""
         if self._present:
-            slope = -m_hat.sum(axis=0)
-            self._velocity = method.momentum * self._velocity + slope
-            move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
-            self.value = self.value - method.lr(t) * move
+            self.value, self._velocity = method.step(self.value, self._velocity, -m_hat.sum(axis=0), t)
 
     def add_to(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps with the intercept added to the means of the fields."""
@@ -159,9 +156,8 @@ class LinearWeights:
         slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, forces.q)
         for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
             slope -= A @ self._x[s]
-        self._velocity = method.momentum * self._velocity + slope
-        move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
-        self._x.append(self._x[-1] - method.lr(t) * move)
+        x, self._velocity = method.step(self._x[-1], self._velocity, slope, t)
+        self._x.append(x)
         self._intercept.descend(forces.m, method, t)
 
     def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:

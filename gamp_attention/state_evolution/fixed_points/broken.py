@@ -427,8 +427,9 @@ def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
     words = f"broken: minima form clusters{effect}; {words}; levels and Parisi parameters are of {MAX_STEPS} steps"
     relative = {name: float(np.max(error / np.abs(value))) for name, (value, error) in limits.items() if value.any()}
+    relative["training loss"] = float(loss_error / abs(loss))
     worst = max(relative, key=relative.__getitem__)
-    changed["relative_error"] = max(relative[worst], loss_error / abs(loss), last.relative_error)
+    changed["relative_error"] = max(relative[worst], last.relative_error)
     if last.status is Status.CONVERGED and changed["relative_error"] > rtol:
         changed["status"] = Status.INACCURATE
         changed["message"] = f"{worst} of the limit of many steps has an error of {100 * relative[worst]:.2g} %"
