@@ -56,6 +56,7 @@ MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
 FEW_AGREE, LOW_LOSS = 0.25, 0.25  # is at most this fraction of the loss at zero weights
 MIN_STARTS, MAX_FIELDS = 4, 3  # minimum number of starts, and maximum number of fields of a sample, of survey="auto"
 MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
+SURVEY_VALUES = "True, False, 'auto', or positive numbers"
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
@@ -248,8 +249,9 @@ def run_gamp(
     if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
         raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
 
-    automatic = isinstance(survey, str) and check.choice("survey", survey, ("auto",)) == "auto"
-    automatic = automatic and n_starts >= MIN_STARTS and accepts_surveys(data, options)
+    if isinstance(survey, str) and survey != "auto":
+        raise check.fail("survey", survey, SURVEY_VALUES)
+    automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
     ladder = None if isinstance(survey, str) else _require_ladder(data, survey, options)
 
     init = default_start(data) if init is None else init
@@ -387,7 +389,7 @@ def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
     if not len(numbers):
-        raise check.fail("survey", survey, "True, False, 'auto', or positive numbers")
+        raise check.fail("survey", survey, SURVEY_VALUES)
     return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
 
 

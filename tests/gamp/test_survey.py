@@ -532,3 +532,10 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
         wrong = dataclasses.replace(state, **{name: array})
         named_error(lambda: ga.survey_step(small, "exact", wrong, 0.4, 1.0), f"^state.{name}")  # noqa: B023
     named_error(lambda: ga.initial_survey(small, "exact", np.ones((3, 1))), "^Q")
+
+
+@pytest.mark.parametrize("survey", ["always", []])
+def test_messages_list_the_values_of_survey(survey):
+    data = ga.sample(ga.paper_model(), d=20, alpha=1.5, seed=0)
+    with pytest.raises(ValueError, match="^survey: needs True, False, 'auto', or positive numbers, got"):
+        ga.run_gamp(data, survey=survey)
