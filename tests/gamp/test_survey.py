@@ -537,5 +537,5 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
 @pytest.mark.parametrize("survey", ["always", []])
 def test_messages_list_the_values_of_survey(survey):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.5, seed=0)
-    with pytest.raises(ValueError, match="^survey: needs True, False, 'auto', or positive numbers, got"):
+    with pytest.raises(ValueError, match=r"^survey: needs True, False, 'auto', or positive numbers, got"):
         ga.run_gamp(data, survey=survey)
