@@ -319,9 +319,6 @@ def test_subsets_and_changes_keep_the_classes():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda model, data: ga.run_bayes_amp(data),
-        lambda model, data: ga.solve_bayes_state_evolution(model, 2.0),
-        lambda model, data: ga.bayes_thresholds(model),
         lambda model, data: ga.spectral_overlap(model, 2.0),
         lambda model, data: ga.run_gamp(data, "posterior"),
         lambda model, data: ga.law_of(data),
