@@ -29,7 +29,7 @@ from validation.claims.positional_minima import ON_BRANCH, REACHED
 
 GAMMA = 0.25  # γ_l = σ² of both tokens
 RESOLUTIONS, SAFETY = (1, 2), 1.5  # of the grids; error in units of the change from one to the next
-COUNTS = {2000: 6, 1000: 12, 500: 24}  # instances by d
+COUNTS = {4000: 30, 2000: 60, 1000: 150, 500: 300}  # instances by d, for an expected error of 1e-4
 POWER, LIMIT_POWER = 0.4, 2.0  # powers of 1/d and of 1/k
 
 
