@@ -16,7 +16,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments import figure
 from gamp_attention.experiments.phase_diagram import Boundary, find_changes
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table

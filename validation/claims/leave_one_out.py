@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, GREY, draw_legend
+from gamp_attention.experiments import COLORS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -203,7 +203,7 @@ def draw(numbers, path):
                 exact[doubtful],
                 errors[doubtful],
                 "o",
-                color=COLOURS["positional"],
+                color=COLORS["positional"],
                 ms=6,
                 mfc="none",
                 label="doubtful sample",

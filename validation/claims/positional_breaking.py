@@ -14,7 +14,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import figure
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 

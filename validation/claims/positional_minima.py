@@ -21,7 +21,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.rsb import TwoFields
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import markdown_table

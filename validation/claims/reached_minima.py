@@ -29,7 +29,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import markdown_table, mean_and_error

@@ -1,6 +1,6 @@
 """Replica symmetry breaking: values of k steps against published values of three models.
 
-Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimised
+Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimized
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
 variance 0.001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
 parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge.

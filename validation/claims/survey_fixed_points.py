@@ -34,7 +34,7 @@ SIZES = {500: 6, 1000: 4, 2000: 2, 4000: 1}  # number of instances, by d
 STEPS, LAST = ((0.4, 40), (0.2, 80)), 60  # steps and numbers of iterations; iterations of the averages
 NAMES = {"q0": "q₀", "q1": "q₁", "V": "V", "E": "E"}
 COMPARED, NEAR, SAME = ("q1", "V"), 0.03, 0.01
-COLOURS = {"q0": "#0072B2", "q1": "#009E73", "V": "#D55E00", "E": "#CC79A7"}
+COLORS = {"q0": "#0072B2", "q1": "#009E73", "V": "#D55E00", "E": "#CC79A7"}
 
 
 def solve_equations(y):
@@ -105,7 +105,7 @@ def draw(path, averages, equations):
             for k, (name, label) in enumerate(NAMES.items()):
                 relative = np.array([averages[y, d][1][k] / values[name] - 1 for d in sizes])
                 errors = np.array([averages[y, d][2][k] / values[name] for d in sizes])
-                style = {"marker": "osD^"[k], "color": COLOURS[name], "label": label, "capsize": 3}
+                style = {"marker": "osD^"[k], "color": COLORS[name], "label": label, "capsize": 3}
                 panel.errorbar(sizes, 100 * relative, 100 * np.nan_to_num(errors), **style)
             panel.axhline(0, color=DARK, lw=0.8)
             panel.set(xscale="log", xlabel="d", title=f"y = {y:.4g}")

@@ -50,7 +50,7 @@ BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5), 
 LOWEST_FROM = 1.25  # α_c: the semantic solution has the lower training loss above it (d → ∞)
 STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
 METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
-COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
+COLORS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
 MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
 STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
 LAYER = {"omega": 0.2, "sigma": 0.8}
@@ -441,19 +441,19 @@ def draw(path, rows):
         losses.get_gridspec().set_width_ratios([2.6, 1])
         losses.axhline(0, color=DARK, lw=0.8)
         for k, method in enumerate(METHODS):
-            label, colour = METHODS[method], COLOURS[method]
+            label, color = METHODS[method], COLORS[method]
             for x, part in enumerate(parts):
                 if all(method in row["runs"] for row in rows if row["part"] == part):
                     excess = 100 * (compute_ratios(rows, part, method) - 1)
                     at = x + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
-                    losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=colour, label=label)
-                    losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=colour, lw=2.5)
+                    losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=color, label=label)
+                    losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=color, lw=2.5)
                     label = None
             alphas = [float(part.split()[1]) for part in list_parts(rows, "branches")]
             if method != "adam" and alphas:
                 cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
                 fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
-                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
+                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLORS[method]}  # lines may lie on one another
                 ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
         words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
         losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words], rotation=60, ha="right",

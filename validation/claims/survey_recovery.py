@@ -174,13 +174,13 @@ def draw(path, rows):
             ys, [row.recovery - 0.0125 for row in PUBLISHED.values()], 0.0125, fmt="o", color=DARK, capsize=3,
             label="published",
         )  # fmt: skip
-        for name, colour, marker, word in (
+        for name, color, marker, word in (
             ("recovery", "#009E73", "^", "recovery"),
             ("alpha", "#D55E00", "v", "no recovery"),
         ):
             points = [(y, getattr(row, name)) for y, row in PUBLISHED.items()]
             points = [(y, alpha) for y, alpha in points if f"iterate {y} {alpha:g}" in rows]
-            line.plot(*np.transpose(points), marker, color=colour, ms=5, label=f"our state evolution: {word}")
+            line.plot(*np.transpose(points), marker, color=color, ms=5, label=f"our state evolution: {word}")
         line.set(xscale="log", xlabel="Parisi parameter y", ylabel="α from which the signal is recovered")
         line.set_xticks(ys, [f"{y}" for y in ys])
         line.minorticks_off()

@@ -120,7 +120,7 @@ def _run_loops(repeats, rows, columns, fields, weights, sums):
 
 
 def run_prox(data, state):
-    """Run the proximal steps of an iteration; the centres of the state are near its minimisers."""
+    """Run the proximal steps of an iteration; the centers of the state are near its minimizers."""
     return ga.denoise(data.loss, data.terms("asymptotic").params, state.z - state.D, state.V, state.z, hold=True)
 
 
