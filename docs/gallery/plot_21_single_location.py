@@ -54,7 +54,7 @@ path = ga.trajectory(data.instance_model(), 4.0, "semantic", damping=0.3, n_iter
 print(f"largest difference in q: {np.abs(run.history.q - path.q).max():.3f}")
 
 # %%
-# Four heads with a common normalization, and a token whose spike is one of .5 k₁ ± 3 k₂ ± 2 k₃. Theory of gradient
+# Four heads with a common normalization, and a token whose spike is one of 0.5 k₁ ± 3 k₂ ± 2 k₃. Theory of gradient
 # descent on new samples at every step: all heads align with the mean spike k₁ first, then separate along k₂, which has
 # the larger variance, and then along k₃.
 heads, signs = 4, list(product((1, -1), repeat=2))

@@ -14,7 +14,7 @@ LAYER = (
     "an attention layer with one or several heads (--heads), queries equal to keys, weights of low rank, and no value "
     "matrix: f(x) = S x with z = x Q/√d, where S is the mean of softmax(z zᵀ) over the heads"
 )
-ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
+ROWS = "as 0.6,0.4/0.4,0.6 or in quotes '0.6,0.4;0.4,0.6'"
 FIT = (
     f"Train {LAYER}, on your own arrays. For value matrices and for separate weights of keys, use GampAttention in "
     "Python. Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of "

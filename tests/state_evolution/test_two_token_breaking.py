@@ -29,7 +29,7 @@ from validation._tools.glasses import amplitude_model
 ALPHA, ROUGH = 1.5, -1
 SIGNS, BOTH = np.array([1.0, -1.0]), np.ones(2)
 PARISI = np.array([739.0])
-# Near the solution of the positional branch at ω = .3, σ = .5, α = 1.5
+# Near the solution of the positional branch at ω = 0.3, σ = 0.5, α = 1.5
 POSITIONAL = Levels(np.outer([0.04826, 0.04928], BOTH), 0.2552 * SIGNS, 0 * BOTH, 12.80 * BOTH)
 
 

@@ -1,9 +1,9 @@
 """The changes of phase boundaries by one step of replica symmetry breaking on both branches.
 
-Method: the founding paper's model (σ = .5) at several ω (--quick: one). α_c, at which both branches have equal training
-loss, and the α at which the semantic branch appears are the stored values of `phase_diagram`. By how much one step
-moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well. Parts that
-ended are stored, so that a rerun continues.
+Method: the founding paper's model (σ = 0.5) at several ω (--quick: one). α_c, at which both branches have equal
+training loss, and the α at which the semantic branch appears are the stored values of `phase_diagram`. By how much one
+step moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well. Parts
+that ended are stored, so that a rerun continues.
 
 Criterion: all changes are found; breaking lowers both α by more than the error of the change.
 (Page "Replica symmetry breaking" of the manual.)

@@ -181,7 +181,7 @@ def compare_densities(verdict, rows, theory):
             continue
         distance = float(np.trapezoid(np.abs(np.mean(measured, axis=0) - predicted["density"]), X))
         distances[name] = distance
-        verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below .05")
+        verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below 0.05")
     return distances
 
 

@@ -78,7 +78,7 @@ def list_rows():
         Row("A = [[5, −3], [2, 4]], ω = 0.3, α = 1", paper(0.3, A=large), 1.0),
         Row("A = [[2, −1], [−1, 2]], α = 1", paper(0.3, A=mixed), 1.0),
         Row("A = [[2, −1], [−1, 2]], ω = 0.6, α = 2", paper(0.6, A=mixed), 2.0),
-        Row("A = [[.3, .7], [.8, .2]], α = 0.7", paper(0.3, A=other), 0.7),
+        Row("A = [[0.3, 0.7], [0.8, 0.2]], α = 0.7", paper(0.3, A=other), 0.7),
         Row("power law a = 1, α = 0.5", power, 0.5, more=True),
         Row("power law a = 1, α = 0.8", power, 0.8),
         Row("power law a = 0.5, α = 1", mild, 1.0),

@@ -57,7 +57,7 @@ def measure_regrets(kind, d, seed):
 
 def format_table(rows):
     heads = ("problem", "instances", "regret below 2 %", "median", "largest", "1 s.e. rule, median",
-             "leave-one-out only, largest", "λ = .01, median", "in folds")  # fmt: skip
+             "leave-one-out only, largest", "λ = 0.01, median", "in folds")  # fmt: skip
     lines = []
     for kind in {row["kind"]: None for row in rows}:
         mine = [row for row in rows if row["kind"] == kind]

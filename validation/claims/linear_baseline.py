@@ -18,7 +18,7 @@ from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 ALPHA, TOKENS = 1.5, 2
-PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = .09 to 1.83: mean, s.e.
+PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = 0.09 to 1.83: mean, s.e.
 NAMES = ("W_11", "W_12", "ε", "ε_t")
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito
 ALLOWED = 3.0  # bias of means, at most, in standard deviations over √d: the square of ‖Q*‖²/d gives an O(1/d) bias

@@ -57,7 +57,7 @@ def run_cell(algorithm, d, seed, parisi):
         if run.gradient_norm > REACHED or abs(m) < 0.1:
             left_out += run.gradient_norm <= REACHED
             continue
-        minima.append(np.sign(m) * run.Q[:, 0] * 0.5 / np.sqrt(d))  # σ = .5
+        minima.append(np.sign(m) * run.Q[:, 0] * 0.5 / np.sqrt(d))  # σ = 0.5
         losses.append(run.train_loss)
     pairs = [(float(a @ b), float(np.sum((a - b) ** 2) / (a @ a))) for a, b in combinations(minima, 2)]
     row = {"algorithm": algorithm, "d": d, "seed": seed, "norms": norms, "semantic": left_out, "losses": losses}

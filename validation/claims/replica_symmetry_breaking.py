@@ -31,7 +31,7 @@ PUBLISHED = {
     "V": (0.4234896, 1e-6),
     "y": (1.76699, 1e-5),
 }
-SYMMETRIC = 0.2068  # published at noise variance .001 by extrapolation from .0015 (.20717) and .0031 (.20824)
+SYMMETRIC = 0.2068  # published at noise variance 0.001 by extrapolation from 0.0015 (0.20717) and 0.0031 (0.20824)
 MAGNET = {1: (0.7652, 1e-4), 2: (0.7636, 1e-4)}
 MAGNET_LIMIT = (0.763166727, 1e-9)  # Oppermann, Schmidt and Sherrington (2007)
 ERRORS = {0: (0.097516, 1e-6)}  # least number of errors per weight at α = 3

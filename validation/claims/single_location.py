@@ -10,7 +10,7 @@ against its closed form L/(ν + L²/(L − 1)), derived in the manual, by evalua
 Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration, for softmax
 and linear attention. (3) Minima from an informed start at growing d, with their test errors, against fixed points of
 state evolution, which have to be accurate and consistent with replica symmetry; the gradient at the end of every run
-by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2,
+by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients 0.5, 3 and 2,
 by single-pass gradient descent: runs against theory from an informed start, and theory from a nearly uninformed start,
 for heads with a common normalization and for the mean of heads.
 

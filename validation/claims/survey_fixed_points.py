@@ -1,6 +1,6 @@
 """Fixed points of survey propagation agree with one step of replica symmetry breaking at the same Parisi parameter.
 
-Method: the loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance .001,
+Method: the loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance 0.001,
 independent of the tokens, λ = 1e-4. `survey_step(..., jumps=True)` at a fixed Parisi parameter y; q₀ = ‖Q‖²/d,
 q₁ = q₀ + U, V and the mean training loss of the minima of the cluster,
 
@@ -8,7 +8,7 @@ q₁ = q₀ + U, V and the mean training loss of the minima of the cluster,
 
 are averages over the last iterations of each instance, and standard errors are over instances. The equations are
 `solve_state_evolution(..., rsb=1, parisi=y)`, with E = F + complexity/y. At y = 1.76699 the complexity vanishes; there
-Lucibello, Saglietti and Lu (2019) published q₀ = .47255, q₁ = 1.35511, V = .42349 without ridge. One step is itself
+Lucibello, Saglietti and Lu (2019) published q₀ = 0.47255, q₁ = 1.35511, V = 0.42349 without ridge. One step is itself
 unstable (two steps give a higher F), so that the iteration does not come to rest: its damped average of weights has
 too small a norm q₀, and E differs.
 

@@ -1,11 +1,11 @@
 """What can be learned, by whom: the weights that random starts find against α and ω, beside theoretical thresholds.
 
 Method: `run_gamp(survey=True)`, `run_gamp` and L-BFGS-B start from the same random weights, once in each instance of
-noiseless samples of the attention layer with the exact risk (d = 150, λ = .01). A run has found the teacher if its
+noiseless samples of the attention layer with the exact risk (d = 150, λ = 0.01). A run has found the teacher if its
 cosine with the teacher is at least 0.5 and 0.9 times the cosine of the semantic minimum, which is message passing from
 the weights of the teacher. Thresholds for d → ∞: weak and full recovery of Bayes-optimal estimation
 (`bayes_thresholds`), the α at which an eigenvalue of the matrix of spectral starts leaves the bulk
-(`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = .5).
+(`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = 0.5).
 Error bars are binomial standard errors.
 
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS

@@ -1,7 +1,7 @@
 """Survey propagation recovers the signal of phase retrieval from random starts.
 
 Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
-`run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least .99.
+`run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least 0.99.
 The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
 state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. Stored rows
 without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys

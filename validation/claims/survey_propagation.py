@@ -4,20 +4,20 @@ Method: `run_gamp(init="random", survey=True)` on noiseless and noisy attention 
 retrieval. The competitors start from random weights again and again, the first time from the weights of the survey, as
 long as less processor time has passed than survey propagation took in total, and keep the result of lowest training
 loss: GAMP with default settings; L-BFGS-B of scipy on the compiled risk, until the gradient is zero (faster than
-`minimize_risk`); Adam in torch (1500 steps of .05), continued by L-BFGS-B. The last run of each is completed, so that
+`minimize_risk`); Adam in torch (1500 steps of 0.05), continued by L-BFGS-B. The last run of each is completed, so that
 competitors take longer. "Informed" is message passing from the weights of the teacher. Test errors are on the same
 fresh samples for all methods.
 
-Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
+Targets: σ = 0.8, ω = 0.2, λ = 0.01, d = 300, one random start. Equal time: the same layer over α and noise s on the
 scores, then three and five tokens, rank 2, queries and keys with separate weights ("untied"), two layers, phase
-retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = .3, σ =
-.5), whose minima are semantic (cosine with the teacher of at least .5) or positional; one random start for each method,
-d = 300.
+retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = 0.3, σ =
+0.5), whose minima are semantic (cosine with the teacher of at least 0.5) or positional; one random start for each
+method, d = 300.
 
-Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
-the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at
-most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time, survey
-propagation has the lowest median training loss in each setting.
+Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = 0.7, is at most (1 + 1e-6)
+times the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start
+is at most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time,
+survey propagation has the lowest median training loss in each setting.
 
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979). For each comparison that is not significant, the table has the number of

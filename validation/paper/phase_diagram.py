@@ -24,7 +24,7 @@ from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool
 
-PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = .3, A of the paper
+PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = 0.3, A of the paper
 LIMITS = {"grid": 600.0, "boundaries": 300.0}  # largest times on two cores, seconds
 ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
@@ -120,7 +120,7 @@ def check_criterion(verdict, args, rows, bounds, numbers):
         for name, published in PUBLISHED.items():
             value, error = (part[at] for part in bounds.line(name))
             off = 100 * (value / published - 1)
-            print(f"{name}(.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
+            print(f"{name}(0.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
     if not args.quick and args.workers == 2:
         for name, limit in LIMITS.items():
             seconds = numbers["seconds"][name]
@@ -182,7 +182,7 @@ def draw(numbers, path):
                     axis.errorbar(probed, inside, error, capsize=2, label=label, **style)
             axis.set(title=title, xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
         draw_legend(axes[0, 0], columns=3)
-        name = "A = [[.6, .4], [.4, .6]]" if numbers["matrix"] == "paper" else "A = [[.3, .7], [.8, .2]]"
+        name = "A = [[0.6, 0.4], [0.4, 0.6]]" if numbers["matrix"] == "paper" else "A = [[0.3, 0.7], [0.8, 0.2]]"
         axes[0, 0].figure.suptitle(
             f"{name}; blue: the semantic minimum is lower (left), attention has a lower error\n"
             "than the linear layer (right); gray: no such solution"

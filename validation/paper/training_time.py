@@ -200,7 +200,7 @@ def compute_differences(whole, key, of):
 def check_criterion(verdict, numbers):
     apart = numbers["steps apart"]
     verdict.check(
-        apart <= SAME, f"{LONGER} steps of {TIME / LONGER:g} end within {100 * apart:.2f} % of {PAPER} of .15"
+        apart <= SAME, f"{LONGER} steps of {TIME / LONGER:g} end within {100 * apart:.2f} % of {PAPER} of 0.15"
     )
     for branch in land.BRANCHES:
         table = numbers[branch]
