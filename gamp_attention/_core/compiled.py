@@ -4,8 +4,8 @@ All compile options are in this module. Kernels release the GIL; `gamp_attention
 rows.
 
 **Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
-By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
-optimised once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
+By default, numba copies all code that a function calls into it and optimizes the whole, so that a function is
+optimized once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
 a symbol, whose address the linker looks up when a caller is loaded. Each stored caller therefore has a list of the
 `Callee` objects that must be loaded before it.
 

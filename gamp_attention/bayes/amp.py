@@ -32,7 +32,7 @@ from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import channel_of, field_moments
-from gamp_attention.models.channels.fibres import ReusedPoints
+from gamp_attention.models.channels.fibers import ReusedPoints
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Columns, Ended, Result, Status, finish

@@ -270,7 +270,7 @@ class _Path:
         return PathErrors(errors, in_training, complete, agreed, tested, in_order, correction, form)
 
     def _intervals(self) -> list[tuple[int, int]]:
-        """Return the neighbouring indices of complete estimates."""
+        """Return the neighboring indices of complete estimates."""
         return list(pairwise(sorted(self.full)))
 
     def _errors(self, index: int) -> np.ndarray:
@@ -336,7 +336,7 @@ class RegularizationPath(Result):
     best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
-        neighbouring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
+        neighboring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
         converged.
     predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
     results : results of training at each value.

@@ -109,7 +109,7 @@ class OnlineWeights:
 
     def __init__(self, model: Model, start: StartLaw, method: DescentMethod) -> None:
         self.model, self.method, self._V = model, method, start.V
-        self.moments = self._normalise_columns(start.moments) if method.spherical else start.moments.copy()
+        self.moments = self._normalize_columns(start.moments) if method.spherical else start.moments.copy()
 
     def overlaps(self, moments: np.ndarray | None = None) -> Overlaps:
         """Return the overlaps at the present moments, or at given moments."""
@@ -127,7 +127,7 @@ class OnlineWeights:
         move[:, :r] += lr * rates
         moments = move @ self.moments @ np.swapaxes(move, 1, 2)
         moments[:, :r, :r] += lr**2 / self.method.batch * noise
-        self.moments = self._normalise_columns(moments) if self.method.spherical else moments
+        self.moments = self._normalize_columns(moments) if self.method.spherical else moments
 
     def velocity(self, moments: np.ndarray, forces: DescentForces, lr: float) -> np.ndarray:
         """Return the change of the moments per unit of training time when samples are used one after the other."""
@@ -154,7 +154,7 @@ class OnlineWeights:
         r = self.model.rank
         return np.einsum("k,kaa->a", self.model.coordinates.weight, moments[:, :r, :r])
 
-    def _normalise_columns(self, moments: np.ndarray) -> np.ndarray:
+    def _normalize_columns(self, moments: np.ndarray) -> np.ndarray:
         """Return the moments after the columns are rescaled to ‖Q_a‖² = d."""
         scale = np.ones(moments.shape[1])
         scale[: self.model.rank] /= np.sqrt(self._squares(moments))
