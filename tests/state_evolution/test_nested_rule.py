@@ -158,6 +158,15 @@ def test_near_perfect_recovery_all_accuracies_are_reached(lam):
     assert distance_of_moduli(fine.overlaps) == pytest.approx(fine.test_error, rel=1e-5)
 
 
+@pytest.mark.parametrize(("lam", "rtol", "largest"), [(0.05, 1e-4, 3.4e-5), (5e-4, 1e-2, 3.3e-3), (0.05, 1e-2, 7.3e-3)])
+def test_stated_errors_near_perfect_recovery_do_not_exceed_earlier_ones(lam, rtol, largest):
+    """Errors of the overlaps enter ε_g amplified. `largest` was stated before derivatives were products with scores."""
+    se = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=rtol, stability=False)
+    exact = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6, stability=False)
+    assert se.relative_error <= largest
+    assert abs(se.test_error - exact.test_error) <= se.test_error_error <= largest * se.test_error
+
+
 def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
     """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps."""
     model = amplitude(1e-3)

@@ -67,7 +67,7 @@ MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and aft
 TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
 NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
 NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
-UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that the split rule leaves unresolved
+UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
 UNRESOLVED_LOSS = 0.3  # the same for a loss
 
 # Indicators of replica symmetry. Averages of squared derivatives, which diverge where jumps begin, converge like a
@@ -170,7 +170,7 @@ def errors_of(points: list[Point]) -> np.ndarray:
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
         error = np.max([MEMORY ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
-        unresolved = last.root.F.rule.tol
+        unresolved = last.root.F.rule.unresolved
     error = error + last.uncertain
     k = len(last.best)
     is_loss = np.zeros(len(units), dtype=bool)

@@ -113,7 +113,7 @@ NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in 
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
 MAX_FINER = 5  # maximum number of smaller tolerances for the test error
 GOOD = 0.1  # error of the test error, in units of the requested error, below which no smaller tolerance is tried
-UNRESOLVED = 0.3  # smallest error of the test error, in units of the tolerance
+UNRESOLVED = 0.3  # smallest error of averages and of the test error, in units of the tolerance; in tests at most 0.08
 NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
 MIN_NEAR = 1e-9  # smallest width of such panels
 WORK_OF_LINE = 60  # typical number of proximal problems on one line
@@ -130,6 +130,11 @@ class NestedRule(LeveledRule):
 
     name: ClassVar[str] = "nested"
     expands: ClassVar[bool] = True
+
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss."""
+        return UNRESOLVED * self.tol
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""

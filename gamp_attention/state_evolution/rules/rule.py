@@ -75,6 +75,11 @@ class Rule(Protocol):
         """Approximate relative error of the averages; by default `initial_tolerance`."""
         return self.initial_tolerance
 
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss; by default `tol`."""
+        return self.tol
+
     def finer(self) -> "Rule | None":
         """Return the next finer rule, or None if there is none."""
 
