@@ -121,7 +121,7 @@ class BayesAmpResult(Ended):
     Q, variance : (d, t) posterior mean and variance of the teacher's weights.
     overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
         the data do not determine these.
-    V : (L, t, t) posterior variances of the fields.
+    V : (L, t, t) posterior variances of the fields; (C L, t, t) for samples of C classes, for known classes.
     free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
     priors : prior of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
         of a mixture of Gaussians.

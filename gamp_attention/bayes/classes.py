@@ -17,7 +17,7 @@ output function g_l = V_l⁻¹(E[u_l] − ω_l) contains the shift by the spike.
 
 with averages over samples of the group (E[·; g] includes its probability), so that all equations of
 `gamp_attention.bayes.equations` hold with sources in place of tokens. Without targets g_l = ⟨a⟩/σ_l², which is the
-state evolution of Gaussian mixtures and spiked matrices (Lesieur et al., 2017).
+state evolution of Gaussian mixtures (Lesieur et al., 2016).
 """
 
 from typing import Any, cast

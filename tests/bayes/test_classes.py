@@ -183,8 +183,11 @@ def test_message_passing_has_the_posterior_mean_of_monte_carlo():
 def test_message_passing_agrees_with_state_evolution(model, alpha):
     d, runs = 400, 4
     point = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
-    found = [ga.run_bayes_amp(ga.sample(model, d, alpha, seed=seed), tol=1e-3) for seed in range(runs)]
+    samples = [ga.sample(model, d, alpha, seed=seed) for seed in range(runs)]
+    found = [ga.run_bayes_amp(data, tol=1e-3) for data in samples]
     assert all(run.converged for run in found)
+    along = np.array([(run.Q - data.Q_star).mean(axis=0) for run, data in zip(found, samples, strict=True)])
+    assert (np.abs(along) < 5 * np.sqrt((1 - np.diagonal(point.q)) / d)).all()  # the known means do not add a bias
     values = np.array([np.diagonal(run.history.norm[-1]) for run in found])
     spread = values.std(axis=0, ddof=1) / np.sqrt(runs)
     assert (np.abs(values.mean(axis=0) - np.diagonal(point.q)) < 5 * spread + np.diagonal(point.q_error) + 5 / d).all()

@@ -393,10 +393,12 @@ def check_bayes(verdict, rows, chains, trained, quick):
 def draw(paths, bayes, trained, path):
     with figure(path, 1, 3, (13, 3.6)) as axes:
         last = axes.ravel()[2]
-        last.loglog(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
+        last.semilogx(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
         last.plot(ALPHA, trained, "s", color="#D55E00", label=f"softmax attention, λ = {LAM:g}")
         last.axhline(bayes["risk"], color="0.5", linestyle=":", label="Bayes risk, known weights")
-        last.set(xlabel="samples per dimension α", ylabel="E(u − f)²", title="spiked tokens")
+        last.set(xlabel="samples per dimension α", ylabel="E(u − f)²", title="spiked tokens", ylim=(0, None))
+        last.set_xticks(bayes["alphas"], [f"{alpha:g}" for alpha in bayes["alphas"]])
+        last.minorticks_off()
         last.legend(frameon=False)
         for axis, (name, theta) in zip(axes.ravel()[:2], paths.items(), strict=True):
             for feature in range(3):
