@@ -82,6 +82,7 @@ class NestedRule(LeveledRule):
     def unresolved(self) -> float:
         """Largest relative error of the averages that a comparison with another level may miss."""
         return UNRESOLVED * self.tol
+
     def finer(self) -> "NestedRule | None":
         """Return the rule at the next level; from the rule for the search, level 0."""
         return self.at_level(0) if self.searching else super().finer()
