@@ -309,9 +309,7 @@ INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python ei
 }  # fmt: skip
 
 
-def kernel(
-    function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any
-) -> Any:
+def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
     """Return a `Kernel`, which is compiled or loaded from disk at its first call.
 
     Parameters
