@@ -111,8 +111,8 @@ def test_callers_of_the_minimization_are_compiled_once_for_all_losses():
     compute_results(DoubleWell(0.3))
     kernels = [
         output._denoise_block,
-        output.denoise_sample,
-        prox.minimize_globally,
+        output.denoise_sample.kernel,
+        prox.minimize_globally.kernel,
         prox.next_start,
         passes._pass,
     ]
