@@ -36,7 +36,7 @@ from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.fibres import ReusedPoints, symmetric_product
+from gamp_attention.models.channels.fibers import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels

@@ -30,7 +30,7 @@ from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import field_moments
 from gamp_attention.models.channels.classes import ClassChannel
-from gamp_attention.models.channels.fibres import ReusedPoints
+from gamp_attention.models.channels.fibers import ReusedPoints
 from gamp_attention.models.channels.teacher import TeacherChannel
 
 # ‖Q‖² at the start, as a fraction of the prior's second moment

@@ -184,7 +184,7 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
 
 
 def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
-    """Return the maximum of α(s) between the neighbours of point k."""
+    """Return the maximum of α(s) between the neighbors of point k."""
     from scipy.optimize import minimize_scalar
 
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))

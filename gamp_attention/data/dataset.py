@@ -55,7 +55,7 @@ from gamp_attention.penalties.standard import (
 
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
+    "divide all arrays by their standard deviation, or use --standardize (GampAttention(standardize=True))"
 )
 
 
@@ -64,7 +64,7 @@ class Dataset(DisplayMixin):
 
     Parameters
     ----------
-    tokens : (n, L, d) tokens x, centred. Arrays of float32 are kept, which halves the memory; all sums are computed in
+    tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
         float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is

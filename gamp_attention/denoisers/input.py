@@ -105,11 +105,11 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
     scale = np.sqrt(np.einsum("k,kaa->a", weights, second)[free])
     lowest = np.linalg.eigvalsh(A + np.diag(strengths)).min()
     # multipliers cannot make the block of the penalized columns positive definite, so its eigenvalues are raised
-    penalised = np.flatnonzero(~penalty.sphere)
-    if len(penalised):
-        block = A[:, penalised[:, None], penalised] + np.diag(strengths[penalised])
+    penalized = np.flatnonzero(~penalty.sphere)
+    if len(penalized):
+        block = A[:, penalized[:, None], penalized] + np.diag(strengths[penalized])
         smallest = np.linalg.eigvalsh(block).min()
-        strengths[penalised] += max(penalty.floor - smallest, 0.0)
+        strengths[penalized] += max(penalty.floor - smallest, 0.0)
     strengths[free] = max(-2 * lowest, 0.0) + scale + np.abs(A).max() * 1e-3 + np.finfo(float).tiny
     while np.linalg.eigvalsh(A + np.diag(strengths)).min() <= 0:
         strengths[free] = 2 * strengths[free] + np.abs(A).max()
@@ -271,7 +271,7 @@ def _residual(penalty, b, A, x, residual, slope):
 
 
 @inline_kernel
-def _linearise(A, slope, system):
+def _linearize(A, slope, system):
     """Fill system = 1 + D (A − diag A) with D = diag(slope): minus the Jacobian of the residual."""
     for a in range(slope.shape[0]):
         for c in range(slope.shape[0]):
@@ -339,7 +339,7 @@ def _denoise_coordinates(penalty, b, A, eta, C):
             if change <= TOL * scale:
                 break
             before = _residual(penalty, b[i], Ai, x, residual, slope)
-            _linearise(Ai, slope, system)
+            _linearize(Ai, slope, system)
             for a in range(r):
                 step[a, 0] = residual[a]
             _solve(system, step)
@@ -349,7 +349,7 @@ def _denoise_coordinates(penalty, b, A, eta, C):
                 for a in range(r):
                     x[a] = trial[a]
         _residual(penalty, b[i], Ai, x, residual, slope)
-        _linearise(Ai, slope, system)
+        _linearize(Ai, slope, system)
         for a in range(r):
             for c in range(r):
                 C[i, a, c] = slope[a] if a == c else 0.0

@@ -1,7 +1,7 @@
 """Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field.
 
 Survey propagation describes a cluster of minima by the distribution of its fields: a Gaussian with covariance U_l
-around the centre ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
+around the center ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
 with the Moreau envelope M and the denoiser z, g, R = −∂g/∂ω of `gamp_attention.denoisers.output`,
 
     P(u) ∝ N(u; 0, 1) exp(−y M(ω + √U u))
@@ -11,11 +11,11 @@ For one coordinate of the weights with inner precision A, spread Δ of its force
 
     P(u) ∝ N(u; 0, 1) exp(y φ(b + √Δ u)),   η̄ = ⟨x⟩,   C̄ = ⟨∂x/∂b⟩,   Δx = ⟨x xᵀ⟩ − ⟨x⟩⟨x⟩ᵀ
 
-This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalised linear
+This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalized linear
 models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
 
-The averages over fields are sums over few nodes: the proximal step of each node starts from its minimiser in the last
-iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there. The
+The averages over fields are sums over few nodes: the proximal step of each node starts from its minimizer in the last
+iteration. Afterwards a node whose objective is lower at the minimizer of the best node continues from there. The
 response is the a.e. derivative. With `jumps`, minima are global, and the response is −∂ḡ/∂ω + yΔ by Stein's identity,
 
     R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
@@ -99,38 +99,38 @@ def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
     z: np.ndarray | None = None, jumps: bool = False,
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
-    """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
+    """Return the averages of the output denoiser over the inner field, and the minimizers at its nodes.
 
     Eq. :eq:`survey-fields`.
 
     Parameters
     ----------
     loss, params : the per-sample loss and its parameters (n, P).
-    omega : (n, L, r) centres ω.
+    omega : (n, L, r) centers ω.
     V : (L, r, r) symmetric positive definite blocks.
     U : (L, r, r) covariance of the inner field, positive semidefinite.
     parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
-    z : (n, K, L r) minimisers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
     jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
         between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
 
     Returns
     -------
-    InnerAverages, and the minimisers (n, K, L r) that were reached: minima of the proximal objective.
+    InnerAverages, and the minimizers (n, K, L r) that were reached: minima of the proximal objective.
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
     roots = psd_root(U)
     shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
     slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
-    centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
-    z = centres[:, None] + shifts if z is None else np.array(z)
+    centers, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
+    z = centers[:, None] + shifts if z is None else np.array(z)
     out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
     compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _average_block(
-            first, last, compiled, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
+            first, last, compiled, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
             out,
         )  # fmt: skip
 
@@ -140,7 +140,7 @@ def average_fields(
 
 @kernel
 def _average_block(
-    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
+    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
 ):
     n_nodes, k = shifts.shape
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -151,31 +151,31 @@ def _average_block(
     )  # fmt: skip
     scratch = make_scratch(loss, k, stop)
     _average_rows(
-        first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
+        first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
         np.empty(k), np.empty(n_nodes), steps, z, out,
     )  # fmt: skip
 
 
 @sample_kernel
 def _average_rows(
-    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
+    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
     weights, steps, z, out,
 ):  # fmt: skip
     for mu in range(first, last):
         if scratch.newton.stop[0] != 0:
             return
-        _denoise_nodes(mu, loss, params[mu], centres[mu], shifts, metric, most, points, scratch, omega, steps, z)
+        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, metric, most, points, scratch, omega, steps, z)
         _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out)
 
 
 @sample_kernel
-def _denoise_nodes(mu, loss, p, centre, shifts, metric, most, points, scratch, omega, steps, z):
-    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimisers."""
+def _denoise_nodes(mu, loss, p, center, shifts, metric, most, points, scratch, omega, steps, z):
+    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
     n_nodes, k = shifts.shape
     best = 0
     for s in range(n_nodes):
         for i in range(k):
-            omega[i] = centre[i] + shifts[s, i]
+            omega[i] = center[i] + shifts[s, i]
         assign(steps.z[s], z[mu, s])
         denoise_sample(s, loss, p, omega, metric, most, points, scratch, steps)
         if steps.moreau[s] < steps.moreau[best]:
@@ -183,7 +183,7 @@ def _denoise_nodes(mu, loss, p, centre, shifts, metric, most, points, scratch, o
     for s in range(n_nodes):
         if s != best:
             for i in range(k):
-                omega[i] = centre[i] + shifts[s, i]
+                omega[i] = center[i] + shifts[s, i]
             there = objective(loss, p, omega, metric, steps.z[best], scratch.newton.loss)
             if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
                 assign(steps.z[s], steps.z[best])
@@ -284,16 +284,16 @@ def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
 def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float) -> WeightAverages:
     """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field."""
     root, one = psd_root(delta), np.eye(b.shape[1])
-    centre = np.zeros(b.shape)
+    center = np.zeros(b.shape)
     for _ in range(NEWTON_STEPS):  # the maximum solves u = y √Δ x(b + √Δ u)
-        x, C = denoise_weights(penalty, b + products(root, centre), A)
+        x, C = denoise_weights(penalty, b + products(root, center), A)
         curvature = one - parisi * root @ C @ root
-        centre = centre - np.linalg.solve(curvature, (centre - parisi * products(root, x))[..., None])[..., 0]
-    _, C = denoise_weights(penalty, b + products(root, centre), A)
+        center = center - np.linalg.solve(curvature, (center - parisi * products(root, x))[..., None])[..., 0]
+    _, C = denoise_weights(penalty, b + products(root, center), A)
     width = np.linalg.inv(psd_root(one - parisi * root @ C @ root))
     xs, Cs, logs = [], [], []
     for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
-        u = centre + width @ node
+        u = center + width @ node
         field = b + products(root, u)
         x, C = denoise_weights(penalty, field, A)
         phi = np.sum(field * x - 0.5 * x * products(A, x), axis=1) - penalty_of_rows(penalty, x)

@@ -23,7 +23,7 @@ message passing: it begins from the lowest minimum so far, which message passing
 minimum. Finally single samples are flipped.
 
 **Flips of single samples** are starts of message passing next to a minimum, from which a lower minimum may follow. At a
-minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the centre ω =
+minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center ω =
 z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk changes
 by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all weights
 respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's loss, so
@@ -91,7 +91,7 @@ class SurveyState(DisplayMixin):
     V : (S, r, r) variances of the fields within a minimum; S = L, or the number of sources of a mixture.
     U : (S, r, r) covariances of the fields between the minima of a cluster.
     D : (n, L, r) Onsager memory.
-    z : (n, K, L r) minimisers at the nodes of the inner field; None before the first iteration.
+    z : (n, K, L r) minimizers at the nodes of the inner field; None before the first iteration.
     """
 
     Q: np.ndarray
@@ -107,7 +107,7 @@ class SurveyReport(DisplayMixin):
 
     Attributes
     ----------
-    omega : (n, L, r) centres of the inner fields.
+    omega : (n, L, r) centers of the inner fields.
     averages : averages of the output denoiser over the inner fields.
     V_hat, spread : (S, r, r) V̂ and Δ, summed over samples and divided by d.
     W, W_inner : (S, r, r) new V and U before they are averaged over iterations.

@@ -25,7 +25,7 @@ LINES = 6  # number of random lines on which kinks are searched; the first goes 
 REACH = 3.0  # half-length of a line, in units of the fields
 POINTS = 2001  # number of points on a line
 REFINED_POINTS = 8  # number of points with the largest change of slope at which a line is refined
-FINER = 33  # number of points of one refinement between the two neighbours of such a point
+FINER = 33  # number of points of one refinement between the two neighbors of such a point
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 

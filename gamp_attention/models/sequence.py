@@ -2,7 +2,7 @@
 
     u = x Q*/√d (L, t),  y = teacher(u, ξ),  z = (x + p) Q/√d (L, r),  R(Q) = Σ_μ loss(y, student(z)) + (λ/2)‖Q‖²
 
-Attention layers, generalised linear models and multi-layer attention are all of this form. `sequence_model` checks the
+Attention layers, generalized linear models and multi-layer attention are all of this form. `sequence_model` checks the
 three functions on random numbers, traces them (`gamp_attention._core.tracing`), and returns a model with a registered
 loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 """

@@ -85,7 +85,7 @@ def correlated_rows(kind, n, d, seed):
     """Rows whose coordinates are not independent, and a signal in them of variance 1."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, d))
-    if kind == "neighbours":
+    if kind == "neighbors":
         for i in range(1, d):
             x[:, i] = 0.9 * x[:, i - 1] + np.sqrt(1 - 0.81) * x[:, i]
     elif kind == "norms":
@@ -99,7 +99,7 @@ def correlated_rows(kind, n, d, seed):
 
 @pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("form", ["hessian", "cavity"])
-@pytest.mark.parametrize("kind", ["neighbours", "norms", "factor", "repeated"])
+@pytest.mark.parametrize("kind", ["neighbors", "norms", "factor", "repeated"])
 def test_features_may_be_of_any_distribution(kind, form):
     """Ridge regression and classification against refits of all samples by scikit-learn."""
     for n, d in ((100, 25), (40, 60)) if form == "hessian" else ((100, 25),):
@@ -125,7 +125,7 @@ def test_features_may_be_of_any_distribution(kind, form):
 def test_weights_that_become_free_without_a_sample_are_found():
     """The lasso against refits of all samples by scikit-learn, more weights than samples among them."""
     for n, d, l1 in ((60, 20, 0.8), (40, 80, 0.8)):
-        x, signal, rng = correlated_rows("neighbours", n, d, seed=d)
+        x, signal, rng = correlated_rows("neighbors", n, d, seed=d)
         y = 3 * signal + 0.5 * rng.normal(size=n)
         data = ga.LabelledDataset(x, y, ga.SquaredLoss(), penalty=ga.ElasticNet(0.0, l1))
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random", tol=1e-10))

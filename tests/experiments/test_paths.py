@@ -202,7 +202,7 @@ def test_a_best_value_at_an_edge_is_named(rows):
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("kind", ["neighbours", "norms", "factor"])
+@pytest.mark.parametrize("kind", ["neighbors", "norms", "factor"])
 def test_the_choice_is_scikit_learns_for_correlated_features(kind):
     x, signal, rng = correlated_rows(kind, 150, 60, seed=3)
     y = signal + 0.7 * rng.normal(size=150)
@@ -218,7 +218,7 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [
-        ("neighbours", ga.SquaredLoss()),
+        ("neighbors", ga.SquaredLoss()),
         ("norms", ga.SquaredLoss()),
         ("independent", ga.LogisticLoss()),
         ("factor", ga.LogisticLoss()),

@@ -69,7 +69,7 @@ def average_by_scipy(T, rho, omega, V, U, parisi, nodes, logs):
     return mean, weights @ R, weights @ g**2 - mean**2, weights @ M, potential
 
 
-def test_averages_over_fields_equal_averages_of_scipys_minimisers():
+def test_averages_over_fields_equal_averages_of_scipys_minimizers():
     rng, n, parisi = np.random.default_rng(0), 2, 4.0
     rho, V, U = np.array([0.6, 0.5]), np.array([0.5, 0.7]), np.array([0.3, 0.2])
     T, omega = rng.dirichlet(np.ones(2), (n, 2)), rng.normal(size=(n, 2))
@@ -160,8 +160,8 @@ def test_averages_over_one_field_agree_with_dense_integration_across_jumps():
     loss = ga.LabelledDataset(np.ones((2, 1)), np.ones(2), AmplitudeLoss()).loss
     out, _ = average_fields(loss, p[:, None], omega[:, None, None], V * one, U * one, parisi, jumps=True)
     u, wanted = np.linspace(-9, 9, 20001), []
-    for sample, centre in zip(p, omega, strict=True):
-        field = centre + np.sqrt(U) * u
+    for sample, center in zip(p, omega, strict=True):
+        field = center + np.sqrt(U) * u
         M, g = (np.abs(field) - sample) ** 2 / (1 + 2 * V), 2 * np.sign(field) * (sample - np.abs(field)) / (1 + 2 * V)
         weights = np.exp(-0.5 * u**2 - parisi * M)
         total = weights.sum() * (u[1] - u[0]) / np.sqrt(2 * np.pi)

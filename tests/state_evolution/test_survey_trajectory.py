@@ -209,7 +209,7 @@ def test_growth_begins_with_the_variances_of_initial_survey():
     growth = follow_growth(ATTENTION, 0.45, STEP, 300.0, 2, 4096, np.random.default_rng(0))
     path = ga.trajectory(ATTENTION, 0.45, "random", method="survey", parisi=300.0, n_iter=2, n_paths=4096, n_replicas=2)
     q, U = path.q[:, :, 0, 0].sum(axis=1), path.U[:, :, 0, 0].sum(axis=1)
-    assert growth.spread == pytest.approx(U / (q + U), abs=1e-3)  # .0014 and .0024 too large with other V
+    assert growth.spread == pytest.approx(U / (q + U), abs=1e-3)  # 0.0014 and 0.0024 too large with other V
 
 
 def test_growth_needs_one_column_and_the_ridge():

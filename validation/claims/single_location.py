@@ -1,4 +1,4 @@
-"""Single-location regression with one or several heads: population risks, runs at finite d, and staged specialisation.
+"""Single-location regression with one or several heads: population risks, runs at finite d, and staged specialization.
 
 The target is the value u_ε = x_ε·v*/√d of one of L tokens, plus noise, and the student is softmax(z_k)ᵀ z_v
 (arXiv 2509.21936). "Spiked": the mean of token ε is shifted by √ν along the key k*, a model with classes. "Max": ε is
@@ -10,15 +10,15 @@ against its closed form L/(ν + L²/(L − 1)), derived in the manual, by evalua
 Trajectories of message passing at growing d against state evolution, in all overlaps at every iteration, for softmax
 and linear attention. (3) Minima from an informed start at growing d, with their test errors, against fixed points of
 state evolution, which have to be accurate and consistent with replica symmetry; the gradient at the end of every run
-by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients .5, 3 and 2,
+by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients 0.5, 3 and 2,
 by single-pass gradient descent: runs against theory from an informed start, and theory from a nearly uninformed start,
-for heads with a common normalisation and for the mean of heads. (5) The Bayes-optimal error of spiked tokens, for a
+for heads with a common normalization and for the mean of heads. (5) The Bayes-optimal error of spiked tokens, for a
 class that is not observed: state evolution for several α, message passing at growing d and α = 2, and the posterior
 mean by Hamiltonian Monte Carlo, which evaluates the density of tokens and targets and nothing of the package; for max
 tokens state evolution at α = 4.
 
 Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form,
-which is lower than its neighbours. Means of runs agree with the theory within four standard errors at the largest d,
+which is lower than its neighbors. Means of runs agree with the theory within four standard errors at the largest d,
 and state evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1
 before they differ, and differ in feature 2 before they differ in feature 3. Bayes-optimal message passing agrees with
 its state evolution within four standard errors at the largest d, in q of key and value, both as overlap and as squared
@@ -68,7 +68,7 @@ def linear_head(z, xp=np):
 
 
 def joint_heads(z, xp=np):
-    """Return the value, last column, with the exponentials of all heads, normalised together."""
+    """Return the value, last column, with the exponentials of all heads, normalized together."""
     weights = xp.exp(z[:, :HEADS] - z[:, :HEADS].max()).sum(1)
     return (weights * z[:, HEADS]).sum() / weights.sum()
 
@@ -269,7 +269,7 @@ def start_of(model, rng):
 def check_heads(verdict, dims, runs):
     """Compare runs of several heads with theory, and return the overlaps of heads and features from a weak start."""
     paths, numbers = {}, {}
-    for name, student in {"common normalisation": joint_heads, "mean of heads": mean_of_heads}.items():
+    for name, student in {"common normalization": joint_heads, "mean of heads": mean_of_heads}.items():
         model, options = several_heads(student), {"method": "online", "lr": LR}
         theory = ga.trajectory(model, ALPHA, "semantic", n_iter=20, n_paths=4096, n_replicas=4, **options)
         for d in dims:

@@ -33,12 +33,12 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import (
     intercept_step,
     overlaps_of_moments,
-    penalised_weights,
+    penalized_weights,
 )
 
 
 class InterceptPath:
-    """Unpenalised intercept b (r,) of the fields at every iteration; zero in models without an intercept.
+    """Unpenalized intercept b (r,) of the fields at every iteration; zero in models without an intercept.
 
     Message passing adds a damped Newton step (Σ_l V̂_l)⁻¹ Σ_l m̂_l, and gradient descent η Σ_l m̂_l.
     """
@@ -267,7 +267,7 @@ class SampledWeights:
             b = self._drift(k, hats.m, hats.theta, q_hats)
             after[part], _ = denoise_weights(penalty, b, A[k : k + 1])
         self._x.append((1 - damping) * x + damping * after)
-        response = penalised_weights(self.model, hats, hats.V).response
+        response = penalized_weights(self.model, hats, hats.V).response
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
         self._intercept.step(hats, damping)

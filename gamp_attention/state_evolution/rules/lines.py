@@ -39,7 +39,7 @@ from gamp_attention.denoisers.newton import (
     cholesky_solve,
     make_metric,
     make_workspace,
-    minimise_from,
+    minimize_from,
     objective_derivatives,
 )
 from gamp_attention.denoisers.prox import (
@@ -48,8 +48,8 @@ from gamp_attention.denoisers.prox import (
     factor_hessian,
     is_known,
     is_unique,
-    minimise_globally,
-    minimise_single_field,
+    minimize_globally,
+    minimize_single_field,
     search_points,
 )
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
@@ -266,7 +266,7 @@ def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
             if m > 0:
                 for i in range(k):
                     z[i] = track.z[m - 1, i] + (e - before) * track.rate[m - 1, i]
-            value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+            value, _ = minimize_from(loss, p, track.omega, metric, z, ws, 0)
             factor_hessian(metric, ws)
         if m < n:
             track.value[m] = value
@@ -316,7 +316,7 @@ def nearest_minimum(loss, p, metric, track, z, ws):
     value, fast = newton_steps(loss, p, track.omega, metric, z, 0.0, ws)
     if not fast:
         assign(z, track.now)
-        value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+        value, _ = minimize_from(loss, p, track.omega, metric, z, ws, 0)
         factor_hessian(metric, ws)
     return value
 
@@ -478,7 +478,7 @@ class LineMoments(NamedTuple):
 def line_averages(
     loss: Any,
     params: np.ndarray,
-    centres: np.ndarray,
+    centers: np.ndarray,
     direction: np.ndarray,
     metric: Metric,
     grid: np.ndarray,
@@ -493,7 +493,7 @@ def line_averages(
     ----------
     loss : loss of one sample.
     params : (n, n_params) parameters of the loss on each line.
-    centres : (n, L, r) centres c of the lines.
+    centers : (n, L, r) centers c of the lines.
     direction : (L, r) direction u, the same for all lines.
     metric : V, see `make_metric`.
     grid : increasing ends of the first panels; the averages are integrals from the first to the last.
@@ -502,14 +502,14 @@ def line_averages(
     tol_square : (n,) tolerance of each panel for ‖V ∂g/∂ω‖², weighted likewise; inf if `square` is not needed.
     n_powers : number P of averages with powers of e.
     """
-    n, L, r = centres.shape
+    n, L, r = centers.shape
     token, matrix = (n, L, r), (n, L, r, r)
     shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
     ends = (np.full(n, np.inf), np.zeros(n), np.zeros((n, 2)))
     powers = [np.zeros((n, n_powers, *shape[1:])) for shape in (token, matrix, matrix)]
     work_done = np.zeros((n, 3), dtype=np.int64)
     out = LineMoments._make([*map(np.zeros, shapes), *ends, *powers, work_done])
-    c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
+    c, u = np.ascontiguousarray(centers).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
     max_starts = TWO_TOKEN_STARTS if two_tokens and loss.attention.softmax else MAX_STARTS
@@ -523,7 +523,7 @@ def line_averages(
 
 
 @kernel
-def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_starts, points, stop, out):
+def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, points, stop, out):
     """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k, stop)
@@ -536,7 +536,7 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
         if stop[0] != 0:
             return
         tols = (tol[0][line], tol[1][line])
-        _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
+        _line(loss, params[line], centers[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
 @dispatch_on_type
@@ -548,21 +548,21 @@ def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
 def _find_minimizer_of(loss, p, omega, metric, z, max_starts, points, ws):
     def find(loss, p, omega, metric, z, max_starts, points, ws):
         if z.shape[0] == 1:
-            minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws)
+            minimize_single_field(loss, p, omega, metric, z, max_starts, points, ws)
         else:
-            minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+            minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
 
     def find_of_attention(loss, p, omega, metric, z, max_starts, points, ws):
-        if not is_two_tokens(loss) or not _minimise_two_tokens(loss, p, omega, metric, z, ws):
-            minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+        if not is_two_tokens(loss) or not _minimize_two_tokens(loss, p, omega, metric, z, ws):
+            minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
 
     return find_of_attention if is_dot_product_loss(loss) else find
 
 
 @sample_kernel
-def _minimise_two_tokens(loss, p, omega, metric, z, ws):
+def _minimize_two_tokens(loss, p, omega, metric, z, ws):
     """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
-    value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
+    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
     if outcome != OUTCOME.solved:
         return False
     if is_unique(loss, p, omega, metric.smallest, value, ws.loss)[0]:
@@ -571,7 +571,7 @@ def _minimise_two_tokens(loss, p, omega, metric, z, ws):
     n_known = 1
     for number in range(N_STARTS):
         two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
-        trial, outcome = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
+        trial, outcome = minimize_from(loss, p, omega, metric, ws.point, ws, n_known)
         if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
             continue
         assign(ws.minima[n_known], ws.point)
