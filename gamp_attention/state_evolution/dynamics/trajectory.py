@@ -422,7 +422,7 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     """
     if not _has_jumps(share, unsure):
         return f"consistent within its errors ({_mass(share)})"
-    words = f"approximate because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
+    words = f"runs deviate, because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
     return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
