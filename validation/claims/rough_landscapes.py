@@ -1,4 +1,4 @@
-"""Stated errors of leave-one-out are honest in landscapes with many minima, as an allowance for their choice is included.
+"""Stated errors of leave-one-out are honest if a risk has many minima: they include an allowance for the choice.
 
 If a risk has many minima, the minimum that training reaches was selected for the samples, so that the leave-one-out
 estimate is too low. `LeaveOneOut.selection`, 0.4 times the difference between test and training error, is an allowance
