@@ -24,7 +24,7 @@ from gamp_attention.state_evolution.rsb import TwoFields
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
-from validation._tools.tables import markdown_table
+from validation._tools.tables import fit_sizes, markdown_table
 
 ALPHA = 1.5
 COUNTS = {500: 200, 1000: 194}  # instances by d
@@ -92,11 +92,7 @@ def fit_limit(rows, name):
     """Return the limit d → ∞ of a number, its coefficient of 1/d, and the fraction of the scatter that is explained."""
     d, y = (np.array([row[key] for row in rows], dtype=float) for key in ("d", name))
     excess = np.array([row["constant"] for row in rows]) - expected_constant()
-    columns = np.stack([np.ones(len(d)), 1 / d, excess], axis=1) * np.sqrt(d)[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * np.sqrt(d))
-    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(y) - 3)
-    errors = np.sqrt(noise * np.diag(inverse))
+    found, errors = fit_sizes(d, y, [excess])
     small = d == d.min()
     share = np.corrcoef(excess[small], y[small])[0, 1] ** 2
     return {"limit": [found[0], errors[0]], "slope": [found[1], errors[1]], "explained": share}

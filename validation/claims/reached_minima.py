@@ -32,7 +32,7 @@ import gamp_attention as ga
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
-from validation._tools.tables import markdown_table, mean_and_error
+from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
 from validation.claims.end_of_descent import HOW, STEPS
 from validation.claims.further_steps import describe, difference, show
 from validation.claims.positional_minima import FIRST, KEYS, REACHED
@@ -224,12 +224,8 @@ def paired(rows, name, key):
 
 def change_with_size(rows, name, key):
     """Return the coefficient of 1/d of the difference from GAMP and its error, by least squares with weights d."""
-    d, y = paired(rows, name, key)
-    columns = np.stack([np.ones(len(d)), 1 / d], axis=1) * np.sqrt(d)[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * np.sqrt(d))
-    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(d) - 2)
-    return float(found[1]), float(np.sqrt(noise * inverse[1, 1]))
+    (_, drift), (_, error) = fit_sizes(*paired(rows, name, key))
+    return float(drift), float(error)
 
 
 def tabulate_overlaps(rows):

@@ -55,6 +55,7 @@ MAX_STEP = 0.3  # largest change of an overlap by one step
 FRACTIONS = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
 DECREASE = 0.1  # smallest relative decrease of the residual by a full step
 SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
+MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
 FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
 MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
 # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
@@ -287,7 +288,8 @@ def newton(
             (J, slopes), is_new = F.linearize(packing, path[-1], DIFFERENCE), True
             continue
         step, there, after = reduced
-        J = broyden_update(J, step, (after - residual) - (J @ step - step))
+        if float(np.abs(step).max()) > MIN_UPDATE:
+            J = broyden_update(J, step, (after - residual) - (J @ step - step))
         was_new, is_new = is_new, False
         x, residual = x + step, after
         path.append(there)

@@ -22,6 +22,7 @@ amplified if such overlaps decay slowly. A solution with a small value is theref
 it with zero, if zero attracts (`remove_columns`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,6 +49,7 @@ from gamp_attention.state_evolution.fixed_points.newton import (
 )
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, odd_growth
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
+from gamp_attention.state_evolution.rules.rule import Rule
 
 REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighborhood
 # largest relative change from the start of Newton steps to their solution: NEAR + CHANGES times the last damped change
@@ -60,6 +62,9 @@ SMALL_COLUMN = 0.15  # overlap of a column in units of √q, below which the fix
 MAX_LEVEL = 2  # highest level of the split rule that resolves a growth close to 1
 MIN_NEWTON = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
 MIN_PREDICTED = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
+# residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
+# exact Jacobian, before it uses it
+COARSE_RESIDUAL = 1e-3
 RESTART = 10.0  # size from which a family that grows back is solved again, in units of the size that counts as zero
 
 
@@ -85,6 +90,11 @@ def find_fixed_point(
     n_damped : number of damped steps in the first block.
     anywhere : accept the solution of Newton steps at any distance from their start if it attracts.
     """
+    coarse = F.rule.for_search()
+    if F.choices is None and coarse is not F.rule:
+        root = _find_on_coarse_rule(F, coarse, start, tol, max_iter, n_damped, anywhere)
+        if root is not None:
+            return root
     path = [start]
     try:
         F = F.with_choices_at(start)
@@ -92,6 +102,31 @@ def find_fixed_point(
     except BREAKDOWNS as error:
         packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
         return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
+
+
+def _find_on_coarse_rule(
+    F: OverlapMap, coarse: Rule, start: Overlaps, tol: float, max_iter: int, n_damped: int, anywhere: bool
+) -> Root | None:
+    """Return the fixed point next to the fixed point on a coarser rule; None if the latter decides nothing.
+
+    It decides nothing if it is not found, hardly attracts, or is not close to the fixed point on the rule of the map.
+    """
+    found = find_fixed_point(F.on(coarse), start, tol, max_iter, n_damped, anywhere)
+    if not found.status.converged or found.jacobian is None or not found.attracts(RESOLVED_GROWTH):
+        return None
+    if found.F.rule != coarse:  # the search has refined the rule
+        return found
+    with suppress(*BREAKDOWNS):
+        here = F.with_choices_at(found.overlaps, squares=True)  # jump mass and replicon need them later
+        exact = here.has_expansion(found.overlaps, jumps=False)  # a Jacobian then needs no other averages
+        jacobian, slopes = (None, None) if exact else (found.jacobian, found.response_slopes)
+        root = newton(
+            here, found.overlaps, COARSE_RESIDUAL, jacobian=jacobian, packing=found.packing, reach=NEAR,
+            response_slopes=slopes,
+        )  # fmt: skip
+        if root.status.converged and root.attracts(RESOLVED_GROWTH):
+            return replace(root, path=found.path + root.path[1:])
+    return None
 
 
 @dataclass

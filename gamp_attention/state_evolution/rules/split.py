@@ -150,9 +150,9 @@ class SplitRule(LeveledRule):
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_SplitAverage(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel) -> ScoreExpansion | None:
+    def expansion(self, channel: Channel, squares: bool = False) -> ScoreExpansion | None:
         """Return the averages to first order in q, m and θ; None if the distribution of the fields is singular."""
-        return _SplitAverage(self, channel, False, Scores(channel)).expansion() if Scores.exist(channel) else None
+        return _SplitAverage(self, channel, squares, Scores(channel)).expansion() if Scores.exist(channel) else None
 
 
 @lru_cache(maxsize=8)
