@@ -1,15 +1,28 @@
-"""Imports of the package and of the commands load no optional library, and no large module that few calls need."""
+"""Imports load only the libraries that are needed: no solver for the help, no optional library for all names."""
 
 import subprocess
 import sys
 
 import pytest
 
+NUMERICAL = ("numpy", "scipy", "numba", "llvmlite", "tqdm")
 OPTIONAL = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py", "sklearn")
+HELP = "from gamp_attention.cli.main import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
+COMMANDS = "from gamp_attention.cli import fit, paper_model"
 
 
-@pytest.mark.parametrize("code", ["import gamp_attention", "import gamp_attention.cli.main"])
-def test_imports_load_no_unneeded_library(code):
-    code += f"\nimport sys\nprint([name for name in {OPTIONAL} if name in sys.modules], file=sys.stderr)"
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        ("import gamp_attention", NUMERICAL + OPTIONAL),
+        (HELP.format(""), NUMERICAL + OPTIONAL),
+        (HELP.format("'fit', "), NUMERICAL + OPTIONAL),
+        ("from gamp_attention import *", OPTIONAL),
+        (COMMANDS, OPTIONAL),
+    ],
+    ids=["package", "help", "help of fit", "all names", "commands"],
+)
+def test_imports_load_no_unneeded_library(code, unneeded):
+    code += f"\nimport sys\nprint([name for name in {unneeded} if name in sys.modules], file=sys.stderr)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stderr == "[]\n"

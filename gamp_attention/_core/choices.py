@@ -1,4 +1,4 @@
-"""Names that arguments of several subpackages accept."""
+"""Names that arguments accept, in one module without other imports: the command line lists them without the solvers."""
 
 STARTS = ("semantic", "positional", "random")  # starts of all solvers, named after the solution that they lead to
 RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are

@@ -13,7 +13,7 @@ import numpy as np
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
-from gamp_attention._core.numerics import interval_of_mean, mean_and_error
+from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.options import VALUES, build_penalty
@@ -25,7 +25,7 @@ from gamp_attention.data.loading import StoredArrays, load_arrays, load_weights
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import Tokens, as_tokens, distinct_samples
 from gamp_attention.experiments.figures import plot_fit, plot_path
-from gamp_attention.experiments.inference.leave_one_out import leave_one_out
+from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import AGREEMENT, run_gamp
@@ -157,7 +157,7 @@ def test_errors(
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
-    mean, error, covariance = loo.average_in_units(left_out)
+    mean, error, covariance, selection = loo.average_in_units(left_out)
     means = [(mean, error)]
     columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
@@ -177,9 +177,10 @@ def test_errors(
         rows[ROWS[name]] = [mean_and_error(references.errors[k]) for _, references in columns.values()]
     table: list[Any] = [["", *columns]]
     table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
+    intervals = _describe_intervals(columns, means, selection)
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\n{_describe_intervals(columns, means)}\nLeave-one-out is the error of each "
+        f"last digit:\n{format_text(table)}\n{intervals}\nLeave-one-out is the error of each "
         "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
         f"this layer: {loo.message}."
     )
@@ -187,12 +188,12 @@ def test_errors(
 
 
 def _describe_intervals(
-    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]]
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]], selection: float
 ) -> str:
-    """Return a sentence with 95 % intervals of the error of the layer on new data."""
+    """Return a sentence with 95 % intervals of the error of the layer on new data; `selection` as of `LeaveOneOut`."""
     intervals = []
     for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
-        ends = interval_of_mean(errors, error)
+        ends = interval_with_selection(errors, error, selection if how == "leave-one-out" else 0.0)
         intervals.append(f"{ends[0]:.3g} to {ends[1]:.3g} ({how})" if np.isfinite(ends).all() else f"unknown ({how})")
     return f"95 % intervals for the error of this layer on new samples: {', '.join(intervals)}."
 

@@ -1,14 +1,15 @@
-"""Command line: gamp-attention COMMAND. Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted."""
+"""Command line: gamp-attention COMMAND. Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted.
+
+The modules of the commands are imported after the options have been read, because they load the solvers.
+"""
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from io import TextIOWrapper
 
 from gamp_attention._core import interrupts
-from gamp_attention._core.progress import Progress
-from gamp_attention.cli import fit, paper_model
 from gamp_attention.cli.options import build_parser
-from gamp_attention.cli.output import check_extras, check_outputs
 
 OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the model of the paper
 
@@ -20,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # "?" for characters that the terminal lacks, such as Greek
     options = build_parser().parse_args(arguments)
     try:
-        module = fit if options.command in OWN_DATA else paper_model
+        module = import_module(f"gamp_attention.cli.{'fit' if options.command in OWN_DATA else 'paper_model'}")
+        from gamp_attention._core.progress import Progress
+        from gamp_attention.cli.output import check_extras, check_outputs
+
         interrupts.raise_interrupts()
         check_extras(options)
         check_outputs(options)

@@ -1,4 +1,4 @@
-"""Options of all commands."""
+"""Options of all commands. This module loads no solver, so that help and misspelt options are answered at once."""
 
 import argparse
 import re

@@ -200,17 +200,17 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         """Convert errors to the units of the outputs, if the layer was trained on standardized arrays."""
         if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
             unit = 2 / (self.n_tokens_in_ * self._fitted.width)
-            names = "errors", "test_error", "test_error_error", "in_training", "with_choice"
+            names = "errors", "test_error", "test_error_error", "selection", "in_training", "with_choice"
             numbers = {name: unit * getattr(loo, name) for name in names}
             return replace(loo, covariance=unit**2 * loo.covariance, **numbers)
         if (self.scale_ == 1).all():
             return loo
         weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
-        mean, error, covariance = loo.average_in_units(errors, weights)
+        mean, error, covariance, selection = loo.average_in_units(errors, weights)
         in_training = np.average(self._errors_at(risk_at(self.data_, self.result_.Q, "exact").z), weights=weights)
         return replace(
             loo, errors=errors, with_choice=np.nan, test_error=mean, test_error_error=error, covariance=covariance,
-            in_training=float(in_training),
+            selection=selection, in_training=float(in_training),
         )  # fmt: skip
 
     def _errors_at(self, fields: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ class InferenceMixin:
         check_is_fitted(self)
         loo, weights = leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight
         if weights is not None:
-            loo = replace(average_by_weight(loo, weights, "with_choice"), errors=loo.errors / weights)
+            loo = replace(average_by_weight(loo, weights, "with_choice", "selection"), errors=loo.errors / weights)
         return self._convert_errors(loo)
 
     def debias(self) -> DebiasedWeights:
