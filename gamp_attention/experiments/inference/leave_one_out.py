@@ -11,7 +11,7 @@
 3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
    If the risk has many minima near the minimum, it also includes the choice among them (`SELECTION`).
 4. The estimate is trusted if the correction is certain enough, the risk does not have many minima near the minimum
-   (see `has_many_minima` and `LeaveOneOut.trusted`), and samples do not depend on their neighbours (dependence.py).
+   (see `has_many_minima` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (dependence.py).
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class LeaveOneOut(Result):
         standard error of the correction by refits, the covariance of the errors of different samples, and `selection`.
     selection : if the risk has many minima, the typical amount by which the choice of one of them makes the estimate
         too low: 0.4 times the difference between `test_error` and `in_training`, eq. :eq:`selection`; otherwise 0.
-    dependent : whether the errors of samples increase if their neighbours in the order of the arrays are left out too,
+    dependent : whether the errors of samples increase if their neighbors in the order of the arrays are left out too,
         as for time series or repeated measurements (only tested by the form "hessian").
     covariance : the part of the squared standard error that is due to this covariance, eq. :eq:`loo-variance`; 0 if the
         training did not end in a minimum.
@@ -358,7 +358,7 @@ def _estimate(
 
 
 ABOUT_ORDER = (
-    "errors increase by {:.0%} if the neighbours of a sample in the order of the arrays are left out too, as in a time "
+    "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
     "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
     "regularization_path(..., groups=...), or shuffle the samples if their order has no meaning"
 )

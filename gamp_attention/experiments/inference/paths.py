@@ -64,7 +64,7 @@ class PathErrors:
     tested: np.ndarray  # (k,) True if the estimate is complete, or the test of its interpolation succeeded
     changes: list[np.ndarray]  # (m, m) scaled changes of the errors of pairs of samples, of each value
     correction: np.ndarray  # (k,) variance of the correction by refits and of the choice among minima
-    dependent: bool  # True if samples depend on their neighbours, see `LeaveOneOut.dependent`
+    dependent: bool  # True if samples depend on their neighbors, see `LeaveOneOut.dependent`
     form: str  # form of the complete estimates
 
 
@@ -435,7 +435,7 @@ def regularization_path(
             in_training, correction, changes = estimates.in_training, estimates.correction, estimates.changes
             errors, trusted, used = estimates.errors, estimates.agreed & estimates.tested, estimates.form
             smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
-            dependent = estimates.dependent  # random folds do not separate samples from their neighbours
+            dependent = estimates.dependent  # random folds do not separate samples from their neighbors
             in_folds = bool(folds) and in_memory and not (trusted[smallest] or dependent)
         else:
             in_training = np.array([_training_error(*run) for run in zip(problems, results, strict=True)])
@@ -484,7 +484,7 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
     "groups": "by cross-validation that leaves out whole groups",
-    "dependent": "but samples depend on their neighbours in the order of the arrays, so that all errors are too low "
+    "dependent": "but samples depend on their neighbors in the order of the arrays, so that all errors are too low "
     "for independent samples: give their times or subjects as `groups`, or shuffle them if their order has no meaning",
 }
 
