@@ -203,4 +203,4 @@ def test_a_matrix_needs_no_quotes(rows, capsys):
     assert matrix(rows) == [[0.6, 0.4], [0.4, 0.6]]
     with pytest.raises(SystemExit):
         main(["sweep", "--help"])
-    assert ".6,.4/.4,.6 or in quotes" in " ".join(capsys.readouterr().out.split())
+    assert "0.6,0.4/0.4,0.6 or in quotes" in " ".join(capsys.readouterr().out.split())

@@ -1,6 +1,6 @@
 """Fixed points of survey propagation agree with one step of replica symmetry breaking at the same Parisi parameter.
 
-Method: the loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance .001,
+Method: the loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance 0.001,
 independent of the tokens, λ = 1e-4. `survey_step(..., jumps=True)` at a fixed Parisi parameter y; q₀ = ‖Q‖²/d,
 q₁ = q₀ + U, V and the mean training loss of the minima of the cluster,
 
@@ -8,7 +8,7 @@ q₁ = q₀ + U, V and the mean training loss of the minima of the cluster,
 
 are averages over the last iterations of each instance, and standard errors are over instances. The equations are
 `solve_state_evolution(..., rsb=1, parisi=y)`, with E = F + complexity/y. At y = 1.76699 the complexity vanishes; there
-Lucibello, Saglietti and Lu (2019) published q₀ = .47255, q₁ = 1.35511, V = .42349 without ridge. One step is itself
+Lucibello, Saglietti and Lu (2019) published q₀ = 0.47255, q₁ = 1.35511, V = 0.42349 without ridge. One step is itself
 unstable (two steps give a higher F), so that the iteration does not come to rest: its damped average of weights has
 too small a norm q₀, and E differs.
 
@@ -34,7 +34,7 @@ SIZES = {500: 6, 1000: 4, 2000: 2, 4000: 1}  # number of instances, by d
 STEPS, LAST = ((0.4, 40), (0.2, 80)), 60  # steps and numbers of iterations; iterations of the averages
 NAMES = {"q0": "q₀", "q1": "q₁", "V": "V", "E": "E"}
 COMPARED, NEAR, SAME = ("q1", "V"), 0.03, 0.01
-COLOURS = {"q0": "#0072B2", "q1": "#009E73", "V": "#D55E00", "E": "#CC79A7"}
+COLORS = {"q0": "#0072B2", "q1": "#009E73", "V": "#D55E00", "E": "#CC79A7"}
 
 
 def solve_equations(y):
@@ -105,7 +105,7 @@ def draw(path, averages, equations):
             for k, (name, label) in enumerate(NAMES.items()):
                 relative = np.array([averages[y, d][1][k] / values[name] - 1 for d in sizes])
                 errors = np.array([averages[y, d][2][k] / values[name] for d in sizes])
-                style = {"marker": "osD^"[k], "color": COLOURS[name], "label": label, "capsize": 3}
+                style = {"marker": "osD^"[k], "color": COLORS[name], "label": label, "capsize": 3}
                 panel.errorbar(sizes, 100 * relative, 100 * np.nan_to_num(errors), **style)
             panel.axhline(0, color=DARK, lw=0.8)
             panel.set(xscale="log", xlabel="d", title=f"y = {y:.4g}")

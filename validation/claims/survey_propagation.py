@@ -4,20 +4,20 @@ Method: `run_gamp(init="random", survey=True)` on noiseless and noisy attention 
 retrieval. The competitors start from random weights again and again, the first time from the weights of the survey, as
 long as less processor time has passed than survey propagation took in total, and keep the result of lowest training
 loss: GAMP with default settings; L-BFGS-B of scipy on the compiled risk, until the gradient is zero (faster than
-`minimize_risk`); Adam in torch (1500 steps of .05), continued by L-BFGS-B. The last run of each is completed, so that
+`minimize_risk`); Adam in torch (1500 steps of 0.05), continued by L-BFGS-B. The last run of each is completed, so that
 competitors take longer. "Informed" is message passing from the weights of the teacher. Test errors are on the same
 fresh samples for all methods.
 
-Targets: σ = .8, ω = .2, λ = .01, d = 300, one random start. Equal time: the same layer over α and noise s on the
+Targets: σ = 0.8, ω = 0.2, λ = 0.01, d = 300, one random start. Equal time: the same layer over α and noise s on the
 scores, then three and five tokens, rank 2, queries and keys with separate weights ("untied"), two layers, phase
-retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = .3, σ =
-.5), whose minima are semantic (cosine with the teacher of at least .5) or positional; one random start for each method,
-d = 300.
+retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches: the founding paper's layer (ω = 0.3, σ =
+0.5), whose minima are semantic (cosine with the teacher of at least 0.5) or positional; one random start for each
+method, d = 300.
 
-Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = .7, is at most (1 + 1e-6) times
-the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start is at
-most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time, survey
-propagation has the lowest median training loss in each setting.
+Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = 0.7, is at most (1 + 1e-6)
+times the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start
+is at most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time,
+survey propagation has the lowest median training loss in each setting.
 
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979). For each comparison that is not significant, the table has the number of
@@ -50,7 +50,7 @@ BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5), 
 LOWEST_FROM = 1.25  # α_c: the semantic solution has the lower training loss above it (d → ∞)
 STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
 METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
-COLOURS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
+COLORS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
 MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
 STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
 LAYER = {"omega": 0.2, "sigma": 0.8}
@@ -441,19 +441,19 @@ def draw(path, rows):
         losses.get_gridspec().set_width_ratios([2.6, 1])
         losses.axhline(0, color=DARK, lw=0.8)
         for k, method in enumerate(METHODS):
-            label, colour = METHODS[method], COLOURS[method]
+            label, color = METHODS[method], COLORS[method]
             for x, part in enumerate(parts):
                 if all(method in row["runs"] for row in rows if row["part"] == part):
                     excess = 100 * (compute_ratios(rows, part, method) - 1)
                     at = x + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
-                    losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=colour, label=label)
-                    losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=colour, lw=2.5)
+                    losses.plot(at, np.sort(excess), MARKERS[method], ms=4, alpha=0.7, mew=0, color=color, label=label)
+                    losses.plot(at[[0, -1]] + [-0.03, 0.03], [np.median(excess)] * 2, color=color, lw=2.5)
                     label = None
             alphas = [float(part.split()[1]) for part in list_parts(rows, "branches")]
             if method != "adam" and alphas:
                 cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
                 fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
-                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLOURS[method]}  # lines may lie on one another
+                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLORS[method]}  # lines may lie on one another
                 ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
         words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
         losses.set_xticks(range(len(parts)), [each.replace(", ", "\n") for each in words], rotation=60, ha="right",

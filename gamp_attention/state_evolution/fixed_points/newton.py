@@ -207,7 +207,7 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
 
     At most `n_steps` steps. A change that grows in a new direction shows that steps overshoot: they are halved, down
     to 1/64 of a damped step. After a few changes in one direction they are doubled again. A change that grows in its
-    direction leaves the neighbourhood of a fixed point or a fold, so that shorter steps would only take longer.
+    direction leaves the neighborhood of a fixed point or a fold, so that shorter steps would only take longer.
     Steps are not halved either if weights vanish, because the relative change of their size never decreases.
     """
     path, slower, last_change, last_move, same_moves = [start], 1.0, np.inf, np.zeros(0), 0
