@@ -364,7 +364,7 @@ def test_tokens_on_the_disk(tmp_path):
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
     """`SAME` and `LOWER` only save steps of the search for other minima."""
-    from gamp_attention.data.risk import risk_at
+    from gamp_attention.data import risk_at
     from gamp_attention.experiments.inference import hysteresis
 
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
