@@ -47,6 +47,8 @@ ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, th
 class ClassEquations(Equations):
     """State evolution of samples with classes, averaged over one set of randomized points.
 
+    Eq. :eq:`bayes-class-overlaps`.
+
     Attributes
     ----------
     channel, kinds, exact : as for `Equations`.

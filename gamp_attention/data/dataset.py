@@ -32,6 +32,7 @@ from gamp_attention.data.stores import (
     token_blocks,
     token_means,
 )
+from gamp_attention.data.survey_pass import Inner, SurveyPass, survey_pass
 from gamp_attention.losses.attention import (
     DotProductAttention,
     RiskTerms,
@@ -406,6 +407,10 @@ class Dataset(DisplayMixin):
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, effort)
+
+    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
+        """Return averages over the inner fields in an iteration of survey propagation, see `data.survey_pass`."""
+        return survey_pass(self._part(risk), risk, Q, D, V, z, inner)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""

@@ -39,8 +39,7 @@ from gamp_attention.gamp.survey import (
     distinct_surveys,
     flipped_starts,
 )
-from gamp_attention.penalties.columns import has_spheres, refuse_spheres
-from gamp_attention.penalties.standard import refuse_intercept
+from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -383,7 +382,7 @@ def refine_minimum(
 
 def accepts_surveys(data: Dataset, options: IterationOptions) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
-    allowed = data.rows_here and options.predictable and not has_spheres(data.penalty) and not data.intercept
+    allowed = options.predictable and not has_spheres(data.penalty) and not data.intercept
     return allowed and data.n_tokens * data.rank <= MAX_FIELDS and not is_convex(data)
 
 
@@ -407,12 +406,8 @@ def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
     """
     if survey is False or survey is None:
         return None
-    if not data.rows_here:
-        raise check.fail("survey", survey, "False for data whose samples are on other workers")
     if not options.predictable:
         raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
-    refuse_spheres(data.penalty, "a number for each column, as survey propagation has no spherical columns")
-    refuse_intercept(data.intercept, "False for survey propagation")
     if survey is True:
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]

@@ -22,6 +22,7 @@ RANDOM = 20  # number of random divisions of the samples into blocks
 # relative increase of the mean square root of the errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
 MINIMUM = 0.015
+MAXIMUM = 4.0  # the same increase above which the Newton step without a block is not a valid approximation
 SIGNIFICANT = 4.5  # the same increase in standard deviations over random divisions: a probability of 0.0001 by chance
 FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
@@ -60,7 +61,7 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     random = np.array([means_without(division) for division in divisions])
     usual, spread = random.mean(axis=0), random.std(axis=0, ddof=1)
     mean, root = successive - usual
-    is_large = np.isfinite(mean) and root > max(SIGNIFICANT * spread[1], MINIMUM * usual[1])
+    is_large = max(SIGNIFICANT * spread[1], MINIMUM * usual[1]) < root < MAXIMUM * usual[1]
     return float(mean / usual[0]) if is_large and mean > 0 else 0.0
 
 

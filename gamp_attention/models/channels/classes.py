@@ -124,6 +124,8 @@ class Seen(NamedTuple):
 class ClassChannel:
     """Observation model of samples with classes.
 
+    Eq. :eq:`bayes-class`.
+
     Attributes
     ----------
     labels : label models of the classes.

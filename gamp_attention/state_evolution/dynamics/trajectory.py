@@ -26,7 +26,6 @@ from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.compressed_descent import (
     N_COMPARED,
@@ -247,10 +246,9 @@ def trajectory(
     if method in ("gamp", "survey"):
         damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
         Damping(damping)  # raises an error if a step is out of its range
-    if method != "gamp":
+    if method not in ("gamp", "survey"):
         refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
     if method == "survey":
-        refuse_intercept(model.intercept, "False for survey propagation")
         y = check.real("parisi", parisi, low=0, strict=True)
         start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
         with _finite(model):
@@ -446,7 +444,7 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     """
     if not _has_jumps(share, unsure):
         return f"consistent within its errors ({_mass(share)})"
-    words = f"approximate because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
+    words = f"runs deviate, because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
     return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
