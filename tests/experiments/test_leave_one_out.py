@@ -364,7 +364,7 @@ def test_tokens_on_the_disk(tmp_path):
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
     """`SAME` and `LOWER` only save steps of the search for other minima."""
-    from gamp_attention.data.risk import risk_at
+    from gamp_attention.data import risk_at
     from gamp_attention.experiments.inference import hysteresis
 
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
@@ -395,18 +395,18 @@ def draw_series(n, order):
     return ga.LabelledDataset(x[order], y[order], ga.SquaredLoss(), lam=0.1)
 
 
-def test_samples_that_depend_on_their_neighbours_are_named():
+def test_samples_that_depend_on_their_neighbors_are_named():
     n = 150
     series = draw_series(n, np.arange(n))
     loo = ga.leave_one_out(series, ga.run_gamp(series, "random"))
     assert loo.dependent
     assert not loo.trusted
-    assert "neighbours of a sample in the order of the arrays" in loo.message
+    assert "neighbors of a sample in the order of the arrays" in loo.message
     blocks = ga.regularization_path(series, [0.1], "random", n_starts=1, groups=np.arange(n) // 30)
     assert blocks.test_error[0] > 1.1 * loo.test_error
     path = ga.regularization_path(series, [0.1, 1.0], "random", n_starts=1)
     assert path.form != "folds"
-    assert "depend on their neighbours" in path.message
+    assert "depend on their neighbors" in path.message
     shuffled = draw_series(n, np.random.default_rng(0).permutation(n))
     other = ga.leave_one_out(shuffled, ga.run_gamp(shuffled, "random"))
     assert other.trusted

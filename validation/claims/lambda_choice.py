@@ -16,10 +16,9 @@ other problems are the stored rows.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
+from gamp_attention.data import risk_at
 from gamp_attention.experiments import COLORS, DARK, LAMBDA, draw_legend
-from gamp_attention.experiments.inference import sample_errors
-from gamp_attention.experiments.inference.leave_one_out import leave_out
+from gamp_attention.experiments.inference import leave_out, sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
