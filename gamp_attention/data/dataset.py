@@ -32,6 +32,7 @@ from gamp_attention.data.stores import (
     token_blocks,
     token_means,
 )
+from gamp_attention.data.survey_pass import Inner, SurveyPass, survey_pass
 from gamp_attention.losses.attention import (
     DotProductAttention,
     RiskTerms,
@@ -55,7 +56,7 @@ from gamp_attention.penalties.standard import (
 
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
+    "divide all arrays by their standard deviation, or use --standardize (GampAttention(standardize=True))"
 )
 
 
@@ -64,7 +65,7 @@ class Dataset(DisplayMixin):
 
     Parameters
     ----------
-    tokens : (n, L, d) tokens x, centred. Arrays of float32 are kept, which halves the memory; all sums are computed in
+    tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
         float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
@@ -406,6 +407,10 @@ class Dataset(DisplayMixin):
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, effort)
+
+    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
+        """Return averages over the inner fields in an iteration of survey propagation, see `data.survey_pass`."""
+        return survey_pass(self._part(risk), risk, Q, D, V, z, inner)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""

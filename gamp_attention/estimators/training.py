@@ -104,7 +104,7 @@ class InferenceMixin:
         check_is_fitted(self)
         loo, weights = leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight
         if weights is not None:
-            loo = replace(average_by_weight(loo, weights, "with_choice"), errors=loo.errors / weights)
+            loo = replace(average_by_weight(loo, weights, "with_choice", "selection"), errors=loo.errors / weights)
         return self._convert_errors(loo)
 
     def debias(self) -> DebiasedWeights:
@@ -132,7 +132,7 @@ class InferenceMixin:
 
         Returns
         -------
-        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardised layer are in the
+        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardized layer are in the
         standard units of the fit, in which all coordinates count equally. If samples have weights, test errors are
         weighted means. The estimator does not change: train it with the chosen value by `set_params(lam=...)` and
         `fit`.

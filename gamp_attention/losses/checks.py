@@ -4,6 +4,7 @@ Attention maps are also searched for kinks, which are jumps of the derivative, a
 """
 
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ LINES = 6  # number of random lines on which kinks are searched; the first goes 
 REACH = 3.0  # half-length of a line, in units of the fields
 POINTS = 2001  # number of points on a line
 REFINED_POINTS = 8  # number of points with the largest change of slope at which a line is refined
-FINER = 33  # number of points of one refinement between the two neighbours of such a point
+FINER = 33  # number of points of one refinement between the two neighbors of such a point
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 
@@ -65,14 +66,29 @@ def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
         slopes = np.diff(S, axis=0) / (at[1] - at[0])
         return np.abs(slopes).max(axis=(1, 2)), np.abs(np.diff(slopes, axis=0)).max(axis=(1, 2))
 
-    line = np.linspace(-REACH, REACH, POINTS)
-    slopes, changes = slopes_and_jumps(line)
-    unit, largest = max(float(slopes.max()), 1.0), 0.0
-    for index in np.argsort(changes)[::-1][:REFINED_POINTS]:
+    return largest_change(slopes_and_jumps, POINTS, REFINED_POINTS)
+
+
+def largest_change(
+    measure: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], n_points: int, n_refined: int
+) -> float:
+    """Return the largest change of a slope at one point of a line, divided by max(largest slope, 1).
+
+    Parameters
+    ----------
+    measure : function that returns the slopes between N equidistant points of the line (N − 1,), and the changes of the
+        slope at the inner points (N − 2,).
+    n_points : number of points on the line.
+    n_refined : number of points with the largest changes at which the line is refined.
+    """
+    line = np.linspace(-REACH, REACH, n_points)
+    slopes, changes = measure(line)
+    unit, largest = max(float(np.abs(slopes).max()), 1.0), 0.0
+    for index in np.argsort(changes)[::-1][:n_refined]:
         at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
         while spacing > SPACING:
             near = np.linspace(at - spacing, at + spacing, FINER)
-            _, near_changes = slopes_and_jumps(near)
+            _, near_changes = measure(near)
             strongest = int(np.argmax(near_changes))
             at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
         largest = max(largest, jump / unit)

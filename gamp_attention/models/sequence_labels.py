@@ -213,6 +213,11 @@ class LabelsOfClasses:
         return self.of_class[0](u, noise)
 
 
+def is_function(teacher: Any) -> bool:
+    """Return whether a teacher is a function of the fields, for samples with or without classes."""
+    return isinstance(teacher, SequenceLabels | LabelsOfClasses)
+
+
 def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> SequenceLabels:
     """Return the label model of a teacher for samples of class c, after checks on random numbers."""
     shapes = {"u": (L, t), "noise": (n_noise,)}

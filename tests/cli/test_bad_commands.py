@@ -172,7 +172,7 @@ COMMANDS = {
     "sweep F --sigma -1": "sigma",
     "sweep F --A 1,x": "--A",
     "sweep F --A 1,2;3": "--A: needs a square matrix",
-    "sweep F --A .6,.4": "in quotes '.6,.4;.4,.6', since a shell ends a command at a semicolon, got '.6,.4'",
+    "sweep F --A 0.6,0.4": "in quotes '0.6,0.4;0.4,0.6', since a shell ends a command at a semicolon, got '0.6,0.4'",
     "sweep F --method AMP": "--method",
     "sweep F --branch other": "--branch",
     "sweep F --d 0": "d:",

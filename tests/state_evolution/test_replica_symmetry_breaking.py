@@ -15,7 +15,7 @@ from validation.claims import survey_recovery
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
-# Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance .001, without ridge
+# Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance 0.001, without ridge
 PUBLISHED = {"energy": 0.2927849, "q0": 0.4725506, "q1": 1.355108, "V": 0.4234896, "parisi": 1.76699}
 # The same at other points: α, noise variance, energy, q_0, q_1, V, Parisi parameter, relative accuracy. At α = 2.8 the
 # published energy is 1.6e-5 below this package's, which changes by less than 1e-8 from rtol = 1e-3 to 2e-5. The same
@@ -96,8 +96,8 @@ def test_many_steps_of_phase_retrieval():
         errors = np.asarray(getattr(se, f"{name}_error"))
         assert np.isfinite(getattr(se, name)).all(), name
         assert (errors > 0).all(), name
-    assert "raises the training loss by 42.7" in se.validity  # .29548 instead of .20694
-    assert "lowers V by 7" in se.validity  # .28 instead of 1.300
+    assert "raises the training loss by 42.7" in se.validity  # 0.29548 instead of 0.20694
+    assert "lowers V by 7" in se.validity  # 0.28 instead of 1.300
     assert "extrapolated from 1 to 3 steps" in se.validity
 
 
@@ -169,7 +169,7 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
     assert abs(value - 0.117601) < error + 1e-6
     assert error < 1e-4
-    # the difference between successive limits, .0016 with three steps and .00014 with four, is the stated error's half
+    # differences of successive limits, 0.0016 with three steps and 0.00014 with four, are half of the stated error
     value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3, 4)])
     assert abs(value - 6.6980) < error + 1e-4
     assert error < 5e-4

@@ -1,6 +1,6 @@
 """Whether positional minima are marginal: the lower edge of the Hessian's spectrum with k steps of breaking.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5. In theory the spectrum begins at
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5. In theory the spectrum begins at
 x_k = Σ_l γ_l |jump mass_l| (page "Curvature"), which is computed on two grids at the stored solutions with k = 0 to 3
 steps (`further_steps`), extrapolated to k → ∞ as by `rsb="full"`. At finite d, the lowest eigenvalues at the minima
 that GAMP finds from the positions, together with the minima of `curvature`, are fitted by x + b d^(−2/5): the number of
@@ -20,7 +20,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import extrapolate_steps
 from gamp_attention.state_evolution.rsb import Levels, TwoFields
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error

@@ -1,11 +1,11 @@
 """Overlaps of the minima of GAMP on the positional branch, with small errors, against two steps of breaking.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP runs to zero gradient from
-positional starts on many instances at d = 500 and 1000; the stored minima of `rs_validity` at d = 1000 to 8000 are
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. GAMP runs to zero gradient
+from positional starts on many instances at d = 500 and 1000; the stored minima of `rs_validity` at d = 1000 to 8000 are
 added. Most of the scatter of q and of the training loss follows from the labels of an instance: their constant c, the
 part of the loss that does not depend on the weights, has a mean over samples that is known for d → ∞. A number X of a
-minimum is fitted by x + a/d + b (c − E c) with noise of variance 1/d (a control variate), so that x is its limit.
-Every run is stored when it ends. The predictions are the stored results of `further_steps`.
+minimum is fitted by x + a/d + b (c − E c) with noise of variance 1/d (a control variate), so that x is its limit. Every
+run is stored when it ends. The predictions are the stored results of `further_steps`.
 
 Criterion: all runs reach a gradient norm of 1e-6 on the positional branch; the training loss agrees with two steps
 within 3 standard errors, with an error below 1 %. Differences of V, q and m from replica symmetry, one and two steps
@@ -21,7 +21,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.rsb import TwoFields
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import fit_sizes, markdown_table

@@ -1,13 +1,13 @@
 """Which minima of the positional branch algorithms reach: the ground state, threshold states or the end of descent.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP, survey propagation (at the
-Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS run to
-zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. GAMP, survey propagation (at
+the Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS
+run to zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
 positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
 Differences from GAMP are paired by instance, averaged with weights d, and added to the limit d → ∞ of GAMP
 (`positional_minima`), as if they did not depend on d. The limit of descent is the stored limit of `end_of_descent`,
-from d up to 8000. Minima with m < .2, which are not on the branch (m = .255, scatter .015 at d = 500), are left
-out. Predictions:
+from d up to 8000. Minima with m < 0.2, which are not on the branch (m = 0.255, scatter 0.015 at d = 500), are left out.
+Predictions:
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -29,7 +29,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
@@ -68,7 +68,7 @@ def run_cell(d, number):
             if name == "descent":
                 Q = ga.minimize_risk(data, Q, "asymptotic", max_iter=STEPS, tol=0, **HOW).Q
             run = ga.minimize_risk(data, Q, "asymptotic", "lbfgs", max_iter=3000)
-        scale = np.sign(run.overlaps.m[0, 0]) * 0.5 / np.sqrt(d)  # σ = .5
+        scale = np.sign(run.overlaps.m[0, 0]) * 0.5 / np.sqrt(d)  # σ = 0.5
         minima[name] = scale * run.Q[:, 0]
         overlaps = {other: float(Q @ minima[name]) for other, Q in minima.items() if other != name}
         rows.append(describe_run(name, d, seed, run) | {"overlaps": overlaps})

@@ -1,6 +1,6 @@
 """Survey propagation at a fixed Parisi parameter against one step of replica symmetry breaking, in three comparisons.
 
-The loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance .001,
+The loss (|z| − y)² at α = 3 without overlap with a signal: labels are |N(0, 1)| plus noise of variance 0.001,
 independent of the tokens, λ = 1e-4. Compared are q₀ = ‖Q‖²/d, q₁ = q₀ + U, V and the mean training loss of the minima
 of the cluster,
 
@@ -18,7 +18,7 @@ statements are verified:
    averages at nodes, moves the weights in the same way.
 
 Numbers of runs are averages over the same iterations as in the limit, and are fitted by x + a/d. At y = 1.76699 the
-complexity vanishes; there Lucibello, Saglietti and Lu (2019) published q₀ = .47255, q₁ = 1.35511, V = .42349 without
+complexity vanishes; there Lucibello, Saglietti and Lu (2019) published q₀ = 0.47255, q₁ = 1.35511, V = .42349 without
 ridge.
 
 Criterion: in (1) the relative differences are at most 1e-3 at each y; in (2) the limits of q₀, q₁, V and E differ from
@@ -163,18 +163,18 @@ def tabulate(rows, y, equations, theory, limits):
 
 def draw(path, rows, equations, theory):
     """Draw q₀ and E relative to the equations against d, with the theory of both kinds of runs as lines."""
-    colours = {"undamped": "#0072B2", "damped": "#D55E00"}
+    colors = {"undamped": "#0072B2", "damped": "#D55E00"}
     with figure(path, 2, len(equations), (4 * len(equations), 6)) as axes:
         for column, (y, exact) in zip(axes.T, equations.items(), strict=True):
             for panel, name in zip(column, ("q0", "E"), strict=True):
-                for kind, colour in colours.items():
+                for kind, color in colors.items():
                     runs = select(rows, kind, y)
                     sizes = sorted({row["d"] for row in runs})
                     values = [mean_and_error([row[name] for row in runs if row["d"] == d]) for d in sizes]
                     means, errors = 100 * np.array(values).T / exact[name]
-                    style = {"marker": "o", "ls": "", "color": colour, "label": KINDS[kind], "capsize": 3}
+                    style = {"marker": "o", "ls": "", "color": color, "label": KINDS[kind], "capsize": 3}
                     panel.errorbar(sizes, means - 100, np.nan_to_num(errors), **style)
-                    panel.axhline(100 * theory[y][kind][name] / exact[name] - 100, color=colour, lw=1.2)
+                    panel.axhline(100 * theory[y][kind][name] / exact[name] - 100, color=color, lw=1.2)
                 panel.axhline(0, color=DARK, lw=0.8, ls=":")
                 panel.set(xscale="log", title=f"{NAMES[name]}, y = {y:.4g}")
                 ticks = sorted({row["d"] for row in rows})

@@ -21,7 +21,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
 from gamp_attention.state_evolution.equations import conjugates, sum_over_components
-from validation._tools import catalogue
+from validation._tools import catalog
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -117,7 +117,7 @@ def check_cells(verdict, rows):
     """Check the criterion except its last part, and return the rows that are low at the end."""
     bad = [row for row in rows if row["status"] not in (*SOLVED, "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
-    diagram = catalogue.load_result(catalogue.ROOT / "results" / "phase_diagram.json")
+    diagram = catalog.load_result(catalog.ROOT / "results" / "phase_diagram.json")
     away, compared = 0.0, 0
     for row in rows:
         i, j = (

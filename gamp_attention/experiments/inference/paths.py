@@ -1,7 +1,6 @@
 """Regularization paths: training along the values of a hyperparameter, and the test error at each value.
 
-1. Training (`PathPlan`): each run starts from the weights of the previous value, extrapolated (warm starts, as in
-   Friedman et al., 2010).
+1. Training from the weights of the previous value (`path_training.py`).
 2. Leave-one-out errors at all values (`path_errors`): the errors by cavity fields cost one pass over the tokens and are
    computed at every value. The difference between a complete estimate (`leave_one_out`) and these errors changes slowly
    along λ: it is computed at some values and interpolated between them. Each further complete estimate tests the
@@ -12,8 +11,8 @@
 5. Selection of the best value (`_select`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -21,11 +20,11 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error
+from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired, sum_products
+from gamp_attention.experiments.inference.covariance import sum_products
 from gamp_attention.experiments.inference.leave_one_out import (
     FORMS,
     TRUSTED_ERROR,
@@ -36,102 +35,17 @@ from gamp_attention.experiments.inference.leave_one_out import (
     require_trained,
     responses,
 )
+from gamp_attention.experiments.inference.path_training import (
+    PathPlan,
+    fold_errors,
+    require_groups,
+    variance_of_mean,
+)
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import IterationOptions, digest, run_gamp
-from gamp_attention.gamp.step import near_fixed_point
+from gamp_attention.gamp.run import digest
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-
-
-@dataclass(frozen=True, eq=False)
-class PathPlan:
-    """Plan of the training along a path: a dataset (n samples) for each value, their order, and the options.
-
-    The first run begins at `init` with `n_starts`, as does a run if the previous run did not converge, or its weights
-    are zero or have another shape.
-    """
-
-    values: np.ndarray
-    problems: list[Dataset]
-    order: list[int]
-    init: Any
-    n_starts: int
-    tol: float
-    max_iter: int
-    seed: Any
-
-    def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
-        """Yield index, data and result of each value in turn.
-
-        Parameters
-        ----------
-        known : weights of earlier calls by index, which are used instead of training; weights of new runs are added.
-        rows : indices of the training samples; all samples if not given.
-        """
-        ends: dict[int, GampResult] = {}
-        before: GampResult | None = None
-        for k in self.order:
-            data = self.problems[k] if rows is None else self.problems[k].select_rows(rows)
-            before = ends[k] = self._train(data, known.get(str(k)), before, self._extrapolate_weights(k, ends))
-            known[str(k)] = {"Q": before.Q, "V": before.overlaps.V}
-            yield k, data, before
-
-    def _train(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
-        """Return the run at one value, started from known weights, from the previous run, or from `init`."""
-        shape, options = (data.dim, data.rank), dict[str, Any](tol=self.tol, max_iter=self.max_iter)
-        if known is not None and known["Q"].shape == shape:
-            state = near_fixed_point(data, "exact", known["Q"], known["V"])
-            return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
-        fits = before is not None and before.converged and before.Q.shape == shape
-        if before is None or not (fits and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0):
-            return run_gamp(data, self.init, n_starts=self.n_starts, seed=self.seed, **options)
-        Q = before.Q if ahead is None or ahead.shape != shape else ahead
-        return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
-
-    def _extrapolate_weights(self, k: int, ends: dict[int, GampResult]) -> np.ndarray | None:
-        """Return weights extrapolated from the last two values, linearly in the logarithm of positive values."""
-        done = self.order[: len(ends)][-2:]
-        points = self.values[[*done, k]]
-        if len(done) < 2 or not (points > 0).all() or points[0] == points[1]:
-            return None
-        first, second = (ends[index] for index in done)
-        ratio = np.log(points[2] / points[1]) / np.log(points[1] / points[0])
-        usable = first.Q.shape == second.Q.shape and first.converged and second.converged
-        return second.Q + np.clip(ratio, 0, 2) * (second.Q - first.Q) if usable else None
-
-
-def fold_errors(
-    along: PathPlan, folds: int, known: dict[str, Any], finished: Callable[[], None]
-) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
-
-    The third result are the changes (m, m) of the errors of pairs of samples at each value, scaled for `sum_products`.
-
-    Parameters
-    ----------
-    along : plan of the training.
-    folds : number of folds; the samples of a fold are predicted by weights trained on the other folds.
-    known : weights of earlier calls by fold; the weights of this call are added.
-    finished : function that is called after each run.
-    """
-    n = along.problems[0].n_samples
-    order = generator(along.seed, Stream.FOLDS).permutation(n)
-    errors, converged = np.full((len(along.values), n), np.nan), np.ones(len(along.values), bool)
-    samples, groups = select_paired(n), np.zeros(n, int)
-    changes = np.zeros((len(along.values), len(samples), len(samples)))
-    for fold, left_out in enumerate(map(np.sort, np.array_split(order, folds))):
-        rows, groups[left_out] = np.setdiff1d(np.arange(n), left_out), fold
-        for k, _, result in along.runs(known.setdefault(f"fold {fold}", {}), rows):
-            test_data = along.problems[k].select_rows(left_out)
-            errors[k, left_out] = sample_errors(test_data, test_data.fields(result.Q))
-            changes[k] += fold_changes(along.problems[k], rows, result.Q, samples)
-            converged[k] &= result.converged
-            finished()
-    sizes = np.abs(errors)
-    scaled = [scale_changes(changes[k], sizes[k], samples, groups) for k in range(len(along.values))]
-    return errors, converged, scaled
-
 
 FEW = 6  # number of values up to which all estimates are complete
 PARTS = 4  # corrections of any size are interpolated over at most this fraction, 1/4, of the path
@@ -149,7 +63,8 @@ class PathErrors:
     agreed: np.ndarray
     tested: np.ndarray  # (k,) True if the estimate is complete, or the test of its interpolation succeeded
     changes: list[np.ndarray]  # (m, m) scaled changes of the errors of pairs of samples, of each value
-    correction: np.ndarray  # (k,) variance of the correction by refits
+    correction: np.ndarray  # (k,) variance of the correction by refits and of the choice among minima
+    dependent: bool  # True if samples depend on their neighbors, see `LeaveOneOut.dependent`
     form: str  # form of the complete estimates
 
 
@@ -267,10 +182,11 @@ class _Path:
                 tested[k] = self._is_tested(low, high)
         form = next(iter(every.values())).form
         in_order = [changes[k] for k in range(count)]
-        return PathErrors(errors, in_training, complete, agreed, tested, in_order, correction, form)
+        dependent = any(estimate.dependent for estimate in every.values())
+        return PathErrors(errors, in_training, complete, agreed, tested, in_order, correction, dependent, form)
 
     def _intervals(self) -> list[tuple[int, int]]:
-        """Return the neighbouring indices of complete estimates."""
+        """Return the neighboring indices of complete estimates."""
         return list(pairwise(sorted(self.full)))
 
     def _errors(self, index: int) -> np.ndarray:
@@ -336,10 +252,11 @@ class RegularizationPath(Result):
     best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
-        neighbouring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
+        neighboring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
         converged.
     predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
     results : results of training at each value.
+    groups : (n,) numbers of the groups of samples that were left out together; None without groups.
     message : the outcome in words.
 
     Examples
@@ -364,6 +281,7 @@ class RegularizationPath(Result):
     trusted: np.ndarray
     predicted: np.ndarray
     results: tuple[GampResult, ...]
+    groups: np.ndarray | None
     message: str
 
     @property
@@ -380,7 +298,7 @@ class RegularizationPath(Result):
         differences = self.errors - self.errors[self.best]
         of_pairs = self.covariance + self.covariance[self.best, self.best]
         of_pairs = np.diagonal(of_pairs) - 2 * self.covariance[self.best]
-        return np.sqrt(differences.var(axis=1, ddof=1) / differences.shape[1] + np.maximum(of_pairs, 0.0))
+        return np.sqrt(variance_of_mean(differences, self.groups) + np.maximum(of_pairs, 0.0))
 
     @property
     def plausible(self) -> np.ndarray:
@@ -414,6 +332,7 @@ def regularization_path(
     tol: float = 1e-3,
     max_iter: int = 10000,
     folds: int = 5,
+    groups: Any = None,
     seed: int | np.random.Generator = 0,
     predict: bool = False,
     checkpoint: Any = None,
@@ -437,6 +356,10 @@ def regularization_path(
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
         0 for none. Estimates that are not trusted are then increased by a quarter before they are compared.
+    groups : (n,) labels of samples that depend on each other, such as the number of a subject who was measured several
+        times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
+        of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
+        one observation.
     seed : seed of random starts and of the folds.
     predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
     checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
@@ -450,7 +373,8 @@ def regularization_path(
     ------
     TypeError : if `data` is neither a Dataset nor a dictionary of Datasets, or `lams` is missing.
     ValueError : if `lams` has negative or repeated values, or is given with a dictionary; if the datasets have
-        different numbers of samples; if `folds` is 1; if `predict` is True for data that were not sampled from a model.
+        different numbers of samples; if `folds` is 1, or with groups 0 or above their number; if `predict` is True for
+        data that were not sampled from a model.
     ConvergenceError : if no run has converged.
 
     Examples
@@ -464,7 +388,7 @@ def regularization_path(
     values, problems = _problems(data, lams)
     first = problems[0]
     if form is not None:
-        check.choice("form", form, FORMS)
+        form = check.choice("form", form, FORMS)
     tol = check.real("tol", tol, low=0, strict=True)
     max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:
@@ -476,11 +400,19 @@ def regularization_path(
         raise check.fail("data", sorted(n), "the same number of samples at each value")
     if check.integer("folds", folds, low=0, high=min(n)) == 1:
         raise check.fail("folds", folds, "0 or at least 2")
+    in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
+    if groups is not None:
+        if not folds:
+            raise check.fail("folds", folds, "at least 2 if `groups` are given")
+        groups = require_groups(groups, first.n_samples, folds)
+        if not in_memory:
+            raise check.fail("data", "tokens on the disk", "tokens in memory if `groups` are given")
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, tol, n_starts, folds))
+        of_groups = () if groups is None else (groups,)
+        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, tol, n_starts, folds, *of_groups))
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 
@@ -491,32 +423,44 @@ def regularization_path(
 
     with Progress("path", total=len(values) + 1, shown=progress) as bar:
         for k, _, result in along.runs(known.setdefault("all", {})):
+            if k not in ends:
+                save_progress()
             ends[k] = result
-            save_progress()
         results = tuple(ends[k] for k in range(len(values)))
         if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
-        bar.describe("leave-one-out errors")
-        estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
-        errors, trusted, form = estimates.errors, estimates.agreed & estimates.tested, estimates.form
-        changes, correction = estimates.changes, estimates.correction
+        if groups is None:
+            bar.describe("leave-one-out errors")
+            estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
+            in_training, correction, changes = estimates.in_training, estimates.correction, estimates.changes
+            errors, trusted, used = estimates.errors, estimates.agreed & estimates.tested, estimates.form
+            smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
+            dependent = estimates.dependent  # random folds do not separate samples from their neighbors
+            in_folds = bool(folds) and in_memory and not (trusted[smallest] or dependent)
+        else:
+            in_training = np.array([_training_error(*run) for run in zip(problems, results, strict=True)])
+            in_folds, dependent, used = True, False, "folds"
         bar.update()
-    in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
-    if folds and in_memory and not trusted[smallest]:
-        form, correction = "folds", np.zeros(len(values))
+    if in_folds:
+        used, correction = "folds", np.zeros(len(values))
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
-            errors, trusted, changes = fold_errors(along, folds, known, save_progress)
+            errors, trusted, changes = fold_errors(along, folds, known, save_progress, groups)
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
-    spread = np.sqrt(errors.var(axis=1, ddof=1) / errors.shape[1] + np.diagonal(covariance) + correction)
-    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, form)
+    spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
+    remark = REMARKS["groups" if groups is not None else "folds"] if in_folds else REMARKS["dependent"] * dependent
+    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, remark)
     predicted = np.array([_predict(*run) if predict else np.nan for run in zip(problems, results, strict=True)])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
-        in_training=estimates.in_training, errors=errors, form=form, best=best, best_1se=best_1se,
-        trusted=np.asarray(trusted, bool), predicted=predicted, results=results, message=message,
+        in_training=in_training, errors=errors, form=used, best=best, best_1se=best_1se,
+        trusted=np.asarray(trusted, bool), predicted=predicted, results=results, groups=groups, message=message,
     )  # fmt: skip
+
+
+def _training_error(data: Dataset, result: GampResult) -> float:
+    """Return the mean error of the training samples."""
+    return float(sample_errors(data, data.fields(result.Q)).mean())
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
@@ -537,14 +481,22 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     return values, [data.replace(lam=lam) for lam in values.tolist()]
 
 
+REMARKS = {  # clauses on the estimate at the best value
+    "folds": "by cross-validation, because the leave-one-out error there is not reliable",
+    "groups": "by cross-validation that leaves out whole groups",
+    "dependent": "but samples depend on their neighbors in the order of the arrays, so that all errors are too low "
+    "for independent samples: give their times or subjects as `groups`, or shuffle them if their order has no meaning",
+}
+
+
 def _select(
     parameter: str, values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray,
-    trusted: np.ndarray, form: str,
+    trusted: np.ndarray, remark: str,
 ) -> tuple[int, int, str]:  # fmt: skip
     """Return the best value, the largest value within one standard error of it, and a message.
 
     The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased.
-    `spread` (k,) are the standard errors.
+    `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
     """
     converged = [k for k in range(len(values)) if results[k].converged]
     cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
@@ -553,8 +505,8 @@ def _select(
     best_1se = max([*near, best], key=lambda k: values[k])
     lower = sum(mean[k] < mean[best] for k in converged)
     message = f"The smallest test error is at {parameter} = {values[best]:.4g}"
-    if form == "folds":
-        message += ", by cross-validation, because the leave-one-out error there is not reliable"
+    if remark:
+        message += f", {remark}"
     elif not trusted[best]:
         message += ", but this estimate is not reliable: compare it with the error of held-out samples"
     elif lower:

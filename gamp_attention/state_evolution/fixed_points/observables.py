@@ -38,8 +38,8 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing, subtract_explained
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
-from gamp_attention.state_evolution.fixed_points.overlap_map import NOISY_FRACTION, Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested import average_error, error_within
+from gamp_attention.state_evolution.fixed_points.overlap_map import EXPANDED_STEP, NOISY_FRACTION, Image, OverlapMap
+from gamp_attention.state_evolution.rules.nested import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -287,6 +287,9 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     if not model.attention and fraction.min() > 0 and fraction.max() < NEARLY_ALL:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+    expanded = None if model.attention else expand_error(model, overlaps, SLOPE_TOL)
+    if expanded is not None:
+        value, step = expanded, EXPANDED_STEP  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step
