@@ -5,8 +5,7 @@ import pytest
 from scipy.integrate import quad
 
 import gamp_attention as ga
-from gamp_attention.models.channels.channel import log_normal
-from gamp_attention.models.channels.classes import Seen, class_channel
+from gamp_attention.models.channels import Seen, class_channel, log_normal
 
 L, NU, NOISE = 2, 4.0, 0.5
 SPIKES = np.array([[[1.5, 0.0], [0.2, -0.3]], [[0.0, 0.4], [1.0, 0.0]]])

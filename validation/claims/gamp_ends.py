@@ -1,6 +1,6 @@
 """Where message passing ends on the positional branch: the number of iterations with global proximal minima decides.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss, runs from the positions. GAMP
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, runs from the positions. GAMP
 searches for the global proximal minimum of each sample in its first 20 iterations; later, each sample keeps its local
 minimum (`IterationOptions.hold_after`). Its state evolution assumes global minima, and leads to the replica-symmetric
 fixed point, at which no minimum is. The hypothesis is that the iterations with global minima select a basin, and that
