@@ -142,7 +142,7 @@ def reference_errors(
 
     Parameters
     ----------
-    data : the samples that the mean and the linear layer are fitted to. The linear layer sees tokens without positions.
+    data : the samples that the mean and the linear layer are fitted to. The linear layer uses tokens without positions.
     tokens, outputs : (m, L, d) new samples to evaluate the predictions at, in place of leave-one-out.
     units : center c and scale s, if `data` holds standardized arrays (x − c)/s. Errors are then in the units of the
         original arrays, and so are `tokens` and `outputs`; y = 0 means zero in these units.

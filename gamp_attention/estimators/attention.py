@@ -120,9 +120,10 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         rank, biased = check.integer("rank", self.rank, low=1), check.flag("fit_intercept", self.fit_intercept)
         if self.value_rank is not None:
             return self._fit_values(tokens, outputs, weights, heads, rank)
-        if biased or self.readout is not None:
-            name = "fit_intercept" if biased else "readout"
-            raise check.fail(name, getattr(self, name), f"{not biased and None} unless `value_rank` is given")
+        if biased:
+            raise check.fail("fit_intercept", biased, "False unless `value_rank` is given")
+        if self.readout is not None:
+            raise check.fail("readout", self.readout, "None unless `value_rank` is given")
         data, units = build_dataset(
             tokens, outputs, self.positions, self.standardize, lam=self.lam, rank=heads * rank,
             student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,

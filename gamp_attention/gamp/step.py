@@ -194,10 +194,13 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
         if array is None and name in ("state.z", "state.direction", "V_hat"):
             continue
-        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # rows on workers, or a tensor
-        remote = remote and not hasattr(array, "detach")
-        if not remote:
+        if not is_remote(array):
             check.require_shape(name, array, shape)
+
+
+def is_remote(array: Any) -> bool:
+    """Return whether the rows of an array are on workers: it is neither an array nor a tensor."""
+    return hasattr(array, "__array__") and not isinstance(array, np.ndarray) and not hasattr(array, "detach")
 
 
 @ignore_float_errors

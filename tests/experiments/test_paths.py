@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.model_selection import GroupKFold
 
 import gamp_attention as ga
 from gamp_attention._core import progress
@@ -269,6 +270,64 @@ def test_one_bar_is_drawn(monkeypatch, rows):
     assert "iteration" in drawn[True]
 
 
+def test_groups_are_left_out_together_in_the_folds_of_scikit_learn(rows):
+    groups = np.array([f"subject {k}" for k in np.random.default_rng(0).integers(0, 9, 80)])
+    path = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-8, folds=4, groups=groups)
+    x, y = rows.tokens[:, 0], rows.labels[:, 0]
+    errors = np.empty((4, 80))
+    for train, test in GroupKFold(4).split(x, y, groups):
+        for k, lam in enumerate(LAMS):
+            model = Ridge(alpha=lam * 25, fit_intercept=False).fit(x[train], y[train])
+            errors[k, test] = (y[test] - model.predict(x[test])) ** 2 / 2
+    assert np.allclose(path.errors, errors, rtol=1e-5)
+    assert path.form == "folds"
+    assert path.trusted.all()
+    assert "leaves out whole groups" in path.message
+    assert np.allclose(path.in_training, [np.mean((y - x @ r.Q[:, 0] / 5) ** 2) / 2 for r in path.results])
+
+
+def test_standard_errors_count_a_group_as_one_observation(rows):
+    """If all samples occur three times, the standard errors of folds are those of the distinct samples."""
+    copies = rows.select_rows(np.repeat(np.arange(80), 3))
+    thrice = ga.regularization_path(copies, [0.3, 3.0], n_starts=1, tol=1e-8, groups=np.repeat(np.arange(80), 3))
+    once = ga.regularization_path(rows, [0.1, 1.0], n_starts=1, tol=1e-8, groups=np.arange(80))
+    assert np.allclose(thrice.test_error, once.test_error, rtol=1e-5)
+    independent = thrice.test_error_error**2 - np.diag(thrice.covariance)
+    assert np.allclose(independent, once.errors.var(axis=1, ddof=1) / 80, rtol=1e-5)
+    alone = ga.regularization_path(copies, [0.3, 3.0], n_starts=1, tol=1e-8)
+    assert (alone.test_error < 0.9 * once.test_error).all()
+
+
+def test_bad_groups_are_named(rows):
+    for options, text in [
+        ({"groups": np.zeros(79)}, r"groups: needs a label for each sample, shape \(80,\)"),
+        ({"groups": np.arange(80) % 4}, "groups: needs at least 5 groups, one for each fold, got '4 groups'"),
+        ({"groups": np.full(80, np.nan)}, "groups: needs labels that are not NaN"),
+        ({"groups": np.arange(80), "folds": 0}, "folds: needs at least 2 if `groups` are given"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            ga.regularization_path(rows, [0.1], **options)
+    with pytest.raises(TypeError, match="groups: needs labels of one type"):
+        ga.regularization_path(rows, [0.1], groups=np.array([None, 1] * 40, object))
+
+
+def test_a_path_returns_from_a_jump_to_lower_minima():
+    """The weights jump to another minimum at the last value, which is also the lower one at the value before."""
+    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.5, lam=0.01), d=60, alpha=1.0, seed=0)
+    lams = [0.01, 0.02, 0.04]
+    along = PathPlan(np.array(lams), [data.replace(lam=lam) for lam in lams], [0, 1, 2], "positional", 1, 1e-6, 1000, 0)
+    runs = list(along.runs(known := {}))
+    assert [k for k, *_ in runs] == [0, 1, 2, 1]
+    first, jumped, again = (run[2] for run in runs[1:])
+    assert again.train_loss < 0.999 * first.train_loss
+    assert again.is_minimum
+    assert np.array_equal(known["1"]["Q"], again.Q)
+    cosines = [abs(np.sum(r.Q * jumped.Q)) / np.linalg.norm(r.Q) / np.linalg.norm(jumped.Q) for r in (first, again)]
+    assert cosines[0] < 0.9 < cosines[1]
+    path = ga.regularization_path(data, lams, "positional", n_starts=1, tol=1e-6, folds=0)
+    assert np.isclose(path.results[1].train_loss, again.train_loss)
+
+
 def test_bad_paths_are_named(rows):
     for options, error, text in [
         ({"lams": None}, TypeError, "lams: needs values of λ"),
@@ -368,3 +427,9 @@ def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_dat
     ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
     assert (ratio > 0.75).all()
     assert (ratio < 1.35).all()
+
+
+def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
+    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
+    assert data.n_samples == 3
+    assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)

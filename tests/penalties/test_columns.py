@@ -215,7 +215,6 @@ def test_functions_without_spheres_refuse_them():
     for call in (
         lambda: ga.leave_one_out(data, gamp),
         lambda: ga.debias(data, gamp),
-        lambda: ga.run_gamp(data, "random", survey=True),
         lambda: ga.trajectory(model, 2.0, "random", method="gd"),
         lambda: data.replace(lam=0.1),
     ):

@@ -146,8 +146,6 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
     ("call", "words"),
     [
         (lambda: shifted_model(lam="sphere"), "sphere"),
-        (lambda: ga.trajectory(shifted_model(), 1.0, "random", method="survey", parisi=1.0), "survey"),
-        (lambda: ga.run_gamp(ga.sample(shifted_model(), 20, 1.0), "random", survey=True), "survey"),
         (lambda: ga.solve_state_evolution(shifted_model(), 1.0, rsb=1), "replica"),
         (lambda: ga.glm_model(ga.SquaredLoss(), intercept=1), "intercept"),
     ],

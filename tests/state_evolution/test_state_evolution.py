@@ -56,7 +56,9 @@ def test_the_jump_is_reported(branch):
     else:
         assert -0.15 < share < -0.09  # derivative over Stein near 1.12
         assert not se.consistent
-        assert se.validity.startswith("approximate because the proximal map jumps")
+        assert se.validity.startswith("broken: the proximal map jumps")
+        assert "the lowest training loss is higher than stated" in se.validity
+        assert se.validity.endswith("rsb=1 computes the changes")
 
 
 def test_symmetries_are_exact(branch):

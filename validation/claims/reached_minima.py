@@ -39,7 +39,8 @@ from validation.claims.positional_minima import FIRST, KEYS, REACHED
 
 ALPHA = 1.5
 COUNTS = {500: 54, 1000: 8, 2000: 28, 4000: 4}  # instances by d
-OTHER = 50_000  # first seed at other d, at which the minima of GAMP of `positional_minima` are of the same instances
+# first seeds; the minima of GAMP of `positional_minima` are of the same instances, and of further instances
+SEEDS = {500: FIRST[500], 1000: FIRST[1000], 2000: 50_000, 4000: 50_000}
 LARGE = 2000  # smallest d without descent by steps, whose end is stored up to d = 8000 by `end_of_descent`
 SEARCHED, N_SEARCHES = {500: 19}, 8  # instances with further starts by d, and starts of each
 PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
@@ -53,7 +54,7 @@ WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS,
 
 def run_cell(d, number):
     """Return the minima of all algorithms from the positions on one instance."""
-    seed = FIRST.get(d, OTHER) + number
+    seed = SEEDS.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     rows, minima = [], {}
     for name in NAMES:
@@ -83,7 +84,7 @@ def describe_run(algorithm, d, seed, run):
 
 def search_cell(d, number):
     """Return the minima of survey propagation from further starts on one instance."""
-    seed = FIRST.get(d, OTHER) + number
+    seed = SEEDS.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
@@ -111,7 +112,7 @@ def main():
     parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
     plan = {
-        (d, FIRST.get(d, OTHER) + i, name): partial(cell, d, i)
+        (d, SEEDS.get(d, 0) + i, name): partial(cell, d, i)
         for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
         for d, count in cells.items()
         for i in range(count)

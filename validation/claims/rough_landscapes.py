@@ -1,4 +1,4 @@
-"""Stated errors of leave-one-out are honest in landscapes with many minima, as they allow for their choice.
+"""Stated errors of leave-one-out are honest if a risk has many minima: they include an allowance for the choice.
 
 If a risk has many minima, the minimum that training reaches was selected for the samples, so that the leave-one-out
 estimate is too low. `LeaveOneOut.selection`, 0.4 times the difference between test and training error, is an allowance
@@ -67,7 +67,7 @@ def measure_interval(kind, seed):
     gamp = ga.run_gamp(data, init, n_starts=8 if init == "spectral" else 1, seed=seed)
     loo = ga.leave_one_out(data, gamp)
     return {
-        "estimate": loo.test_error, "error": loo.test_error_error, "selection": loo.selection,
+        "estimate": loo.test_error, "stated": loo.test_error_error, "selection": loo.selection,
         "in_training": loo.in_training, "trusted": loo.trusted, "interval": list(loo.interval()),
         "fresh": error_of(gamp.Q), "converged": bool(gamp.converged and gamp.is_minimum), "message": loo.message,
     }  # fmt: skip
@@ -75,16 +75,16 @@ def measure_interval(kind, seed):
 
 def summarize(rows):
     """Return the mean deviation, the coverage of the intervals, and root mean squares in units of stated errors."""
-    estimate, error, selection, fresh = (
-        np.array([row[name] for row in rows]) for name in ("estimate", "error", "selection", "fresh")
+    estimate, stated, selection, fresh = (
+        np.array([row[name] for row in rows]) for name in ("estimate", "stated", "selection", "fresh")
     )
     low, high = np.array([row["interval"] for row in rows]).T
     apart = estimate - fresh
     return {
         "count": len(rows), "deviation": float(np.mean(apart / fresh)),
         "inside": int(np.sum((low <= fresh) & (fresh <= high))), "below": int(np.sum(fresh < low)),
-        "rms": float(np.sqrt(np.mean((apart / error) ** 2))),
-        "rms_without": float(np.sqrt(np.mean(apart**2 / (error**2 - selection**2)))),
+        "rms": float(np.sqrt(np.mean((apart / stated) ** 2))),
+        "rms_without": float(np.sqrt(np.mean(apart**2 / (stated**2 - selection**2)))),
         "width": float(np.mean((high - low) / fresh)),
     }  # fmt: skip
 

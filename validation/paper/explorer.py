@@ -158,12 +158,12 @@ def check_low(verdict, low, args):
 
 def format_table(rows):
     """Return counts of the cells of each branch by outcome."""
-    heads, lines = ("branch", "solved", "lost", "stable", "consistent", "approximate", "inconsistent"), []
+    heads, lines = ("branch", "solved", "lost", "stable", "consistent", "broken by jumps", "inconsistent"), []
     for branch in land.BRANCHES:
         mine = [row for row in rows if row["branch"] == branch]
         solved = [row for row in mine if row["status"] in SOLVED]
         words = [sum(row["validity"].startswith(word) for row in solved)
-                 for word in ("consistent", "approximate", "inconsistent")]  # fmt: skip
+                 for word in ("consistent", ("broken", "approximate"), "inconsistent")]  # fmt: skip
         counts = (len(solved), len(mine) - len(solved), sum(row["stable"] for row in solved), *words)
         lines.append([branch, *counts])
     return markdown_table(heads, lines)

@@ -1,6 +1,6 @@
-"""Detection of samples that depend on their neighbours in the order of the arrays, such as time series.
+"""Detection of samples that depend on their neighbors in the order of the arrays, such as time series.
 
-Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbours (successive times, or several
+Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbors (successive times, or several
 measurements of one subject), weights that are trained without it still know it through them, and its error is too low
 for a new time or a new subject. The errors of samples under weights trained without a block of successive samples are
 therefore compared with their errors under weights trained without blocks of random samples of equal size. If samples
@@ -22,12 +22,13 @@ RANDOM = 20  # number of random divisions of the samples into blocks
 # relative increase of the mean square root of the errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
 MINIMUM = 0.015
+MAXIMUM = 4.0  # the same increase above which the Newton step without a block is not a valid approximation
 SIGNIFICANT = 4.5  # the same increase in standard deviations over random divisions: a probability of 0.0001 by chance
 FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
 def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredHessian) -> float:
-    """Return the relative increase of the errors if the neighbours of a sample are left out too; 0 if insignificant.
+    """Return the relative increase of the errors if the neighbors of a sample are left out too; 0 if insignificant.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     """
     k = data.n_tokens * data.rank
     size = min(data.n_samples, FIELDS // k) // BLOCKS
-    if size < 2 or _is_sorted_by_label(data):
+    if size < 2 or H.size == 0 or _is_sorted_by_label(data):
         return 0.0
     starts = np.linspace(0, data.n_samples - size, BLOCKS).round().astype(int)
     blocks = starts[:, None] + np.arange(size)
@@ -60,7 +61,7 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     random = np.array([means_without(division) for division in divisions])
     usual, spread = random.mean(axis=0), random.std(axis=0, ddof=1)
     mean, root = successive - usual
-    is_large = np.isfinite(mean) and root > max(SIGNIFICANT * spread[1], MINIMUM * usual[1])
+    is_large = max(SIGNIFICANT * spread[1], MINIMUM * usual[1]) < root < MAXIMUM * usual[1]
     return float(mean / usual[0]) if is_large and mean > 0 else 0.0
 
 

@@ -110,6 +110,7 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
 
     Raises
     ------
+    TypeError : if the labels have different types.
     ValueError : if the shape is not (n,), or if there are fewer groups than `folds`.
     """
     labels = np.asarray(groups)
@@ -117,7 +118,10 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
         raise check.fail("groups", labels.shape, f"a label for each sample, shape ({n},)")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise check.fail("groups", "NaN or infinity", "labels that are not NaN or infinite")
-    distinct, numbers = np.unique(labels, return_inverse=True)
+    try:
+        distinct, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:  # None or a mixture of types, which have no order
+        raise check.fail("groups", "labels of different types", "labels of one type", TypeError) from None
     if len(distinct) < folds:
         raise check.fail("groups", f"{len(distinct)} groups", f"at least {folds} groups, one for each fold")
     return numbers
@@ -130,7 +134,7 @@ def split_groups(groups: np.ndarray, folds: int) -> list[np.ndarray]:
     """
     sizes = np.bincount(groups)
     filled, fold_of = np.zeros(folds), np.zeros(len(sizes), int)
-    for group in np.argsort(sizes)[::-1].tolist():
+    for group in np.argsort(sizes, kind="stable")[::-1].tolist():
         fold_of[group] = fold = int(filled.argmin())
         filled[fold] += sizes[group]
     return [np.flatnonzero(fold_of[groups] == fold) for fold in range(folds)]

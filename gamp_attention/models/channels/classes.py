@@ -76,15 +76,15 @@ class LinearTargets:
         outside = rest - rest @ self.basis @ self.basis.T
         return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
 
-    def evidence(self, y: np.ndarray, centre: np.ndarray, V: np.ndarray) -> Evidence:
-        """Return the posterior given targets y (n, P), for the prior N(centre, V) of the fields (n, L t)."""
+    def evidence(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Evidence:
+        """Return the posterior given targets y (n, P), for the prior N(center, V) of the fields (n, L t)."""
         B = self.basis.T @ self.slope
         spread = B @ V @ B.T + self.basis.T @ self.noise @ self.basis
         gain = np.linalg.solve(spread, B @ V).T
-        rest = (y - self.offset) @ self.basis - centre @ B.T
+        rest = (y - self.offset) @ self.basis - center @ B.T
         log_z = -0.5 * np.einsum("na,na->n", rest, np.linalg.solve(spread, rest.T).T)
         log_z = log_z - 0.5 * np.linalg.slogdet(2 * np.pi * spread)[1]
-        return Evidence(np.where(self.contain(y), log_z, -np.inf), centre + rest @ gain.T, V - gain @ B @ V)
+        return Evidence(np.where(self.contain(y), log_z, -np.inf), center + rest @ gain.T, V - gain @ B @ V)
 
 
 def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> LinearTargets:
@@ -123,6 +123,8 @@ class Seen(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ClassChannel:
     """Observation model of samples with classes.
+
+    Eq. :eq:`bayes-class`.
 
     Attributes
     ----------

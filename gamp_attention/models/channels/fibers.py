@@ -486,6 +486,29 @@ def _divide(mean, second, size, mu, group):
             second[group, mu, i, j] /= size
 
 
+@sample_kernel
+def _fill_weights(fields, logs, groups, begin, end, flips, omega, inverse, weight, top, image):
+    """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
+
+    The arguments are described in `weigh_points`; image (k,) is overwritten.
+    """
+    k = fields.shape[1]
+    for g in range(N_GROUPS):
+        top[g] = -np.inf
+    for q in range(begin, end):
+        for f in range(len(flips)):
+            value = logs[q]
+            for i in range(k):
+                image[i] = flips[f, i] * fields[q, i] - omega[i]
+            for i in range(k):
+                part = 0.5 * inverse[i, i] * image[i]
+                for j in range(i):
+                    part += inverse[i, j] * image[j]
+                value -= part * image[i]
+            weight[q - begin, f] = value
+            top[groups[q]] = max(top[groups[q]], value)
+
+
 @kernel
 def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
     """Fill posterior moments of the fields of n samples, separately for the points of each group.
@@ -507,20 +530,9 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalizatio
     weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
+        _fill_weights(fields, logs, groups, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
         for g in range(N_GROUPS):
-            top[g], total[g] = -np.inf, 0.0
-        for q in range(begin, ends[mu]):
-            for f in range(F):
-                value = logs[q]
-                for i in range(k):
-                    image[i] = flips[f, i] * fields[q, i] - omega[mu, i]
-                for i in range(k):
-                    part = 0.5 * inverse[i, i] * image[i]
-                    for j in range(i):
-                        part += inverse[i, j] * image[j]
-                    value -= part * image[i]
-                weight[q - begin, f] = value
-                top[groups[q]] = max(top[groups[q]], value)
+            total[g] = 0.0
         squares, highest = 0.0, -np.inf
         for g in range(N_GROUPS):
             highest = max(highest, top[g])

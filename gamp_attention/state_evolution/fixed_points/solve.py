@@ -221,6 +221,7 @@ def solve_state_evolution(
     result = _check_precision(result, model)
     if stability and last is not None:
         result = _add_stability(result, last, max_work)
+    result = _mention_breaking(result, model, alpha)
     if branch is not None and is_lost(result, branch):
         result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
@@ -239,6 +240,18 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     message = f"the smallest eigenvalue of Λ + A is {lowest:.3g}: with these λ the risk has no minimum there"
     unbounded = "unknown: the risk has no lower bound, or its minimum is too flat"
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
+
+
+def _mention_breaking(result: StateEvolutionResult, model: Model, alpha: float) -> StateEvolutionResult:
+    """Return the result; if replica symmetry is broken and `rsb` accepts the model, its `validity` mentions `rsb`."""
+    solved = result.status in (Status.CONVERGED, Status.INACCURATE) and np.isfinite(result.replicon)
+    if result.consistent or not solved or result.response != "stein":
+        return result
+    try:
+        require_problem(model, alpha)
+    except (TypeError, ValueError):
+        return result
+    return replace(result, validity=f"{result.validity}; rsb=1 computes the changes")
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
