@@ -11,7 +11,8 @@ than 10 %, whatever their stated error: both means are over the same samples, so
 error); fewer than 10 % are right and not trusted. The median processor time is at most the time of the training. (Page
 "Test error from the training data" of the manual.)
 
-With --stored, refits and the rows of convex losses are the stored rows; estimates of other losses are computed again.
+With --stored, refits and the rows of convex losses are the stored rows; estimates of other losses are computed again,
+with --blocks only in some blocks, and their other rows are left out.
 
 Running time with --quick: about 50 s on one core, after compilation.
 """
@@ -276,13 +277,14 @@ def main() -> None:
                 for seed in range(number)
             ]  # fmt: skip
             repeated = run_trials(folder(args, f"{verdict.name}_repeated"), repeat_block, asked, executor)
-            again = {(row["seed"], row["number"]): row for each in repeated for row in each["calls"]}
-            rows = [again.get((row["seed"], row["number"]), row) for row in rows]
+            rows = [row for row in rows if row["family"] not in NOT_CONVEX]
+            count = len(rows) + sum(len(each["known"]) for each in asked)
+            rows += [row for each in repeated for row in each["calls"]]
         else:
             asked = [{"seed": seed, "size": size} for seed in range(number)]
             ended = run_trials(folder(args, verdict.name), run_block, asked, executor)
-            rows = [row for each in ended for row in each["calls"]]
-    verdict.check(len(rows) == number * size, f"{len(rows)} of {number * size} calls ended")
+            rows, count = [row for each in ended for row in each["calls"]], number * size
+    verdict.check(len(rows) == count, f"{len(rows)} of {count} calls ended")
     total = count_calls(rows)
     verdict.check(
         total["compared"] > 0.95 * (len(rows) - total["not a minimum"]), f"{total['compared']} calls have exact refits"
