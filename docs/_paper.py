@@ -184,9 +184,9 @@ def _summarize_architectures() -> dict[str, str]:
 def _summarize_random() -> dict[str, str]:
     values = {}
     for row in load_stored("random_starts")["table"]:
-        if row["d"] == 100 and row["optimiser"] in ("adam", "gamp"):
+        if row["d"] == 100 and row["optimizer"] in ("adam", "gamp"):
             percents = {end: f"{100 * value[0]:.0f} %" for end, value in row["shares"].items()}
             values |= {
-                f"start_{row['optimiser']}_{end}": percents[end] for end in ("semantic", "positional", "neither")
+                f"start_{row['optimizer']}_{end}": percents[end] for end in ("semantic", "positional", "neither")
             }
     return values

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gamp_attention
-from validation._tools import catalogue
+from validation._tools import catalog
 
 ROOT = Path(__file__).parent.parent
 BRANCH = "main"
@@ -31,7 +31,7 @@ def find_source(page: str) -> str | None:
     if folder == "auto_gallery":
         return "docs/gallery/GALLERY_HEADER.rst" if name == "index" else f"docs/gallery/{name}.py"
     if folder == "generated/validation":
-        return next((script.relative_path for script in catalogue.scripts() if script.name == name), None)
+        return next((script.relative_path for script in catalog.scripts() if script.name == name), None)
     if page == "generated/command_line":
         return "gamp_attention/cli/main.py"
     if folder == "generated":

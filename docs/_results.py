@@ -5,17 +5,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from validation._tools import catalogue
-from validation._tools.catalogue import Script
+from validation._tools import catalog
+from validation._tools.catalog import Script
 
-STORED = catalogue.ROOT / "results"
+STORED = catalog.ROOT / "results"
 ABOUT = ("versions", "when", "commit", "held", "failed")
 MAX_ROWS, MAX_COLUMNS = 16, 10
 
 
 def load_stored(name: str) -> Any:
     """Load the stored results of a script."""
-    return catalogue.load_result(STORED / f"{name}.json")
+    return catalog.load_result(STORED / f"{name}.json")
 
 
 def format_number(value: float, digits: int = 3) -> str:
@@ -56,7 +56,7 @@ def build_substitutions() -> dict[str, str]:
 def write_pages(folder: Path) -> Path:
     """Write a page for every script and a table of all scripts, and remove pages of scripts that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    pages = {script.name: build_script_page(script) for script in catalogue.scripts()}
+    pages = {script.name: build_script_page(script) for script in catalog.scripts()}
     for path in folder.glob("*.md"):
         if path.stem not in pages:
             path.unlink()
@@ -75,9 +75,9 @@ def write_changed(path: Path, text: str) -> None:
 def build_index() -> str:
     """Return a section for each group: a table of its scripts with the claim and the result of each."""
     parts = []
-    for group in catalogue.GROUPS:
-        parts += [f"## {catalogue.title(group)}", f"`python -m validation {group}` runs all scripts of this section."]
-        scripts = [script for script in catalogue.scripts() if script.group == group]
+    for group in catalog.GROUPS:
+        parts += [f"## {catalog.title(group)}", f"`python -m validation {group}` runs all scripts of this section."]
+        scripts = [script for script in catalog.scripts() if script.group == group]
         parts.append("\n".join(["| script | claim | checks |", "|---|---|---|", *map(_format_row, scripts)]))
         entries = "\n".join(f"generated/validation/{script.name}" for script in scripts)
         parts.append(f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{entries}\n```")
@@ -86,7 +86,7 @@ def build_index() -> str:
 
 def _format_row(script: Script) -> str:
     title = script.description.partition("\n")[0].rstrip(".")
-    results = [catalogue.load_result(path) for path in script.results(STORED)]
+    results = [catalog.load_result(path) for path in script.results(STORED)]
     held, failed = (sum(len(result[key]) for result in results) for key in ("held", "failed"))
     checks = (f"{held} hold" + f", **{failed} fail**" * bool(failed)) if results else "not stored"
     return f"| [`{script.name}`](generated/validation/{script.name}.md) | {_escape_prose(title)} | {checks} |"
@@ -104,7 +104,7 @@ def build_script_page(script: Script) -> str:
 
 
 def _format_result(path: Path, claim: str) -> str:
-    result, name = catalogue.load_result(path), path.stem
+    result, name = catalog.load_result(path), path.stem
     versions = ", ".join(f"{module} {version}" for module, version in result["versions"].items())
     parts = [f"**{path.name}**, {result['when']}, commit {result['commit']}: {versions}."]
     if result["failed"]:

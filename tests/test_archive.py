@@ -11,9 +11,9 @@ import pytest
 
 from tests.conftest import ROOT
 from validation.__main__ import main
-from validation._tools import catalogue, checksums
+from validation._tools import catalog, checksums
 
-RESULTS = catalogue.ROOT / "results"
+RESULTS = catalog.ROOT / "results"
 # fields and values of Zenodo's deposit metadata, see github.com/zenodraft/metadata-schema-zenodo
 FIELDS = {"title", "version", "upload_type", "access_right", "license", "creators", "description", "language",
           "keywords", "related_identifiers"}  # fmt: skip
@@ -89,4 +89,4 @@ def test_the_archive_is_complete_and_reproducible(tmp_path):
         assert hashlib.sha256(files[f"validation/results/{name}"]).hexdigest() == digest
     readme = files["README.md"].decode()
     assert git("rev-parse", "HEAD").strip() in readme
-    assert all(script.name in readme for script in catalogue.scripts())
+    assert all(script.name in readme for script in catalog.scripts())

@@ -96,8 +96,8 @@ CASES = {
     "damping of a descent": (lambda d, m: ga.trajectory(m, 1, method="gd", damping=0.3), "damping: needs method"),
     "steps of message passing": (lambda d, m: ga.trajectory(m, 1, lr=0.3), "lr: needs method 'gd'.*leave lr out"),
     "batch of momentum": (lambda d, m: ga.trajectory(m, 1, method="momentum", batch=0.3), "batch: needs method 'sgd'"),
-    "tokens too large": (lambda d, m: ga.Dataset(1e150 * X, 1e150 * Y, P), "tokens.*below 1e\\+150.*standardise"),
-    "rows too large": (lambda d, m: ga.LabelledDataset(1e90 * X, Y[:, 0, 0], ga.SquaredLoss()), "tokens.*standardise"),
+    "tokens too large": (lambda d, m: ga.Dataset(1e150 * X, 1e150 * Y, P), "tokens.*below 1e\\+150.*standardize"),
+    "rows too large": (lambda d, m: ga.LabelledDataset(1e90 * X, Y[:, 0, 0], ga.SquaredLoss()), "tokens.*standardize"),
     "loss that is not registered": (
         lambda d, m: ga.glm_model(Bowl(), ga.LinearLabels()),
         "loss: needs an instance of a loss that is registered.*@gamp_attention.register_loss",

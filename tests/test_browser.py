@@ -1,4 +1,4 @@
-"""The built manual in a real browser: every page at two widths in two colour schemes, without a server.
+"""The built manual in a real browser: every page at two widths in two color schemes, without a server.
 
 Needs playwright, chromium and a built manual:
 

@@ -19,7 +19,7 @@ from sphinx.ext.autosummary import extract_summary
 
 import gamp_attention as ga
 from docs import _results
-from validation._tools import catalogue, checksums
+from validation._tools import catalog, checksums
 from validation._tools.names import EVERY as PUBLIC
 
 ROOT = Path(__file__).parent.parent
@@ -164,7 +164,7 @@ def test_examples_use_only_public_names():
 
 
 def test_every_stored_result_and_every_failed_check_is_in_the_manual():
-    page = "".join(map(_results.build_script_page, catalogue.scripts()))
+    page = "".join(map(_results.build_script_page, catalog.scripts()))
     stems = {path.stem for path in checksums.list_files(_results.STORED) if path.suffix == ".json"}
     assert set(re.findall(r"^\*\*(\w+)\.json\*\*", page, re.MULTILINE)) == stems
     for stem in stems:

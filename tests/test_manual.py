@@ -112,7 +112,7 @@ SHOWN = {
     "unknown: the proximal map jumps": lambda data: (
         ga.solve_state_evolution(data.model, 0.3, "semantic", rtol=1e-2).validity
     ),
-    "approximate because the proximal map jumps": lambda data: (
+    "broken: the proximal map jumps": lambda data: (
         ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-2).validity
     ),
     "inconsistent: the replicon eigenvalue": lambda data: compute_noisy_validity(),

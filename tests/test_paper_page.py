@@ -10,14 +10,14 @@ import pytest
 import gamp_attention as ga
 from docs import _paper, _results
 from tests.conftest import ROOT
-from validation._tools import catalogue, report
+from validation._tools import catalog, report
 from validation.paper import phase_diagram
 from validation.paper import published as published_script
 from validation.paper._architectures import study
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
-SCRIPTS = [script.name for script in catalogue.scripts() if script.group == "paper"]
+SCRIPTS = [script.name for script in catalog.scripts() if script.group == "paper"]
 
 
 def test_every_figure_has_a_section():
@@ -48,10 +48,10 @@ def test_every_number_in_prose_is_defined():
 def test_numbers_equal_stored_results():
     numbers, stored = (
         _paper.build_substitutions(),
-        json.loads((catalogue.ROOT / "results" / "figure2.json").read_text()),
+        json.loads((catalog.ROOT / "results" / "figure2.json").read_text()),
     )
     assert numbers["f2_alpha_c"] == f"{stored['lines']['alpha_c']['value']:.4f}"
-    published = json.loads((catalogue.ROOT / "results" / "published.json").read_text())
+    published = json.loads((catalog.ROOT / "results" / "published.json").read_text())
     assert numbers["checks_published"].endswith(" checks hold")
     assert str(len(published["held"])) in numbers["checks_published"]
     assert numbers["pub_semantic_V"].startswith("−")
@@ -91,6 +91,6 @@ def test_every_picture_can_be_drawn_from_stored_numbers(name, monkeypatch):
     for module in (report, phase_diagram, study):
         monkeypatch.setattr(module, "options", options)
     with pytest.raises(OptionsRequested) as raised:
-        runpy.run_path(str(catalogue.ROOT / "paper" / f"{name}.py"), run_name="__main__")
+        runpy.run_path(str(catalog.ROOT / "paper" / f"{name}.py"), run_name="__main__")
     has_picture = (ROOT / "validation" / "results" / f"{name}.png").exists()
     assert raised.value.args[0].get("draw", False) == has_picture

@@ -12,12 +12,12 @@ import pytest
 from docs import _results
 from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
-from validation._tools import catalogue
+from validation._tools import catalog
 from validation._tools.resumable import hash_origin
 from validation.speed import waiting_times
 
-SCRIPTS = catalogue.scripts()
-STORED = sorted((catalogue.ROOT / "results").glob("*.json"))
+SCRIPTS = catalog.scripts()
+STORED = sorted((catalog.ROOT / "results").glob("*.json"))
 RESULTS = [path for path in STORED if not path.stem.endswith(("_quick", "_parts"))]
 FAKE = '''"""A fake script."""
 import json, sys
@@ -43,10 +43,10 @@ MORE = {
 def scripts(tmp_path, monkeypatch):
     """Return a function that writes fake scripts by group and returns a command line that runs them."""
     root, out = tmp_path / "fakes", tmp_path / "out"
-    monkeypatch.setattr(catalogue, "ROOT", root)
+    monkeypatch.setattr(catalog, "ROOT", root)
 
     def write(**groups):
-        for group in catalogue.GROUPS:
+        for group in catalog.GROUPS:
             (root / group).mkdir(parents=True)
             (root / group / "__init__.py").write_text(f'"""About {group}."""\n')
             for name in groups.get(group, ()):
@@ -69,7 +69,7 @@ def test_every_script_is_listed_with_its_stored_results(capsys):
     listed = capsys.readouterr().out.splitlines()
     for path in RESULTS:
         (line,) = (line for line in listed if line.split()[:1] == [path.stem])
-        result = catalogue.load_result(path)
+        result = catalog.load_result(path)
         assert f"{len(result['held'])} held {len(result['failed']):3} failed" in line
     for script in SCRIPTS:
         title = script.description.splitlines()[0]
@@ -79,8 +79,8 @@ def test_every_script_is_listed_with_its_stored_results(capsys):
 def test_every_result_belongs_to_a_script():
     names = [script.name for script in SCRIPTS]
     assert len(set(names)) == len(names) > 20
-    assert set(catalogue.GROUPS).isdisjoint(names)
-    paths = [path for script in SCRIPTS for path in script.results(catalogue.ROOT / "results")]
+    assert set(catalog.GROUPS).isdisjoint(names)
+    paths = [path for script in SCRIPTS for path in script.results(catalog.ROOT / "results")]
     assert sorted(paths) == RESULTS
 
 
@@ -91,7 +91,7 @@ def test_the_manual_has_every_script_in_its_group():
         (group,) = re.findall(r"`python -m validation (\w+)`", section)
         listed[group] = re.findall(r"^\| \[`(\w+)`\]\(generated/validation/\1\.md\) \| \S", section, re.MULTILINE)
         assert re.findall(r"^generated/validation/(\w+)$", section, re.MULTILINE) == listed[group]
-    expected = {group: [script.name for script in SCRIPTS if script.group == group] for group in catalogue.GROUPS}
+    expected = {group: [script.name for script in SCRIPTS if script.group == group] for group in catalog.GROUPS}
     assert listed == expected
 
 
@@ -166,7 +166,7 @@ def test_jobs_write_logs_and_run_other_commands(scripts, capfd):
 
 def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
     run = scripts(paper=["holds"])
-    (catalogue.ROOT / "paper" / "figure.py").write_text("import sys; print('--draw')\n")
+    (catalog.ROOT / "paper" / "figure.py").write_text("import sys; print('--draw')\n")
     assert run("all", "--draw") == 0
     assert not (scripts.out / "ran").exists()
     table = parse_table(capfd.readouterr().out)
@@ -179,11 +179,11 @@ def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
 def test_an_interrupted_run_prints_one_line_and_resumes(scripts, jobs, start):
     scripts(paper=["holds"], speed=["sleeps"])
     code = (
-        "import sys; from pathlib import Path; from validation._tools import catalogue\n"
-        "catalogue.ROOT = Path(sys.argv[1]); from validation.__main__ import main; sys.exit(main(sys.argv[2:]))"
+        "import sys; from pathlib import Path; from validation._tools import catalog\n"
+        "catalog.ROOT = Path(sys.argv[1]); from validation.__main__ import main; sys.exit(main(sys.argv[2:]))"
     )
     words = ["all", "--jobs", jobs, "--out", str(scripts.out)]
-    command = ["-c", code, str(catalogue.ROOT), *words]
+    command = ["-c", code, str(catalog.ROOT), *words]
     process = start(*command)
     ran, finished = scripts.out / "ran", scripts.out / "logs" / "unfinished.json"
     while not (finished.exists() and "holds" in finished.read_text() and "sleeps" in ran.read_text()):
@@ -232,7 +232,7 @@ def test_waiting_times_keep_the_rows_of_parts_that_are_not_measured(tmp_path, mo
     monkeypatch.setattr("sys.argv", ["waiting_times", "--out", str(tmp_path), "--parts", "long samples"])
     with pytest.raises(SystemExit):
         waiting_times.main()
-    numbers = catalogue.load_result(tmp_path / "waiting_times.json")
+    numbers = catalog.load_result(tmp_path / "waiting_times.json")
     assert numbers["diagram"] == stored["diagram"]
     assert numbers["long samples"] == {name: list(pair) for name, pair in rows.items()}
     assert len(numbers["failed"]) == 3  # the two ratios of the new rows, and the stored row

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from validation._tools import catalogue, checksums, runner
+from validation._tools import catalog, checksums, runner
 
 DESCRIPTION = """Without names: lists all scripts by group, with the date, commit and checks of their stored results.
 
@@ -41,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         "python -m validation", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False, allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument("names", nargs="*", help=f"names of scripts, groups ({', '.join(catalogue.GROUPS)}) or all")
+    parser.add_argument("names", nargs="*", help=f"names of scripts, groups ({', '.join(catalog.GROUPS)}) or all")
     parser.add_argument("--help", action="store_true", help="show this text; after a name, the help of that script")
-    parser.add_argument("--out", type=Path, default=catalogue.ROOT / "results", help="folder of the stored results")
+    parser.add_argument("--out", type=Path, default=catalog.ROOT / "results", help="folder of the stored results")
     parser.add_argument("--quick", action="store_true", help="run at reduced sizes, for CI")
     parser.add_argument("--draw", action="store_true", help="only draw pictures, from stored numbers")
     parser.add_argument("--workers", type=positive, metavar="N", help="number of processes of a script")
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_intermixed_args(before)
     try:
-        scripts = catalogue.select_scripts(args.names)
+        scripts = catalog.select_scripts(args.names)
     except ValueError as error:
         parser.error(str(error))
     if more and len(scripts) != 1:
@@ -70,13 +70,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.print_help()
     elif scripts or args.beside:
         try:
-            catalogue.open_results(args.out)
+            catalog.open_results(args.out)
         except ValueError as error:
             parser.error(str(error))
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit also stops the scripts
         return runner.run_scripts(scripts, args, more)
     else:
-        print(catalogue.format_listing(args.out))
+        print(catalog.format_listing(args.out))
     return 0
 
 

@@ -4,8 +4,8 @@
   "use strict";
   const data = window.EXPLORER;
   const BRANCHES = {
-    semantic: { own: "θ", colour: "#0072B2", words: "semantic" },
-    positional: { own: "m", colour: "#D55E00", words: "positional" },
+    semantic: { own: "θ", color: "#0072B2", words: "semantic" },
+    positional: { own: "m", color: "#D55E00", words: "positional" },
   };
   const STATUS = {
     converged: "found, with the requested accuracy",
@@ -36,12 +36,12 @@
   const gain = (i, j) => (lowest(i, j) ? data.baseline[j] - ofLowest("test_error")(i, j) : null);
   const QUANTITIES = [
     {
-      name: "difference of the training losses", centred: true,
+      name: "difference of the training losses", centered: true,
       label: `10³ [${SIGNS["ε_t"]}(positional) − ${SIGNS["ε_t"]}(semantic)]; blue: the semantic minimum is lower`,
       pick: thousands((i, j) => both("train_loss", i, j, (s, p) => p - s)),
     },
     {
-      name: "gain over the linear baseline", centred: true,
+      name: "gain over the linear baseline", centered: true,
       label: `10³ [<i>ε</i><sub>lin</sub> − ${SIGNS["ε_g"]}] of the lower minimum; blue: lower error than the baseline`,
       pick: thousands(gain),
     },
@@ -57,8 +57,8 @@
   const LINES = [
     ["alpha_c", "<i>α</i><sub>c</sub>: equal training losses", "", 3, "#222222"],
     ["alpha_l", "<i>α</i><sub>l</sub>: lower test error than the linear baseline above", "8 5", 2, "#222222"],
-    ["semantic_from", "the semantic branch appears", "2 4", 3, BRANCHES.semantic.colour],
-    ["positional_to", "the positional branch ends", "2 4", 3, BRANCHES.positional.colour],
+    ["semantic_from", "the semantic branch appears", "2 4", 3, BRANCHES.semantic.color],
+    ["positional_to", "the positional branch ends", "2 4", 3, BRANCHES.positional.color],
   ];
   const number = (x, digits = 4) => (known(x) ? Number(x).toPrecision(digits) : "–");
   const withError = (x, error) => (known(x) ? `${number(x)} ± ${known(error) ? number(error, 1) : "?"}` : "–");
@@ -72,11 +72,11 @@
     parent?.appendChild(node);
     return node;
   };
-  const blend = (colours, share) => {
-    const at = Math.min(Math.max(share, 0), 1) * (colours.length - 1);
-    const low = Math.min(Math.floor(at), colours.length - 2);
-    const part = (colour, k) => parseInt(colour.slice(1 + 2 * k, 3 + 2 * k), 16);
-    const mixed = [0, 1, 2].map((k) => Math.round((1 - at + low) * part(colours[low], k) + (at - low) * part(colours[low + 1], k)));
+  const blend = (colors, share) => {
+    const at = Math.min(Math.max(share, 0), 1) * (colors.length - 1);
+    const low = Math.min(Math.floor(at), colors.length - 2);
+    const part = (color, k) => parseInt(color.slice(1 + 2 * k, 3 + 2 * k), 16);
+    const mixed = [0, 1, 2].map((k) => Math.round((1 - at + low) * part(colors[low], k) + (at - low) * part(colors[low + 1], k)));
     return `rgb(${mixed.join(",")})`;
   };
   const ticks = (low, high, count) => {
@@ -118,8 +118,8 @@
     holder.replaceChildren(shown);
     return shown;
   };
-  const swatch = (colour, dash, width) =>
-    `<svg width="34" height="12" aria-hidden="true"><line x1="1" x2="33" y1="6" y2="6" stroke="${colour}" stroke-width="${width}" stroke-dasharray="${dash}"/></svg>`;
+  const swatch = (color, dash, width) =>
+    `<svg width="34" height="12" aria-hidden="true"><line x1="1" x2="33" y1="6" y2="6" stroke="${color}" stroke-width="${width}" stroke-dasharray="${dash}"/></svg>`;
   const legend = (id, entries) => {
     element(id).innerHTML = entries.map(([mark, words]) => `<li>${mark} ${words}</li>`).join("");
   };
@@ -148,30 +148,30 @@
     const all = data.alphas.map((_, i) => data.omegas.map((__, j) => what.pick(i, j)));
     const values = all.flat().filter(known);
     const size = Math.max(...values.map(Math.abs));
-    const [low, high] = what.centred ? [-size, size] : [Math.min(...values), Math.max(...values)];
-    const colours = what.centred ? DIVERGING : VIRIDIS;
+    const [low, high] = what.centered ? [-size, size] : [Math.min(...values), Math.max(...values)];
+    const colors = what.centered ? DIVERGING : VIRIDIS;
     svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height, fill: MISSING }, shown);
     const cells = svg("g", { class: "cells" }, shown);
     const [cellX, cellY] = [box.width / data.omegas.length, box.height / data.alphas.length];
     all.forEach((row, i) => row.forEach((v, j) => {
       if (!known(v)) return;
-      const fill = blend(colours, (v - low) / (high - low));
+      const fill = blend(colors, (v - low) / (high - low));
       const [px, py] = [box.left + j * cellX, box.top + box.height - (i + 1) * cellY];
       svg("rect", { x: px + 0.5, y: py + 0.5, width: cellX - 1, height: cellY - 1, fill }, cells);
     }));
     const { toX, toY } = frame(holder, {
       ...box, xLabel: "positional fraction ω", yLabel: "samples per dimension α = n/d", xTicks: ticks(...x, 5), yTicks: ticks(...y, 8),
     }, shown);
-    for (const [name, , dash, stroke, colour] of LINES) {
+    for (const [name, , dash, stroke, color] of LINES) {
       const points = data.probed.map((omega, k) => {
         const v = data.lines[name][k];
         return [toX(omega), known(v) && v <= y[1] ? toY(v) : null];
       });
-      polyline(shown, points, { class: "boundary", stroke: colour, "stroke-width": stroke, "stroke-dasharray": dash });
+      polyline(shown, points, { class: "boundary", stroke: color, "stroke-width": stroke, "stroke-dasharray": dash });
     }
-    const centre = { cx: toX(data.omegas[point.j]), cy: toY(data.alphas[point.i]), r: 8, fill: "none" };
-    svg("circle", { ...centre, stroke: "#FFFFFF", "stroke-width": 5 }, shown);
-    svg("circle", { ...centre, class: "point", stroke: "#000000", "stroke-width": 2.5 }, shown);
+    const center = { cx: toX(data.omegas[point.j]), cy: toY(data.alphas[point.i]), r: 8, fill: "none" };
+    svg("circle", { ...center, stroke: "#FFFFFF", "stroke-width": 5 }, shown);
+    svg("circle", { ...center, class: "point", stroke: "#000000", "stroke-width": 2.5 }, shown);
     const find = (event) => {
       const area = shown.getBoundingClientRect();
       const j = Math.floor((event.clientX - area.left - box.left) / cellX);
@@ -187,7 +187,7 @@
           ? `${words}: ${[["ε_t", "train_loss"], ["ε_g", "test_error"], [own, "own"]].map(([sign, name]) => `${SIGNS[sign]} ${number(value(branch, name, at.i, at.j), 3)}`).join(", ")}`
           : `${words}: does not exist`)]);
     });
-    const bar = `linear-gradient(to right, ${colours.join(",")})`;
+    const bar = `linear-gradient(to right, ${colors.join(",")})`;
     element("scale").innerHTML = `<span>${number(low, 3)}</span><span class="explorer-bar" style="background:${bar}"></span><span>${number(high, 3)}</span><span class="explorer-quantity">${what.label}</span>`;
   };
 
@@ -213,9 +213,9 @@
     CURVES.forEach(({ title, scale, parts }, k) => {
       const group = svg("g", { transform: narrow ? `translate(0 ${k * down})` : `translate(${k * across} 0)` }, shown);
       const curves = [];
-      for (const [branch, { colour }] of Object.entries(BRANCHES)) {
+      for (const [branch, { color }] of Object.entries(BRANCHES)) {
         for (const [name, dash] of parts) {
-          curves.push({ colour, dash, values: decode(paths[branch][name][i][j], scale * paths.units[name]), end: value(branch, name, i, j), scale });
+          curves.push({ color, dash, values: decode(paths[branch][name][i][j], scale * paths.units[name]), end: value(branch, name, i, j), scale });
         }
       }
       const every = curves.flatMap(({ values, end }) => [...values, ...(known(end) ? [scale * end] : [])]);
@@ -223,9 +223,9 @@
       const last = curves[0].values.length - 1;
       const box = { left: 56, top: 10, width: across - 70, height: down - 62, x: [0, last], y: [low, high] };
       const { toX, toY } = frame(holder, { ...box, xLabel: "iteration", yLabel: title, xTicks: ticks(0, last, 5), yTicks: ticks(low, high, 5) }, group);
-      for (const { colour, dash, values, end } of curves) {
-        polyline(group, values.map((v, t) => [toX(t), toY(v)]), { class: "curve", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash });
-        if (known(end)) polyline(group, [[toX(0), toY(scale * end)], [toX(last), toY(scale * end)]], { stroke: colour, "stroke-width": 1, "stroke-dasharray": "7 5" });
+      for (const { color, dash, values, end } of curves) {
+        polyline(group, values.map((v, t) => [toX(t), toY(v)]), { class: "curve", stroke: color, "stroke-width": 2, "stroke-dasharray": dash });
+        if (known(end)) polyline(group, [[toX(0), toY(scale * end)], [toX(last), toY(scale * end)]], { stroke: color, "stroke-width": 1, "stroke-dasharray": "7 5" });
       }
     });
   };
@@ -282,15 +282,15 @@
   element("alpha").max = data.alphas.length - 1;
   element("omega").max = data.omegas.length - 1;
   const ring = '<svg width="34" height="16" aria-hidden="true"><circle cx="17" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="2.5"/></svg>';
-  const grey = `<svg width="34" height="12" aria-hidden="true"><rect x="5" width="24" height="12" fill="${MISSING}"/></svg>`;
+  const gray = `<svg width="34" height="12" aria-hidden="true"><rect x="5" width="24" height="12" fill="${MISSING}"/></svg>`;
   legend("map-legend", [
-    ...LINES.map(([, words, dash, width, colour]) => [swatch(colour === "#222222" ? "currentColor" : colour, dash, width), words]),
-    [grey, "no value: a branch does not exist"], [ring, "chosen point"],
+    ...LINES.map(([, words, dash, width, color]) => [swatch(color === "#222222" ? "currentColor" : color, dash, width), words]),
+    [gray, "no value: a branch does not exist"], [ring, "chosen point"],
   ]);
-  legend("path-legend", Object.values(BRANCHES).flatMap(({ own, colour, words }) => [
-    [swatch(colour, "", 2), `${words}: overlap ${SIGNS[own]}; training loss ${SIGNS["ε_t"]}`],
-    [swatch(colour, "2 4", 2), `${words}: squared norm ${SIGNS.q}; test error ${SIGNS["ε_g"]}`],
-    [swatch(colour, "7 5", 1), `${words}: fixed points`],
+  legend("path-legend", Object.values(BRANCHES).flatMap(({ own, color, words }) => [
+    [swatch(color, "", 2), `${words}: overlap ${SIGNS[own]}; training loss ${SIGNS["ε_t"]}`],
+    [swatch(color, "2 4", 2), `${words}: squared norm ${SIGNS.q}; test error ${SIGNS["ε_g"]}`],
+    [swatch(color, "7 5", 1), `${words}: fixed points`],
   ]));
   show();
   element("what").addEventListener("change", drawMap);

@@ -11,7 +11,7 @@ import numpy as np
 import gamp_attention as ga
 
 DIMENSION = 2000  # numbers per token of the data sets that are trained on
-COLOURS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
+COLORS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
 LABELS = {"semantic": ("attention\nby content", (-14, -44)), "positional": ("attention\nby position", (-74, -2))}
 
 
@@ -22,14 +22,14 @@ def main(file: str = "first_picture.png") -> None:
     data_sets = {alpha: ga.sample(model, DIMENSION, alpha, seed=0) for alpha in alphas[::3]}
     losses = {}
     figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for start, colour in COLOURS.items():
+    for start, color in COLORS.items():
         predictions = [ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stability=False) for alpha in alphas]
         losses[start] = 1e3 * np.array([prediction.train_loss for prediction in predictions])
-        axis.plot(alphas, losses[start], color=colour)
+        axis.plot(alphas, losses[start], color=color)
         trained = [1e3 * ga.run_gamp(data, start).train_loss for data in data_sets.values()]
-        axis.plot(list(data_sets), trained, "o", color=colour)
+        axis.plot(list(data_sets), trained, "o", color=color)
         text, offset = LABELS[start]
-        axis.annotate(text, (alphas[-1], losses[start][-1]), offset, textcoords="offset points", color=colour)
+        axis.annotate(text, (alphas[-1], losses[start][-1]), offset, textcoords="offset points", color=color)
     crossing = np.interp(0, losses["positional"] - losses["semantic"], alphas)
     axis.axvline(crossing, color="0.4", linestyle="--", linewidth=1)
     axis.annotate(

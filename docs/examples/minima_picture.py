@@ -17,7 +17,7 @@ METHODS = {
     "GAMP": lambda data, Q: ga.run_gamp(data, Q),
     "survey\npropagation": lambda data, Q: ga.run_gamp(data, Q, survey=True),
 }
-COLOURS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
+COLORS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
 
 
 def main(file: str = "minima.png") -> None:
@@ -27,9 +27,9 @@ def main(file: str = "minima.png") -> None:
     starts = np.random.default_rng(0).standard_normal((N_STARTS, DIMENSION, 1))
     informed = 1e3 * ga.run_gamp(data, teacher.Q_star).train_loss
     figure, axis = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    for k, ((name, train), colour) in enumerate(zip(METHODS.items(), COLOURS, strict=True)):
+    for k, ((name, train), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
         losses = np.sort([1e3 * train(data, Q).train_loss for Q in starts])
-        axis.plot(k + np.linspace(-0.2, 0.2, N_STARTS), losses, "o", color=colour, alpha=0.8)
+        axis.plot(k + np.linspace(-0.2, 0.2, N_STARTS), losses, "o", color=color, alpha=0.8)
         label = name.replace("\n", " ")
         print(f"{label}: training losses {losses[0]:.3f} to {losses[-1]:.3f}, in units of 0.001")
     axis.axhline(informed, color="0.4", linestyle="--", linewidth=1)

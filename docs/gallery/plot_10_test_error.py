@@ -94,4 +94,4 @@ axes[1].set(xlabel="coordinate", ylabel="weight", title="which weights are not z
 axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
 figure.tight_layout()
 nonzero, zero = debiased.p_values[:20] < 0.05, debiased.p_values[20:] < 0.05
-print(f"p < .05: {np.sum(nonzero)} of the teacher's 20 nonzero weights, {np.sum(zero)} of its 180 zero weights")
+print(f"p < 0.05: {np.sum(nonzero)} of the teacher's 20 nonzero weights, {np.sum(zero)} of its 180 zero weights")

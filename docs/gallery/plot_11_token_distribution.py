@@ -49,7 +49,7 @@ for alpha in alphas:
 
 # %%
 # Left: eigenvalues of the covariance of the tokens, in increasing order. The eigenvalues of the sample covariance
-# (grey) are more widely spread than the true ones (black), because there are few tokens. The estimated distribution
+# (gray) are more widely spread than the true ones (black), because there are few tokens. The estimated distribution
 # (orange, a step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and measured errors
 # (points).
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
@@ -61,10 +61,10 @@ order = np.argsort(law.gamma[:, 0])
 left.step(np.cumsum(law.weight[order]), law.gamma[order, 0], where="pre", color="C1", label="estimated distribution")
 left.set(yscale="log", xlabel="fraction of directions", ylabel="eigenvalue", title="covariance of the tokens")
 left.legend()
-for k, (label, colour) in enumerate((("training loss", "C0"), ("test error", "C1"))):
+for k, (label, color) in enumerate((("training loss", "C0"), ("test error", "C1"))):
     right.plot(
-        alphas, [(each.train_loss, each.test_error)[k] for each in predicted], color=colour, label=f"{label}, predicted"
+        alphas, [(each.train_loss, each.test_error)[k] for each in predicted], color=color, label=f"{label}, predicted"
     )
-    right.plot(alphas, [each[k] for each in found], "o", color=colour, label=f"{label}, measured")
+    right.plot(alphas, [each[k] for each in found], "o", color=color, label=f"{label}, measured")
 right.set(xlabel="samples per dimension α = n/d", ylabel="error", yscale="log", title="learning curve")
 right.legend()

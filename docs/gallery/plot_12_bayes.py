@@ -49,8 +49,8 @@ print(f"overlap with the teacher {abs(run.overlap[0, 0]):.3f}, squared norm of t
 figure, axis = plt.subplots(figsize=(7.5, 5), layout="constrained")
 axis.plot(fine, bayes, color="#009E73", label="Bayes-optimal")
 axis.axhline(base, color="#999999", label="linear baseline")
-for (branch, values), colour in zip(found.items(), ("#D55E00", "#0072B2"), strict=True):
-    axis.plot(alphas, values[:, 0], ":", color=colour, label=f"{branch} branch")
+for (branch, values), color in zip(found.items(), ("#D55E00", "#0072B2"), strict=True):
+    axis.plot(alphas, values[:, 0], ":", color=color, label=f"{branch} branch")
 axis.plot(alphas, best, "o", color="#333333", ms=4, label="trained layer: lowest training loss")
 for alpha, style, label in (
     (thresholds.weak_recovery, "--", f"weak recovery, α = {thresholds.weak_recovery:.3f}"),

@@ -74,10 +74,10 @@ print(result)
 # teacher.
 
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-colours, markers = ("#E69F00", "#CC79A7", "#0072B2", "#D55E00", "#009E73"), "sdov^"
-for (name, values), colour, marker in zip(ends.items(), colours, markers, strict=True):
+colors, markers = ("#E69F00", "#CC79A7", "#0072B2", "#D55E00", "#009E73"), "sdov^"
+for (name, values), color, marker in zip(ends.items(), colors, markers, strict=True):
     losses, cosines = np.transpose(values)
-    axes.plot(cosines, losses, marker, color=colour, ms=8, alpha=0.8, label=name)
+    axes.plot(cosines, losses, marker, color=color, ms=8, alpha=0.8, label=name)
 axes.axhline(informed.train_loss, color="0.6", lw=1, zorder=0, label="start from the teacher's weights")
 axes.set(xlabel="cosine with the teacher's weights", ylabel=r"training loss $\epsilon_t$", xlim=(0, 1))
 axes.legend(frameon=False)

@@ -61,10 +61,10 @@ for omega, path in paths.items():
     print(f"m = {path.m[-1, 0, 0]:.3f}, θ = {path.theta[-1, 0, 0, 0]:.3f}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-levels = left.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16, cmap="Greys_r")
+levels = left.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16, cmap="Grays_r")
 figure.colorbar(levels, ax=left, label="population loss, ω = 0.67")
-for (omega, path), colour in zip(paths.items(), ("C0", "C1"), strict=True):
-    left.plot(path.m[:, 0, 0], path.theta[:, 0, 0, 0], "-", lw=2, color=colour, label=f"training, ω = {omega}")
+for (omega, path), color in zip(paths.items(), ("C0", "C1"), strict=True):
+    left.plot(path.m[:, 0, 0], path.theta[:, 0, 0, 0], "-", lw=2, color=color, label=f"training, ω = {omega}")
 for at in landscape.minima:
     left.plot(at.positional, at.semantic, "o", color="white", mec="black")
 ticks = np.linspace(-1, 1, 5)

@@ -39,9 +39,9 @@ def distances(overlaps):
 
 
 figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
-for column, (colour, label) in enumerate([("#0072B2", "norm √d"), ("#D55E00", "strength λ")]):
-    axis.plot(strengths, distances(theory)[:, column], color=colour, label=f"{label}, state evolution")
-    axis.plot(strengths, distances(measured)[:, column], "o", color=colour, label=f"{label}, GAMP at d = {SIZE}")
+for column, (color, label) in enumerate([("#0072B2", "norm √d"), ("#D55E00", "strength λ")]):
+    axis.plot(strengths, distances(theory)[:, column], color=color, label=f"{label}, state evolution")
+    axis.plot(strengths, distances(measured)[:, column], "o", color=color, label=f"{label}, GAMP at d = {SIZE}")
 axis.set_xlabel("strength λ of the second column")
 axis.set_ylabel(r"distance from the teacher, $\|Q_a - Q^*_a\|^2/d$")
 axis.set_ylim(0, None)

@@ -53,9 +53,9 @@ path = ga.trajectory(data.instance_model(), 4.0, "semantic", n_iter=12, n_paths=
 run = ga.run_gamp(data, "semantic", tol=0, max_iter=12, damping=0.5)
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", width_ratios=[1.6, 1, 1])
-for head, colour in enumerate(("#0072B2", "#D55E00")):
-    axes[0].plot(path.theta[:, 0, head, head], color=colour, label=f"head {head + 1}, state evolution")
-    axes[0].plot(run.history.theta[:, 0, head, head], "o", color=colour, label=f"head {head + 1}, GAMP")
+for head, color in enumerate(("#0072B2", "#D55E00")):
+    axes[0].plot(path.theta[:, 0, head, head], color=color, label=f"head {head + 1}, state evolution")
+    axes[0].plot(run.history.theta[:, 0, head, head], "o", color=color, label=f"head {head + 1}, GAMP")
 axes[0].set(xlabel="iteration", ylabel="overlap with the teacher's head")
 axes[0].legend()
 for axis, result, name in ((axes[1], informed, "from the teacher"), (axes[2], found, "from the data")):

@@ -39,7 +39,7 @@ def tukey(label, prediction, width=1.5):
 # Both losses are trained from random weights on the same samples.
 ALPHAS, SIZE, INSTANCES = (2.0, 3.0, 5.0, 10.0), 300, 6
 figure, axis = plt.subplots(figsize=(5.4, 4), layout="constrained")
-for loss, convex, lam, colour in ((huber, True, 0.03, "#0072B2"), (tukey, False, 0.06, "#D55E00")):
+for loss, convex, lam, color in ((huber, True, 0.03, "#0072B2"), (tukey, False, 0.06, "#D55E00")):
     model = ga.sequence_model(label, lambda z: z[0, 0], loss, n_tokens=1, rank=1, n_noise=2, lam=lam, convex=convex)
     errors = np.zeros((len(ALPHAS), INSTANCES))
     for (i, seed), _ in np.ndenumerate(errors):
@@ -48,7 +48,7 @@ for loss, convex, lam, colour in ((huber, True, 0.03, "#0072B2"), (tukey, False,
     mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / INSTANCES**0.5
     name = loss.__name__.capitalize()
     print(f"{name}: errors {mean.round(4)} for α = {ALPHAS}")
-    axis.errorbar(ALPHAS, mean, spread, fmt="o-", color=colour, label=f"{name}'s loss, d = {SIZE}")
+    axis.errorbar(ALPHAS, mean, spread, fmt="o-", color=color, label=f"{name}'s loss, d = {SIZE}")
 axis.set(xscale="log", yscale="log", xlabel="samples per dimension α", ylabel=r"error $\|Q - Q^*\|^2/d$")
 axis.set_xticks(ALPHAS, [f"{alpha:g}" for alpha in ALPHAS])
 axis.set_xticks([], minor=True)

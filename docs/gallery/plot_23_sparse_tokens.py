@@ -85,8 +85,8 @@ axes[0].plot(alphas, theory, color="#0072B2", label="theory")
 axes[0].errorbar(alphas, np.mean(runs, axis=1), np.std(runs, axis=1), fmt="o", color="#0072B2", label=f"runs, d = {d}")
 axes[0].set(xlabel="samples per dimension", ylabel="cosine of query and signal", ylim=(0.6, 1))
 axes[0].legend()
-for (name, values), colour in zip(errors.items(), ("#0072B2", "#D55E00"), strict=True):
-    axes[1].plot(fits, values, "o-", color=colour, label=name)
+for (name, values), color in zip(errors.items(), ("#0072B2", "#D55E00"), strict=True):
+    axes[1].plot(fits, values, "o-", color=color, label=name)
 axes[1].set(xlabel="samples per dimension of the fit", ylabel="test error", ylim=(0, 0.4))
 axes[1].legend()
 plt.show()

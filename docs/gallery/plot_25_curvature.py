@@ -36,13 +36,13 @@ for branch, limit in limits.items():
         print(f"{branch}: eigenvalue {value:.3f} with projections {words}")
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
-for ax, (branch, colour) in zip(axes, branches.items(), strict=True):
+for ax, (branch, color) in zip(axes, branches.items(), strict=True):
     limit, spectrum = limits[branch], instances[branch]
     density, error = spectrum.density(limit.x, limit.width)
-    ax.fill_between(limit.x, density - 2 * error, density + 2 * error, color=colour, alpha=0.3, label=f"d = {d}")
-    ax.plot(limit.x, limit.density, color=colour, label="d → ∞")
+    ax.fill_between(limit.x, density - 2 * error, density + 2 * error, color=color, alpha=0.3, label=f"d = {d}")
+    ax.plot(limit.x, limit.density, color=color, label="d → ∞")
     for value in limit.eigenvalues:
-        ax.axvline(value, color=colour, ls=":")
+        ax.axvline(value, color=color, ls=":")
     ax.plot(spectrum.highest[-2:], np.zeros(2), "|", color="k", ms=14, label="two highest eigenvalues")
     ax.set(xlabel="eigenvalue of the Hessian", title=f"{branch} minimum", xlim=(-0.005, 0.25))
     ax.legend()

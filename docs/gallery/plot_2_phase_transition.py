@@ -15,7 +15,7 @@ import gamp_attention as ga
 
 ALPHAS = np.arange(0.8, 1.85, 0.1)
 MEASURED, SEEDS = ALPHAS[::2], range(4)
-COLOURS = {"semantic": "C0", "positional": "C1"}
+COLORS = {"semantic": "C0", "positional": "C1"}
 
 # %%
 # The theory: state evolution along both branches, where each solution is the initial value for the next α. The
@@ -52,14 +52,14 @@ print(f"α_c = {alpha_c:.2f}")
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
 for name, rows in lines.items():
     key = "theta" if name == "semantic" else "m"
-    left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"state evolution, {name}")
+    left.plot(ALPHAS, losses[name], color=COLORS[name], label=f"state evolution, {name}")
     values = np.array([abs(overlaps[key]) for _, _, overlaps in rows])
     lower = (alpha_c < ALPHAS) == (name == "semantic")
-    right.plot(ALPHAS, values, color=COLOURS[name], lw=1, ls=":")
+    right.plot(ALPHAS, values, color=COLORS[name], lw=1, ls=":")
     right.plot(
         ALPHAS[lower],
         values[lower],
-        color=COLOURS[name],
+        color=COLORS[name],
         lw=2.5,
         label={"theta": "θ, overlap with teacher", "m": "$|m_1|$, overlap with positions"}[key],
     )
@@ -70,7 +70,7 @@ for name, rows in lines.items():
     for axis, values in measured:
         error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))
         dots_label = f"message passing, {name}" if axis is left else None
-        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name], label=dots_label)
+        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLORS[name], label=dots_label)
 for axis in (left, right):
     axis.axvline(alpha_c, color="0.2", lw=0.8, ls="--", label=r"transition $α_c$" if axis is left else None)
     axis.set_xlabel("samples per dimension α = n/d")

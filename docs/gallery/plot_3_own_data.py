@@ -64,7 +64,7 @@ left.set(
     title=f"a dot for each coordinate; cosine {abs(cosine):.2f}",
 )
 same = same_side[test, 0, 1] > 0
-for selected, label, colour in ((same, "the same side", "C0"), (~same, "different sides", "C1")):
-    right.hist(S[selected, 0, 1], np.linspace(0, 1, 41), color=colour, alpha=0.7, label=label)
+for selected, label, color in ((same, "the same side", "C0"), (~same, "different sides", "C1")):
+    right.hist(S[selected, 0, 1], np.linspace(0, 1, 41), color=color, alpha=0.7, label=label)
 right.set(xlabel="attention $S_{12}$", ylabel="number of samples", title="attention of token 1 to token 2")
 right.legend(title="the two tokens are on")

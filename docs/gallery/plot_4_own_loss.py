@@ -64,12 +64,12 @@ for share in shares:
 # Left: lines are state evolution, and dots are message passing on one instance. Right: the cosine for one data set,
 # fitted with each of the two losses, against the fraction of outliers.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-for key, colour, label in (("q", "0.2", "squared norm q"), ("theta", "C0", "overlap with teacher θ")):
-    left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label=f"{label}, state evolution")
-    left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=colour, label=f"{label}, message passing")
+for key, color, label in (("q", "0.2", "squared norm q"), ("theta", "C0", "overlap with teacher θ")):
+    left.plot(getattr(theory, key)[:, 0, 0, 0], color=color, label=f"{label}, state evolution")
+    left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=color, label=f"{label}, message passing")
 left.set(xlabel="iteration", ylabel="overlap", title="message passing and its prediction")
 left.legend()
-for (name, values), colour in zip(cosines.items(), ("C0", "C1"), strict=True):
-    right.plot(shares, values, "o-", color=colour, label=name)
+for (name, values), color in zip(cosines.items(), ("C0", "C1"), strict=True):
+    right.plot(shares, values, "o-", color=color, label=name)
 right.set(xlabel="fraction of outliers", ylabel="cosine with the true direction", title="fits of labels with outliers")
 right.legend()

@@ -56,10 +56,10 @@ for name, end in ends.items():
 # Lines are state evolution, and dots are message passing on one instance with d = 500.
 TITLES = {"q": "squared norm q", "theta": "overlap with teacher θ", "V": "variance of fields V"}
 figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.8), layout="constrained")
-for name, colour in (("softmax", "C0"), ("sigmoid", "C1")):
+for name, color in (("softmax", "C0"), ("sigmoid", "C1")):
     line, dots = predicted[name].scalars(), followed[name].history.scalars()
     for axis, (key, title) in zip(axes, TITLES.items(), strict=True):
-        axis.plot(line[key], color=colour, label=f"{name}, state evolution")
-        axis.plot(dots[key][: STEPS + 1], "o", ms=4, color=colour, label=f"{name}, message passing")
+        axis.plot(line[key], color=color, label=f"{name}, state evolution")
+        axis.plot(dots[key][: STEPS + 1], "o", ms=4, color=color, label=f"{name}, message passing")
         axis.set(title=title, xlabel="iteration")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

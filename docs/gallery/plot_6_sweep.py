@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 import gamp_attention as ga
 
 ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
-COLOURS = {"semantic": "C0", "positional": "C1"}
+COLORS = {"semantic": "C0", "positional": "C1"}
 
 # %%
 # State evolution (SE) at all points of a grid, and message passing (GAMP) at some of them. Each finished cell is a
@@ -47,7 +47,7 @@ for axis, omega in zip(axes, OMEGAS, strict=True):
             cells = [r for r in cells if r["converged"]]
             label = f"{name} branch, {'state evolution' if method == 'SE' else 'message passing'}"
             values = [r["alpha"] for r in cells], [r["train_loss"] for r in cells]
-            axis.plot(*values, style, ms=5, color=COLOURS[name], label=label if values[0] else None)
+            axis.plot(*values, style, ms=5, color=COLORS[name], label=label if values[0] else None)
     axis.set(title=f"training losses at ω = {omega}", xlabel="samples per dimension α = n/d")
 axes[0].set_ylabel("training loss $ε_t$")
 figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -12,7 +12,7 @@ import numpy as np
 
 import gamp_attention as ga
 
-COLOURS = {"semantic": "C0", "positional": "C1"}
+COLORS = {"semantic": "C0", "positional": "C1"}
 model = ga.paper_model(omega=0.3)
 
 # %%
@@ -36,10 +36,10 @@ for name, solutions in found.items():
 # %%
 # Left: the growth factor per iteration of the overlap that is zero on the branch (m on the semantic branch, θ on the
 # positional branch). If it is above 1, any damped iteration leaves the branch. At small α the semantic branch becomes
-# unstable in this way, towards the positional branch. Centre: the replicon eigenvalue of the continuous part of the
+# unstable in this way, towards the positional branch. Center: the replicon eigenvalue of the continuous part of the
 # proximal map, with its numerical error, which is large if the map jumps. Right: the fraction of V̂ that comes from
-# jumps, in per cent. If it is above one per cent (dashed line), the prediction is an approximation, however small its
-# numerical error is.
+# jumps, in per cent. If it is above one per cent (dashed line), minima form clusters, which this prediction leaves out,
+# however small its numerical error is.
 TITLES = ("stability: growth factor", "replica symmetry:\nreplicon eigenvalue", "replica symmetry:\njumps in V̂, %")
 figure, axes = plt.subplots(1, 3, figsize=(9.8, 4), layout="constrained")
 for name, solutions in found.items():
@@ -50,7 +50,7 @@ for name, solutions in found.items():
         ([100 * abs(se.jump_mass.sum() / se.V_hat.sum()) for se in solutions], None),
     )
     for axis, (curve, error) in zip(axes, curves, strict=True):
-        axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLOURS[name], label=f"{name} branch")
+        axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLORS[name], label=f"{name} branch")
 for axis, title in zip(axes, TITLES, strict=True):
     axis.axhline(1, color="0.2", lw=0.8, ls="--", label="limit of validity")
     axis.set(title=title, xlabel="samples per dimension α")

@@ -23,7 +23,7 @@ NOISE, ALPHA, STEPS = 0.3, 2.0, 60
 # Lines are the prediction, with bands of ± 2 standard errors. Dots (left) are gradient descent on one instance with
 # d = 600. Triangles (right) mark the step with the smallest test error.
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
+for lam, color in ((0.01, "#0072B2"), (0.1, "#D55E00")):
     model = ga.paper_model(omega=0.3, lam=lam, score_noise=NOISE)
     path = ga.trajectory(model, ALPHA, "positional", method="gd", lr=2.0, n_iter=STEPS, n_paths=1024, n_replicas=2)
     more = model.task.noise_error
@@ -33,9 +33,9 @@ for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
         (axes[0], path.train_loss - path.train_loss[0], path.train_loss_error),
         (axes[1], path.test_error - more, path.test_error_error),
     ):
-        axis.plot(values, color=colour, label=f"prediction, λ = {lam}")
-        axis.fill_between(np.arange(STEPS + 1), values - 2 * errors, values + 2 * errors, color=colour, alpha=0.3, lw=0)
-    axes[1].plot(best, path.test_error[best] - more, "v", ms=8, color=colour, label=f"smallest error, λ = {lam}")
+        axis.plot(values, color=color, label=f"prediction, λ = {lam}")
+        axis.fill_between(np.arange(STEPS + 1), values - 2 * errors, values + 2 * errors, color=color, alpha=0.3, lw=0)
+    axes[1].plot(best, path.test_error[best] - more, "v", ms=8, color=color, label=f"smallest error, λ = {lam}")
 
     # One instance. Its noise shifts all training losses by the same constant, so the initial loss is subtracted.
     data = ga.sample(model, d=600, alpha=ALPHA, seed=0)
@@ -45,7 +45,7 @@ for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
         run.history.train_loss - run.history.train_loss[0],
         "o",
         ms=3,
-        color=colour,
+        color=color,
         label=f"one instance, λ = {lam}",
     )
 axes[0].set(

@@ -4,8 +4,8 @@ All compile options are in this module. Kernels release the GIL; `gamp_attention
 rows.
 
 **Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
-By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
-optimised once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
+By default, numba copies all code that a function calls into it and optimizes the whole, so that a function is
+optimized once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
 a symbol, whose address the linker looks up when a caller is loaded. Each stored caller therefore has a list of the
 `Callee` objects that must be loaded before it.
 
@@ -20,6 +20,7 @@ Functions that are inlined into kernels need no machine code; `InlinedCompiler` 
 import gc
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
 from importlib import import_module
@@ -96,12 +97,17 @@ class Callee(NamedTuple):
         """Load the kernel, or compile it, unless its symbol is already defined in this process."""
         if self.symbol in _DEFINED:
             return
-        kernel: Any = import_module(self.module)
-        for part in self.name.split("."):
-            kernel = getattr(kernel, part)
-        getattr(kernel, "kernel", kernel).provide(self.args)
+        find_kernel(self.module, self.name).compile(self.args)
         if self.symbol not in _DEFINED:
             raise LookupError(f"{self.name} has changed since its caller was compiled")
+
+
+def find_kernel(module: str, name: str) -> Any:
+    """Return the kernel of a function with this qualified name; other decorators add the kernel as an attribute."""
+    value: Any = import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return getattr(value, "kernel", value)
 
 
 _DEFINED: dict[str, Callee] = {}  # kernels that were loaded or compiled in this process, by symbol
@@ -120,12 +126,11 @@ class Kernel(CPUDispatcher):
         return bool(self.targetoptions.get("no_cpython_wrapper"))
 
     def enable_caching(self) -> None:
-        """Store compiled code on disk."""
-        self._cache = KernelCache(self.py_func)
-
-    def provide(self, args: tuple[Any, ...]) -> None:
-        """Define the symbol for given argument types."""
-        self.compile(args)
+        """Store compiled code on disk, if a folder for it can be written."""
+        try:
+            self._cache = KernelCache(self.py_func)
+        except RuntimeError:  # numba found no such folder
+            warn_of_lost_code()
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -159,7 +164,7 @@ class Kernel(CPUDispatcher):
         # The linker resolves the symbol in code that is loaded from now on.
         symbol = self._symbol(compiled.signature)
         binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
-        define_symbol(self, symbol, args)
+        _DEFINED[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
         _LOADED.append((compiled, set_environments(compiled.library)))
 
         # Numba has registered the function such that its code is copied into callers. An external function of the same
@@ -187,9 +192,15 @@ class Kernel(CPUDispatcher):
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
 
 
-def define_symbol(kernel: Kernel, symbol: str, args: tuple[Any, ...]) -> None:
-    """Record that callers which declare `symbol` need this kernel, for given argument types."""
-    _DEFINED[symbol] = Callee(kernel.py_func.__module__, kernel.py_func.__qualname__, args, symbol)
+@lru_cache  # once in a process
+def warn_of_lost_code() -> None:
+    """Warn that compiled code cannot be stored."""
+    warnings.warn(
+        "NUMBA_CACHE_DIR: needs a folder that can be written, as the folder of the package and the home folder cannot; "
+        "without it, every process compiles again, which takes 20 seconds or more",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 class KernelCache(FunctionCache):
@@ -313,9 +324,7 @@ INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python ei
 }  # fmt: skip
 
 
-def kernel(
-    function: Callable[..., Any], counted: bool = True, inner: bool = False, make: Any = Kernel, **options: Any
-) -> Any:
+def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
     """Return a `Kernel`, which is compiled or loaded from disk at its first call.
 
     Parameters
@@ -325,11 +334,10 @@ def kernel(
         atomic, and threads wait for each other at the counts of shared arrays, so functions that run once per sample
         should not count.
     inner : if True, only kernels can call the function; there is no entry point for Python.
-    make : class of the kernel, or a function that returns one.
     options : further options of numba.
     """
     chosen = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
-    compiled = make(function, targetoptions={**COMMON, **chosen, **options})
+    compiled = Kernel(function, targetoptions={**COMMON, **chosen, **options})
     compiled.enable_caching()
     return compiled
 

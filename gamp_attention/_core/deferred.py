@@ -1,141 +1,146 @@
 """Kernels that other kernels call rarely, and that are therefore compiled at their first call.
 
-Compiled code calls a kernel by its symbol. The symbol of a `DeferredKernel` belongs to a stub of a few instructions
-that jumps to the compiled kernel and leaves all arguments where they are. At its first call the stub calls Python,
-which compiles the kernel or loads it from disk. Callers only need the type of the result, so the types in the kernel
-are not even inferred before. A stub takes less than a nanosecond.
+Numba compiles all functions that a compiled function may call. A kernel that calls a `deferred_kernel` contains a word
+instead, the address of the called code, which is zero at first. If it is zero, the kernel calls Python, which compiles
+the called kernel or loads it from disk, and stores the address; a later call costs one comparison. Callers only need
+the type of the result, so that not even the types in the called kernel are inferred before.
+
+All of this is made with numba's documented `intrinsic`, which adds instructions to the function that is compiled, with
+llvmlite's `add_symbol`, and with a callback of ctypes.
 """
 
 import _thread
 import ctypes
-from functools import partial
+import pickle
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding
-from numba.core import types, typing
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.funcdesc import ExternalFunctionDescriptor
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import Kernel, define_symbol, kernel
+from gamp_attention._core.compiled import Kernel, find_kernel, is_identifiable, kernel
+from gamp_attention._core.expressions import emit_call
 
-# The code of a kernel returns a status: 0, or -1 if a Python exception is set. A call with `musttail` and "..." passes
-# on all registers and the stack, whatever the types of the arguments are.
-STUB = """
-target triple = "{triple}"
-
-define i32 @"{symbol}"(...) {{
-  %cell = inttoptr i64 {cell} to ptr
-  %known = load atomic i64, ptr %cell acquire, align 8
-  %is_known = icmp ne i64 %known, 0
-  br i1 %is_known, label %jump, label %first
-first:
-  %resolve = inttoptr i64 {resolve} to ptr
-  call void %resolve()
-  %resolved = load atomic i64, ptr %cell acquire, align 8
-  %is_resolved = icmp ne i64 %resolved, 0
-  br i1 %is_resolved, label %jump, label %failed
-jump:
-  %address = phi i64 [ %known, %0 ], [ %resolved, %first ]
-  %code = inttoptr i64 %address to ptr
-  %status = musttail call i32 (...) %code(...)
-  ret i32 %status
-failed:
-  ret i32 -1
-}}
-"""
-_STUBS: list[Any] = []  # references to the code of all stubs and to the memory that it contains the addresses of
+WORD = ir.IntType(64)
+COMPILE = "gamp_attention.compile_deferred"  # symbol of the function that returns the address of a kernel
+_REQUESTS: list[tuple[Any, ...]] = []  # kernels that compiled code of this process calls and that have no name on disk
+_CALLBACKS: dict[str, Any] = {}  # references to functions whose addresses compiled code contains, by symbol
 
 
-class DeferredKernel(Kernel):
-    """A kernel that is compiled, for given argument types, at its first call by another kernel; see `deferred_kernel`.
-
-    `returns` is the numba type of its result.
-    """
-
-    def __init__(self, function: Any, returns: Any, targetoptions: Any) -> None:
-        super().__init__(function, targetoptions=targetoptions)
-        self.returns = returns
-        self._keys: dict[tuple[Any, ...], Any] = {}  # identifiers of the stubs, by argument types
-        self._addresses: dict[tuple[Any, ...], int] = {}  # addresses of the stubs
-
-    def provide(self, args: tuple[Any, ...]) -> None:
-        """Define the symbol for given argument types, as a stub."""
-        with global_compiler_lock:
-            self._provide(args)
-
-    def _provide(self, args: tuple[Any, ...]) -> None:
-        if args in self._keys:
-            return
-        signature = typing.signature(self.returns, *args)
-        symbol = f"deferred.{self._symbol(signature)}"
-        self._define_stub(symbol, args)
-        define_symbol(self, symbol, args)
-        self._keys[args] = (self, args)
-        external = ExternalFunctionDescriptor(symbol, self.returns, args)
-        self.targetctx.insert_user_function(self._keys[args], external)
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Return the signature of a call by another kernel, which needs no compiled code."""
-        kws = {name: types.unliteral(kind) for name, kind in kws.items()}
-        compiler: Any = self._compiler  # type: ignore[attr-defined]
-        python_signature, args = compiler.fold_argument_types(tuple(map(types.unliteral, args)), kws)
-        self.provide(tuple(args))
-        name = self.py_func.__name__
-        signatures = [typing.signature(self.returns, *args)]
-        template = typing.make_concrete_template(f"CallTemplate({name})", key=name, signatures=signatures)
-        return template, python_signature, args, {}
-
-    def get_overload(self, sig: Any) -> Any:
-        """Return the key by which numba finds the function that a caller calls: the stub."""
-        return self._keys[tuple(sig)]
-
-    def stub_address(self, args: tuple[Any, ...]) -> int:
-        """Return the address of the stub for given argument types."""
-        self.provide(args)
-        return self._addresses[args]
-
-    def _define_stub(self, symbol: str, args: tuple[Any, ...]) -> None:
-        cell = ctypes.c_int64(0)  # address of the compiled kernel
-        resolve = ctypes.CFUNCTYPE(None)(partial(self._resolve, args, cell))
-        code = STUB.format(
-            triple=binding.get_process_triple(), symbol=symbol, cell=ctypes.addressof(cell),
-            resolve=ctypes.cast(resolve, ctypes.c_void_p).value,
-        )  # fmt: skip
-        context: Any = self.targetctx
-        library = context.codegen().create_library(symbol)
-        library.add_llvm_module(binding.parse_assembly(code))
-        library.finalize()
-        self._addresses[args] = library.get_pointer_to_function(symbol)
-        binding.add_symbol(symbol, self._addresses[args])
-        _STUBS.append((library, cell, resolve))
-
-    def _resolve(self, args: tuple[Any, ...], cell: Any) -> None:
-        """Compile or load the kernel, and store its address in `cell`; called by the stub without the GIL.
-
-        Python prints exceptions of this function and drops them. Therefore Ctrl-C is sent again once the kernel is
-        compiled; the stub reports any other exception.
-        """
-        interrupted = False
-        while not cell.value:
-            try:
-                address, returned = self.address(args)
-            except KeyboardInterrupt:
-                interrupted = True
-                continue
-            if returned != self.returns:
-                raise TypeError(f"{self.py_func.__name__}: needs to return {self.returns}, got {returned}")
-            cell.value = address
-        if interrupted:
-            _thread.interrupt_main()
-
-
-def deferred_kernel(returns: Any, counted: bool = False) -> Any:
+def deferred_kernel(returns: Any, counted: bool = False) -> Callable[[Any], Any]:
     """Return a decorator for functions that other kernels call rarely, and whose results have the numba type `returns`.
 
-    `counted` has the meaning that it has for `kernel`. Python cannot call the kernel.
+    `counted` has the meaning that it has for `kernel`. Only kernels can call the function, with positional arguments.
+    The attribute `kernel` is the `Kernel` that is compiled at the first call.
     """
 
     def decorate(function: Any) -> Any:
-        return kernel(function, counted=counted, inner=True, make=partial(DeferredKernel, returns=returns))
+        compiled = kernel(function, counted=counted, inner=True)
+
+        def call(typing_context: Any, *others: Any) -> Any:
+            kinds = tuple(map(types.unliteral, others))
+
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                cell = cgutils.add_global_variable(builder.module, WORD, builder.module.get_unique_name("deferred"))
+                cell.linkage, cell.initializer = "internal", WORD(0)
+                content = cgutils.make_bytearray(_request(compiled, kinds, returns))
+                request = cgutils.global_constant(builder, "request", content)
+                start, size = builder.ptrtoint(request, WORD), WORD(content.type.count)
+                address = emit_address(context, builder, cell, COMPILE, [start, size])
+                values = [
+                    context.cast(builder, builder.extract_value(arguments[0], i), other, kind)
+                    for i, (other, kind) in enumerate(zip(others, kinds, strict=True))
+                ]
+                return emit_call(context, builder, address, returns, kinds, values)
+
+            return returns(types.StarArgTuple(others)), generate
+
+        stub: Any = intrinsic(call)
+        stub.kernel, stub.py_func = compiled, function
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(stub, name, getattr(function, name))
+        return stub
 
     return decorate
+
+
+def emit_address(context: Any, builder: Any, cell: Any, symbol: str, arguments: list[Any]) -> Any:
+    """Add instructions that read the address in `cell`, after a call of a function that determines it if it is zero.
+
+    `symbol` and `arguments` are the symbol of this function, see `define_function`, and its arguments. If the address
+    is zero after the call, a RuntimeError is raised.
+    """
+    address = cgutils.alloca_once_value(builder, builder.load_atomic(cell, "acquire", 8))
+
+    def is_zero() -> Any:
+        return builder.icmp_unsigned("==", builder.load(address), WORD(0))
+
+    with builder.if_then(is_zero(), likely=False):
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * (1 + len(arguments)))
+        function = cgutils.get_or_insert_function(builder.module, kind, symbol)
+        builder.call(function, [builder.ptrtoint(cell, WORD), *arguments])
+        builder.store(builder.load_atomic(cell, "acquire", 8), address)
+        with builder.if_then(is_zero(), likely=False):
+            reason = "a kernel was not compiled; see the error above"
+            context.call_conv.return_user_exc(builder, RuntimeError, (reason,))
+    return builder.load(address)
+
+
+def define_function(symbol: str, function: Callable[..., int], n_arguments: int) -> None:
+    """Let compiled code call, by a symbol, a Python function that returns the address of a kernel.
+
+    The arguments are 64-bit integers: the address of the cell for the result, and `n_arguments` arguments of the
+    function. Python prints exceptions of the function and drops them. Only Ctrl-C is sent again once the kernel is
+    compiled.
+    """
+
+    def fill(cell: int, *arguments: int) -> None:
+        interrupted = False
+        while True:
+            try:
+                ctypes.c_int64.from_address(cell).value = function(*arguments)
+            except KeyboardInterrupt:
+                interrupted = True
+                continue
+            if interrupted:
+                _thread.interrupt_main()
+            return
+
+    callback = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (1 + n_arguments))(fill)
+    binding.add_symbol(symbol, ctypes.cast(callback, ctypes.c_void_p).value)
+    _CALLBACKS[symbol] = callback
+
+
+def compile_kernel(compiled: Kernel, kinds: tuple[Any, ...], returns: Any) -> int:
+    """Return the address of the code of a kernel for given argument types, compiled or loaded from disk.
+
+    Raises
+    ------
+    TypeError : if its result has another type than `returns`.
+    """
+    address, returned = compiled.address(kinds)
+    if returned != returns:
+        raise TypeError(f"{compiled.py_func.__name__}: needs to return {returns}, got {returned}")
+    return address
+
+
+def _request(compiled: Kernel, kinds: tuple[Any, ...], returns: Any) -> bytes:
+    """Return bytes by which `_compile_request` finds a kernel, in another process if callers are stored on disk."""
+    function = compiled.py_func
+    if is_identifiable(kinds) and "<locals>" not in function.__qualname__:
+        return pickle.dumps((function.__module__, function.__qualname__, kinds, returns))
+    _REQUESTS.append((compiled, kinds, returns))
+    return pickle.dumps(len(_REQUESTS) - 1)
+
+
+def _compile_request(request: bytes) -> int:
+    """Return the address of the kernel that a caller requests."""
+    content = pickle.loads(request)
+    if isinstance(content, int):
+        return compile_kernel(*_REQUESTS[content])
+    module, name, kinds, returns = content
+    return compile_kernel(find_kernel(module, name), kinds, returns)
+
+
+define_function(COMPILE, lambda start, size: _compile_request(ctypes.string_at(start, size)), 2)

@@ -1,6 +1,6 @@
 """Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
 
-Small operators are diagonalised. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
+Small operators are diagonalized. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
 vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK. Averages over the whole
 spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
 """

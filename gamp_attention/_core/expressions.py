@@ -36,6 +36,34 @@ OPERATIONS: dict[str, Callable[..., Any]] = FUNCTIONS | {
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or, "where": np.where,
 }  # fmt: skip
 
+# derivatives of elementary functions of x; "k" is the function itself, a tuple an operation and its arguments
+SLOPES: dict[str, Any] = {
+    "neg": -1.0,
+    "inv": ("neg", ("mul", "k", "k")),
+    "exp": "k",
+    "expm1": ("exp", "x"),
+    "log": ("inv", "x"),
+    "log1p": ("inv", ("add", 1.0, "x")),
+    "sqrt": ("mul", 0.5, ("inv", "k")),
+    "sin": ("cos", "x"),
+    "cos": ("neg", ("sin", "x")),
+    "tan": ("add", 1.0, ("mul", "k", "k")),
+    "arcsin": ("inv", ("sqrt", ("sub", 1.0, ("mul", "x", "x")))),
+    "arccos": ("neg", ("inv", ("sqrt", ("sub", 1.0, ("mul", "x", "x"))))),
+    "arctan": ("inv", ("add", 1.0, ("mul", "x", "x"))),
+    "sinh": ("cosh", "x"),
+    "cosh": ("sinh", "x"),
+    "tanh": ("sub", 1.0, ("mul", "k", "k")),
+    "arcsinh": ("inv", ("sqrt", ("add", 1.0, ("mul", "x", "x")))),
+    "erf": ("mul", 2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),
+    "erfc": ("mul", -2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),
+    "expit": ("mul", "k", ("expit", ("neg", "x"))),
+    "softplus": ("expit", "x"),
+    "abs": ("sign", "x"),
+    "sign": 0.0,
+    "floor": 0.0,
+}
+
 
 class Program(NamedTuple):
     """Operations on n_inputs numbers."""
@@ -245,56 +273,18 @@ class Graph:
 
     def _slope(self, k: int, name: str, x: int) -> int:
         """Return the index of the derivative of an elementary function of x; k is the function itself."""
-        add, sub, mul = (lambda a, b, operation=op: self.apply(operation, a, b) for op in ("add", "sub", "mul"))
-        one, inv, square = self.constant(1.0), lambda a: self.apply("inv", a), mul(x, x)
-        match name:
-            case "neg":
-                return self.constant(-1.0)
-            case "inv":
-                return self.apply("neg", mul(k, k))
-            case "exp":
-                return k
-            case "expm1":
-                return self.apply("exp", x)
-            case "log":
-                return inv(x)
-            case "log1p":
-                return inv(add(one, x))
-            case "sqrt":
-                return mul(self.constant(0.5), inv(k))
-            case "sin":
-                return self.apply("cos", x)
-            case "cos":
-                return self.apply("neg", self.apply("sin", x))
-            case "tan":
-                return add(one, mul(k, k))
-            case "arcsin":
-                return inv(self.apply("sqrt", sub(one, square)))
-            case "arccos":
-                return self.apply("neg", inv(self.apply("sqrt", sub(one, square))))
-            case "arctan":
-                return inv(add(one, square))
-            case "sinh":
-                return self.apply("cosh", x)
-            case "cosh":
-                return self.apply("sinh", x)
-            case "tanh":
-                return sub(one, mul(k, k))
-            case "arcsinh":
-                return inv(self.apply("sqrt", add(one, square)))
-            case "erf":
-                return mul(self.constant(2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square)))
-            case "erfc":
-                return mul(self.constant(-2 / math.sqrt(math.pi)), self.apply("exp", self.apply("neg", square)))
-            case "expit":
-                return mul(k, self.apply("expit", self.apply("neg", x)))
-            case "softplus":
-                return self.apply("expit", x)
-            case "abs":
-                return self.apply("sign", x)
-            case "sign" | "floor":
-                return self.constant(0.0)
-        raise ValueError(f"name: needs a function of one number with a known derivative, got {name!r}")
+        if name not in SLOPES:
+            raise ValueError(f"name: needs a function of one number with a known derivative, got {name!r}")
+
+        def build(formula: Any) -> int:
+            if isinstance(formula, float):
+                return self.constant(formula)
+            if isinstance(formula, str):
+                return k if formula == "k" else x
+            operation, *arguments = formula
+            return self.apply(operation, *map(build, arguments))
+
+        return build(SLOPES[name])
 
 
 def _torch_operations(torch: Any) -> dict[str, Callable[..., Any]]:

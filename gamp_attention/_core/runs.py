@@ -81,6 +81,8 @@ def pack(value: Any, name: str = "") -> dict[str, np.ndarray]:
         return {}
     if isinstance(value, Resumable):
         return pack(value.snapshot(), name)
+    if hasattr(value, "__array__"):  # an array, or a handle of an array on workers, which is copied to this process
+        return {name: np.asarray(value)}
     if is_dataclass(value):
         return pack({field.name: getattr(value, field.name) for field in fields(value)}, name)
     if isinstance(value, dict):

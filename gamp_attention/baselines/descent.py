@@ -10,8 +10,9 @@ iteration round(batch·α·d) new samples. A step moves the weights by
     Q ← Q − η (X̃ᵀ∇ℓ/b + λ Q),   b = (number of samples)/(α d),
 
 whose mean is a step on the risk of α d samples. With `one_sample` the samples of a batch are used one after the other,
-each in a step of size η divided by their number. Gradients are computed by torch, independently of the compiled
-kernels. `state_evolution.dynamics.online_paths` has the theory.
+each in a step of size η divided by their number. An intercept, the last row of Q, has no λ and is not rescaled with
+the columns. Gradients are computed by torch, independently of the compiled kernels.
+`state_evolution.dynamics.online_paths` has the theory.
 """
 
 import math
@@ -183,19 +184,21 @@ def run_online(
     rng, n = generator(seed), max(1, round(method.batch * alpha * d))
     data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
     start = initial_weights(data, init, seed, risk)
+    rows = slice(0, data.dim - data.intercept)  # rows of the weights without the intercept
     if method.spherical:
-        if not np.abs(start).max(axis=0).all():
+        if not np.abs(start[rows]).max(axis=0).all():
             raise check.fail("init", start, "columns that can be rescaled to ‖Q_a‖² = d, not columns of zeros")
-        start *= np.sqrt(d) / np.linalg.norm(start, axis=0)
+        start[rows] *= np.sqrt(data.dim) / np.linalg.norm(start[rows], axis=0)
     lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
+    lams = torch.as_tensor(ridge_strengths(data.penalty, data.dim), dtype=torch.float64, device=device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def move(gradient: "torch.Tensor", lr: float) -> None:
         """Take a step with the gradient of the losses, scaled to α d samples."""
-        Q.data.sub_(lr * (gradient + lam * Q.data))
+        Q.data.sub_(lr * (gradient + lams * Q.data))
         if method.spherical:
-            Q.data.mul_(np.sqrt(d) / Q.data.norm(dim=0))
+            Q.data[rows].mul_(np.sqrt(data.dim) / Q.data[rows].norm(dim=0))
 
     with few_threads(n * model.n_tokens * d):
         for t in range(max_iter + 1):
@@ -203,8 +206,8 @@ def run_online(
             fit = batch.fit(Q)
             (gradient,) = torch.autograd.grad(fit, Q)
             scale, here = alpha * d / n, Q.detach().cpu().numpy().copy()
-            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here**2).sum()) / d
-            norm = float((scale * gradient + lam * Q.detach()).norm()) / (lam * np.sqrt(d))
+            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here[rows] ** 2).sum()) / d
+            norm = float((scale * gradient + lams * Q.detach()).norm()) / (lam * np.sqrt(d))
             if not (np.isfinite(here).all() and np.isfinite(norm) and np.isfinite(loss)):
                 status = Status.NONFINITE
                 break

@@ -256,15 +256,15 @@ class _BaselineIntegrand(Integrand):
         self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
         self.dim = max(fields.dim for _, fields in self.parts)
         self.even = all(fields.even for _, fields in self.parts)
-        self.centre = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
+        self.center = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
         self.blocks = (slice(0, L * L), slice(L * L, L * L + 1))
         self._weight = np.tile(self.trace, L) / L
         self._noise = model.score_noise**2 * float(self.trace.sum())
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
-        L, total = len(self.trace), np.zeros((len(white), len(self.centre) + 1))
+        L, total = len(self.trace), np.zeros((len(white), len(self.center) + 1))
         for trace, fields in self.parts:
-            D = fields.targets(white).reshape(len(white), -1) - self.centre
+            D = fields.targets(white).reshape(len(white), -1) - self.center
             total[:, :-1] += np.tile(trace / self.trace, L) * D
             total[:, -1] += D**2 @ np.tile(trace, L) / L
         return total
@@ -272,7 +272,7 @@ class _BaselineIntegrand(Integrand):
     def results(self, means: np.ndarray) -> np.ndarray:
         """Return Ŵ, flattened, and ε_lin."""
         error = means[-1] - self._weight @ means[:-1] ** 2
-        return np.append(self.centre + means[:-1], max(error, 0.0) + self._noise)
+        return np.append(self.center + means[:-1], max(error, 0.0) + self._noise)
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         largest = np.abs(results[:-1]).max()

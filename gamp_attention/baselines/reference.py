@@ -142,9 +142,9 @@ def reference_errors(
 
     Parameters
     ----------
-    data : the samples that the mean and the linear layer are fitted to. The linear layer sees tokens without positions.
+    data : the samples that the mean and the linear layer are fitted to. The linear layer uses tokens without positions.
     tokens, outputs : (m, L, d) new samples to evaluate the predictions at, in place of leave-one-out.
-    units : centre c and scale s, if `data` holds standardised arrays (x − c)/s. Errors are then in the units of the
+    units : center c and scale s, if `data` holds standardized arrays (x − c)/s. Errors are then in the units of the
         original arrays, and so are `tokens` and `outputs`; y = 0 means zero in these units.
 
     Returns
@@ -175,7 +175,7 @@ def reference_errors(
     n, L, d = data.tokens.shape
     units = Units.raw(d) if units is None else units
     if not isinstance(units, Units):
-        raise check.fail("units", units, "the centre and scale of standardised data, or None", TypeError)
+        raise check.fail("units", units, "the center and scale of standardized data, or None", TypeError)
     normal, cross, mean = np.zeros((L, L)), np.zeros((L, L)), np.zeros((L, d))
     for x, y in _blocks(data.tokens, data.read_outputs):
         x_t = x.transpose(0, 2, 1)
@@ -187,7 +187,7 @@ def reference_errors(
     W = np.linalg.solve(normal, cross.T).T
 
     def mean_squares(y: np.ndarray, of_linear: np.ndarray, of_mean: np.ndarray) -> np.ndarray:
-        of_zero = y + units.centre / units.scale
+        of_zero = y + units.center / units.scale
         return np.stack([np.mean((part * units.scale) ** 2, axis=(1, 2)) for part in (of_linear, of_mean, of_zero)])
 
     parts = []
@@ -205,7 +205,7 @@ def reference_errors(
         if new.shape[1:] != (L, d):
             raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
         for x, y in _blocks(new, partial(read_rows, targets)):
-            x, y = units.standardise(x), units.standardise(y)
+            x, y = units.standardize(x), units.standardize(y)
             parts.append(mean_squares(y, y - W @ x, y - mean))
     errors = np.concatenate(parts, axis=1)
     if not np.isfinite(errors).all():

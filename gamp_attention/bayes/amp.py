@@ -1,125 +1,37 @@
-"""Bayes-optimal approximate message passing (AMP): the problem, its starts, the iteration, and runs.
+"""Runs of Bayes-optimal message passing from data: the problem of the data, stages of starts, and results.
 
-The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is seen through a known
-channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
-
-    ω_l = x_l·Q/√d − D_l                                     mean of the fields, less the Onsager term
-    g_l = V_l⁻¹(E[u_l | y, ω, V] − ω_l)                      output step, by the posterior of the channel
-    A_l = −α ⟨∂g_l/∂ω_l⟩,   A_i = Σ_l γ_i^l A_l              precision of the observation of Q★ in coordinate i
-    b_i = Σ_l (x_lᵀ g_l)_i/√d + A_i Q_i                      input step, by the posterior of the prior
-    Q_i ← E[q | b_i, A_i],   C_i = Cov[q | b_i, A_i]
-    V_l ← (1/d) Σ_i γ_i^l C_i,   D_l ← V_l g_l
-
-With the step β, (Q, V, D) move by the fraction β towards these values. The iteration is generalized AMP (Rangan, 2011)
-with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
+`gamp_attention.bayes.messages` has the iteration, and `gamp_attention.bayes.class_amp` what differs for samples with
+classes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, project_psd
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.runs import Run
-from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
+from gamp_attention.bayes.class_amp import build_class_problem
+from gamp_attention.bayes.messages import (
+    AmpPosterior,
+    AmpProblem,
+    AmpState,
+    amp_step,
+    build_start,
+    free_entropy,
+    overlap_with,
+    start_remaining_columns,
+)
+from gamp_attention.bayes.priors import MixturePrior, kinds_of
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix, token_products
-from gamp_attention.data.starts import lowest_eigenvectors
-from gamp_attention.denoisers.spectral_weights import posterior_weights
-from gamp_attention.models.channels.channel import Channel, Posterior, response
-from gamp_attention.models.channels.choice import channel_of, field_moments
-from gamp_attention.models.channels.fibres import ReusedPoints
-from gamp_attention.models.channels.teacher import TeacherChannel
+from gamp_attention.data.passes import token_products
+from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.results import Columns, Ended, Result, Status, finish
-
-# ‖Q‖² at the start, as a fraction of the prior's second moment
-RANDOM = 0.01
-SPECTRAL = 0.1
-UNFOUND = 0.02  # below which a column counts as not found when a run has converged
-INFORMED = 0.999  # below 1, so that the variances V stay positive
-
-
-class AmpState(NamedTuple):
-    """State of Bayes-optimal message passing between two iterations."""
-
-    Q: np.ndarray  # (d, t) posterior mean
-    V: np.ndarray  # (L, t, t) variances of the fields
-    D: np.ndarray  # (n, L, t) Onsager terms
-
-
-class AmpPosterior(NamedTuple):
-    """Posteriors of fields and weights after an iteration, and the quantities from which they are computed."""
-
-    samples: Posterior
-    rows: list[InputPosterior]  # posterior of the weights, for each kind of coordinate
-    omega: np.ndarray  # (n, L, t)
-    V: np.ndarray  # (L, t, t)
-    A: np.ndarray  # (L, t, t)
-    b: np.ndarray  # (d, t)
-
-
-@dataclass(frozen=True, eq=False)
-class AmpProblem:
-    """Data with the channel and the priors of a model."""
-
-    data: Dataset  # the samples; their student, penalty and positions are not used
-    y: np.ndarray  # observations in the form of the channel
-    channel: Channel  # distribution of an observation, given the teacher's fields
-    gamma: np.ndarray  # (d, L) variances of the tokens
-    kind: np.ndarray  # (d,) index of the kind of each coordinate
-    priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
-
-    @property
-    def second_moments(self) -> np.ndarray:
-        """Second moments of the prior (d, t, t)."""
-        return np.stack([prior.second for prior in self.priors])[self.kind]
-
-    @property
-    def norm(self) -> float:
-        """Norm ‖Q‖ of weights drawn from the prior."""
-        return float(np.sqrt(np.trace(self.second_moments.sum(axis=0))))
-
-    def variances(self, cov: np.ndarray) -> np.ndarray:
-        """Return the variances V_l (L, t, t) of the fields, given covariances (d, t, t) of the weights."""
-        return np.einsum("il,iab->lab", self.gamma, cov) / len(self.gamma)
-
-    @property
-    def matrix(self) -> TokenMatrix:
-        """Token matrix without positions, because the teacher's fields do not contain them."""
-        return TokenMatrix(self.data.tokens, np.zeros_like(self.data.positions))
-
-    def fields(self, Q: np.ndarray) -> np.ndarray:
-        """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
-        return self.matrix.fields(Q)
-
-    @cached_property
-    def _reused(self) -> ReusedPoints | None:
-        """Points of posteriors that several iterations use; None for other channels."""
-        if not isinstance(self.channel, TeacherChannel):
-            return None
-        return self.channel.reuse(self.y, self.variances(self.second_moments))
-
-    def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
-        if self._reused is None:
-            return self.channel.posterior(self.y, omega, V)
-        return self._reused.posterior(omega, V)
-
-    def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
-        """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
-        problem = self
-        if "prior" in parts:
-            priors = [prior.learn(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
-            problem = replace(problem, priors=priors)
-        if "noise" in parts and posterior.samples.misfit is not None:
-            noise = float(np.sqrt(posterior.samples.misfit.mean() / self.channel.n_seen))
-            problem = replace(problem, channel=self.channel.with_noise(noise))
-        return problem
 
 
 def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
@@ -133,6 +45,8 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
+    if isinstance(model, SequenceMixture):
+        return build_class_problem(data, model)
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)
     gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
@@ -163,152 +77,6 @@ def _labels_or_targets(data: Dataset) -> np.ndarray:
     x = np.asarray(data.tokens, dtype=float)
     gram, cross = token_products(x, x), token_products(np.asarray(data.outputs, dtype=float), x)
     return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)
-
-
-def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, AmpPosterior]:
-    """Return the state after one iteration with the step `damping`, and the posteriors that it has computed.
-
-    Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
-    """
-    omega = problem.fields(state.Q) - state.D
-    samples = problem.posterior(omega, state.V)
-    g, slope = response(samples, omega, state.V)
-    A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
-    b = problem.matrix.back_project(g)
-    Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
-    for k, prior in enumerate(problem.priors):
-        members = problem.kind == k
-        precision = np.einsum("l,lab->ab", problem.gamma[members][0], A) if members.any() else A.sum(axis=0)
-        b[members] += state.Q[members] @ precision
-        posterior = prior.posterior(b[members], precision)
-        Q[members], cov[members] = posterior.mean, posterior.cov
-        rows.append(posterior)
-    W = problem.variances(cov)
-    D = np.einsum("lab,nlb->nla", W, g)
-    after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
-    return after, AmpPosterior(samples, rows, omega, state.V, A, b)
-
-
-def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) -> float:
-    """Return the Bethe free entropy per dimension, given the state before an iteration and the posteriors of it.
-
-    Eq. :eq:`bayes-bethe`.
-    """
-    total = float(posterior.samples.log_z.sum())
-    shift = problem.fields(state.Q) - posterior.omega
-    total += 0.5 * float(np.einsum("nla,lab,nlb->", shift, np.linalg.inv(posterior.V), shift))
-    for k, rows in enumerate(posterior.rows):
-        members = problem.kind == k
-        if members.any():
-            precision = np.einsum("l,lab->ab", problem.gamma[members][0], posterior.A)
-            total += float(rows.log_z.sum() - np.sum(posterior.b[members] * rows.mean))
-            total += 0.5 * float(np.einsum("ia,ab,ib->", rows.mean, precision, rows.mean))
-            total += 0.5 * float(np.einsum("iab,ab->", rows.cov, precision))
-    return total / len(problem.gamma)
-
-
-def overlap_with(Q: np.ndarray, Q_star: np.ndarray | None) -> np.ndarray:
-    """Return QᵀQ★/d (t, t), NaN if no teacher is known."""
-    t = Q.shape[1]
-    return np.full((t, t), np.nan) if Q_star is None else Q.T @ Q_star / len(Q)
-
-
-def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> AmpState:
-    """Return the state before the first iteration: weights, variances that belong to their norm, and no memory.
-
-    If the channel or the prior mean determines the sign of Q, the start is the prior mean, plus noise for "random".
-    """
-    d, L = problem.gamma.shape
-    second_moments = problem.second_moments
-    t = second_moments.shape[1]
-    mean = np.stack([prior.first for prior in problem.priors])[problem.kind]
-    deviation = np.sqrt(np.diagonal(second_moments, axis1=1, axis2=2))
-    if not isinstance(init, str):
-        Q = check.array("init", init, (d, t)).copy()
-        fraction = min(float(np.sum(Q**2)) / problem.norm**2, INFORMED)
-    elif init == "informed":
-        Q_star = problem.data.Q_star
-        if Q_star is None or Q_star.shape != (d, t):
-            raise check.fail("init", init, "data with a teacher, with as many columns as the model's")
-        Q, fraction = Q_star.copy(), INFORMED
-    elif not problem.channel.even or mean.any():
-        Q = mean + np.sqrt(RANDOM) * deviation * random.standard_normal((d, t)) * (init == "random")
-        fraction = float(np.sum(Q**2)) / problem.norm**2
-    else:
-        directions = _spectral_directions(problem, random) if init == "spectral" else None
-        fraction = RANDOM if directions is None else SPECTRAL
-        white = random.standard_normal((d, t)) if directions is None else directions
-        Q = np.sqrt(fraction) * deviation * white
-    V = problem.variances((1 - min(fraction, INFORMED)) * second_moments)
-    return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
-
-
-def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
-    """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
-
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known before.
-    """
-    d, t = problem.data.dim, problem.second_moments.shape[1]
-    rho = problem.variances(problem.second_moments)
-    if isinstance(problem.channel, TeacherChannel):
-        return _leading_direction(problem, problem.channel, rho, random)
-    K = field_moments(problem.channel, problem.y, rho)
-    h = posterior_weights(K, rho, problem.data.n_samples / d)
-    if d <= t or not h.any():
-        return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, 1, t, random)
-    return np.sqrt(d) * vectors[:t, :, 0].T if len(vectors) >= t else None
-
-
-def _leading_direction(
-    problem: AmpProblem, channel: TeacherChannel, rho: np.ndarray, random: np.random.Generator
-) -> np.ndarray | None:
-    """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
-
-    Only columns that are found first have large entries; small random entries are added to the others, which grow once
-    these are found.
-    """
-    n, t, d = len(problem.y), rho.shape[1], problem.data.dim
-    h = posterior_weights(field_moments(channel, problem.y, rho, by_column=True), rho, n / d)
-    if d <= t or not h.any():
-        return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
-    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
-    return np.sqrt(d) * vectors[0] + noise if len(vectors) else None
-
-
-def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
-    """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
-
-    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns
-    that are known, take the place of the moments given the targets only; the weights are the same function of them.
-
-    Returns
-    -------
-    AmpState; None if no column is without overlap, or all are, or the samples contain no information.
-    """
-    channel, second = problem.channel, problem.second_moments
-    norms = np.sum(state.Q**2, axis=0) / np.diagonal(second.sum(axis=0))
-    remaining = norms < UNFOUND
-    if not isinstance(channel, TeacherChannel) or not remaining.any() or remaining.all():
-        return None
-    places, rho = np.nonzero(remaining)[0], problem.variances(second)
-    L, t, _ = rho.shape
-    outside = np.outer(remaining, remaining)
-    V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
-    omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
-    halves = channel.posterior(problem.y, omega, V).halves
-    assert halves is not None
-    moments = halves.second.mean(axis=0).reshape(-1, L, t, L, t)[:, :, places][:, :, :, :, places]
-    k = len(places)
-    h = posterior_weights(moments.reshape(-1, L * k, L * k), rho[:, places[:, None], places], problem.data.alpha)
-    _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
-    if not len(vectors):
-        return None
-    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, places]
-    Q = state.Q.copy()
-    Q[:, places] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
-    return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))
 
 
 BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
@@ -353,7 +121,7 @@ class BayesAmpResult(Ended):
     Q, variance : (d, t) posterior mean and variance of the teacher's weights.
     overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
         the data do not determine these.
-    V : (L, t, t) posterior variances of the fields.
+    V : (L, t, t) posterior variances of the fields; (C L, t, t) for samples of C classes, for known classes.
     free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
     priors : prior of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
         of a mixture of Gaussians.
@@ -403,7 +171,7 @@ def run_bayes_amp(
 ) -> BayesAmpResult:
     """Compute posterior mean and variance of the teacher's weights by Bayes-optimal message passing.
 
-    Eq. :eq:`bayes-amp`. `gamp_attention.bayes.amp` has the iteration.
+    Eq. :eq:`bayes-amp`. `gamp_attention.bayes.messages` has the iteration.
 
     Parameters
     ----------
@@ -508,7 +276,8 @@ class AmpRun(Run[Status]):
 
     def _record(self) -> None:
         Q = self.state.Q
-        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
+        V = self.problem.of_sources(self.state.V)
+        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), V))
 
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""
@@ -559,8 +328,8 @@ class AmpRun(Run[Status]):
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V, free_entropy=entropy,
-            priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=problem.of_sources(self.state.V),
+            free_entropy=entropy, priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
             message=f"{ENDINGS[status]} after {self.t} iterations",
         )  # fmt: skip
 

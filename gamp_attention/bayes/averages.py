@@ -27,7 +27,7 @@ class IntegralRule:
     nodes: int = 16  # number of Gauss-Legendre nodes in a panel
     reach: float = 9.0  # integration limit, in standard deviations
     smallest: float = 0.05  # width of the first panel, in units of the smallest width of the integrand
-    growth: float = 1.4  # ratio of the widths of neighbouring panels
+    growth: float = 1.4  # ratio of the widths of neighboring panels
     widest: float = 0.5  # maximum width of a panel, in standard deviations
     spacing: float = 0.1  # spacing of nodes of Gaussian and logistic variables, in units of their scale
     directions: int = 6  # number of nodes for each angle, if the tokens have different variances

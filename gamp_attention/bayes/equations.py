@@ -36,7 +36,7 @@ from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.fibres import ReusedPoints, symmetric_product
+from gamp_attention.models.channels.fibers import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels
@@ -71,7 +71,10 @@ class Equations:
     rho : (L, t, t) prior covariances of the fields.
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
+    last_change : change of V, in units of ρ, at which iterations end (`bayes.stages.iterate`).
     """
+
+    last_change = 3e-4
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
@@ -136,11 +139,7 @@ class Equations:
         return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Average over randomized points.
-
-        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
-        variance of Tr ρ g gᵀ, is subtracted as a control variate. The symmetries of the problem are then enforced.
-        """
+        """Average over randomized points, with `controlled_products`, and enforce the symmetries of the problem."""
         V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         inverse = np.linalg.inv(V)
@@ -150,22 +149,10 @@ class Equations:
             means, second = posterior.halves
             cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
-        hats = np.einsum("nla,nlb->lab", g, other) / len(g)
-        hats = symmetrize(hats) if posterior.halves is not None else hats
         L, t, _ = V.shape
         blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
-        weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
-        squares = np.einsum("nla,lab,nlb->n", g, self.rho, other)
-        slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
-        pairs = np.stack([squares, squares - slopes])
-        if not self._has_mirror_images:  # means over a point and its mirror image
-            pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
-        spread = np.cov(pairs)
-        unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
-        part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
-        part *= unknown / (unknown + BLURRED_V)
-        slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
-        hats = (1 - part) * hats + part * symmetrize(slope)
+        terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self._has_mirror_images)
+        hats = controlled_products(terms, V, self.rho)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
@@ -223,6 +210,22 @@ class Equations:
         size = L * t * t
         return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())
 
+    def responses(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """Return E[G_lm ⊗ G_lm] (L, k, k, L, k, k) of k columns `unknown` without overlap, see `linear_response`.
+
+        `known` (L, t, t) are the covariances of ω. The result maps δq (m, b, d) to δq̂ (l, a, c) at α = 1.
+        """
+        omega, posterior = self.posterior(self.rho - known, known)
+        assert posterior.halves is not None
+        one, other = (response_of(second, self.rho, unknown) for second in posterior.halves.second)
+        return np.einsum("nlamb,nlcmd->lacmbd", one, other, optimize=True) / len(omega)
+
+    def squared_means(self, known: np.ndarray) -> np.ndarray:
+        """Return E[u | y]² (N, t) of the samples, summed over tokens, for covariances `known` (L, t, t) of ω."""
+        halves = self.posterior(self.rho - known, known)[1].halves
+        assert halves is not None
+        return np.asarray((halves.mean[0] * halves.mean[1]).sum(axis=1))
+
     def signless_columns(self) -> np.ndarray:
         """Return the columns (t,) whose overlap q = 0 is preserved, since targets do not determine their sign."""
         if not isinstance(self.channel, TeacherChannel):
@@ -244,12 +247,64 @@ class Equations:
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
 
 
+class OutputTerms(NamedTuple):
+    """Terms of averages over N random samples."""
+
+    g: np.ndarray  # (N, L, t)
+    other: np.ndarray  # (N, L, t) independent estimate of g; g itself if it is exact
+    cov: np.ndarray  # (L, N, t, t) posterior covariances of the fields
+    weight: np.ndarray  # (N,) weights of the samples
+    paired: bool  # whether the second half of the samples are mirror images of the first half
+    tilt: np.ndarray | float = 0.0  # (N, L, t, t) terms that are added to −∂g/∂ω, see `bayes.classes`
+
+
+def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Return E[g gᵀ] (L, t, t), with −E[∂g/∂ω] as a control variate.
+
+    E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
+    variance of Tr ρ g gᵀ, is subtracted.
+
+    Parameters
+    ----------
+    terms : terms of the averages.
+    V, rho : (L, t, t) covariances of the fields, and their prior covariances.
+    """
+    g, other, blocks, weight, paired, tilt = terms
+    inverse = np.linalg.inv(V)
+    hats = symmetrize(np.einsum("n,nla,nlb->lab", weight, g, other, optimize=True))
+    outer = np.einsum("lab,lbc,lcd->lad", inverse, rho, inverse)
+    squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
+    slopes = np.einsum("lab,lab->", inverse, rho) - np.einsum("lab,lnab->n", outer, blocks)
+    slope = weight.sum() * inverse - inverse @ np.einsum("n,lnab->lab", weight, blocks) @ inverse
+    if not isinstance(tilt, float):
+        slopes = slopes + np.einsum("lab,nlab->n", rho, tilt)
+        slope = slope + np.einsum("n,nlab->lab", weight, tilt)
+    pairs = np.stack([squares, squares - slopes])
+    if paired:
+        pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
+    spread = np.cov(pairs, aweights=weight[: pairs.shape[1]])
+    unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(rho, axis1=1, axis2=2).sum())
+    part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
+    part *= unknown / (unknown + BLURRED_V)
+    return np.asarray((1 - part) * hats + part * symmetrize(slope))
+
+
 def linear_response(moments: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """Return G (n, L, t, L, t) of `Equations.linear_growth` for second moments of the fields and inverses (L, t, t)."""
     G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
     for l in range(len(inverse)):
         G[:, l, :, l] -= inverse[l]
     return G
+
+
+def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return G (n, L, k, L, k) of some columns (k,), for second moments (n, L t, L t) and prior covariances (L, t, t).
+
+    See `linear_response`.
+    """
+    L, t, _ = rho.shape
+    moments = second.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns]
+    return linear_response(moments, np.linalg.inv(rho[:, columns[:, None], columns]))
 
 
 def find_symmetries(model: Model) -> tuple[bool, bool, bool]:

@@ -102,10 +102,10 @@ class MixturePrior:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
             raise check.fail("model", f"a mixture of rows of {len(A)} numbers", needs)
         a = max(float(A[0, 0]), np.finfo(float).tiny)
-        spreads, centres = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
+        spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0
         for k, weight in enumerate(self.weight):
-            b, density = _panels(k, centres, spreads)
+            b, density = _panels(k, centers, spreads)
             posterior = self.posterior(b[:, None], np.array([[a]]))
             cov += weight * float(density @ posterior.cov[:, 0, 0])
             known += weight * float(density @ posterior.mean[:, 0] ** 2)
@@ -125,21 +125,21 @@ class MixturePrior:
         return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=cov)
 
 
-def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _panels(k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes b (J,), and weights times the density of component k.
 
     Panels are fine near the means of all components, where the posterior probability of another component may rise.
     """
-    low, high = centres[k] - REACH * spreads[k], centres[k] + REACH * spreads[k]
+    low, high = centers[k] - REACH * spreads[k], centers[k] + REACH * spreads[k]
     steps = 0.5 * spreads.min() * 2.0 ** np.arange(N_DOUBLINGS)
-    ends = np.concatenate([[low, high], centres, *(centres[:, None] + sign * steps for sign in (1, -1))], axis=None)
+    ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
     # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
-    apart = float(np.ptp(centres)) / float(spreads.min())
+    apart = float(np.ptp(centers)) / float(spreads.min())
     parts = int(np.clip(np.ceil(2 * apart), 1, MAX_PANELS))
-    ends = np.unique(np.append(ends, centres[k] + spreads[k] * np.arange(-REACH, REACH + 1 / parts, 1 / parts)))
+    ends = np.unique(np.append(ends, centers[k] + spreads[k] * np.arange(-REACH, REACH + 1 / parts, 1 / parts)))
     ends = ends[(ends >= low) & (ends <= high)]
     nodes, weight = legendre_panels(ends, NODES)
-    density = np.exp(-0.5 * ((nodes - centres[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
+    density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
     return nodes.ravel(), (weight * density).ravel()
 
 

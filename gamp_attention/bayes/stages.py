@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core.numerics import half_width
-from gamp_attention.bayes.equations import Equations, linear_response
+from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.results import RecoveryStage
 
 FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
@@ -68,9 +68,7 @@ def _with_mean(replicas: list[Equations], known: np.ndarray) -> np.ndarray:
         products = []
         for equations in replicas:
             explained = 0.5 * equations.rho * np.outer(known, known)
-            halves = equations.posterior(equations.rho - explained, explained)[1].halves
-            assert halves is not None
-            products.append((halves.mean[0] * halves.mean[1]).sum(axis=1))
+            products.append(equations.squared_means(explained))
         values = np.concatenate(products)
         error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
         more = known | (values.mean(axis=0) > MIN_SIGMAS * error)
@@ -120,17 +118,9 @@ def growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarr
 
     `known` (L, t, t) are the covariances of ω; None if there is no information.
     """
-    rho = equations.rho
-    known = np.zeros_like(rho) if known is None else known
-    omega, posterior = equations.posterior(rho - known, known)
-    assert posterior.halves is not None
-    (L, t), k = rho.shape[:2], len(unknown)
-    inverse = np.linalg.inv(rho[:, unknown[:, None], unknown])
-    responses = []
-    for second in posterior.halves.second:
-        moments = second.reshape(-1, L, t, L, t)[:, :, unknown][:, :, :, :, unknown]
-        responses.append(linear_response(moments, inverse))
-    out = np.einsum("nlamb,nlcmd->lacmbd", *responses, optimize=True) / len(omega)
+    known = np.zeros_like(equations.rho) if known is None else known
+    L, k = len(equations.rho), len(unknown)
+    out = equations.responses(known, unknown)
     back = np.zeros((L, k, k, L, k, k))
     for kind in equations.kinds:
         prior = kind.prior.second[unknown[:, None], unknown]
@@ -186,7 +176,7 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
 
 
 FEW = 4  # ratio of the numbers of samples of the last and the first iterations
-ROUGH, FINE = 3e-3, 3e-4  # change of V in units of the prior's ρ at which iterations with few and with all samples end
+ROUGH = 3e-3  # change of V in units of the prior's ρ at which iterations with few samples end
 MAX_ROUGH, MAX_FINE = 150, 300  # maximum numbers of iterations
 UNINFORMED, INFORMED = 0.02, 0.999  # overlaps of the start, in units of the prior
 SMALL = 0.05  # overlap in units of the prior, below which the growth of a column is computed
@@ -220,7 +210,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     if not all_samples.has_zero_fixed_point() and init == "uninformed":
         known = without_data.known
     n_iter, residual = 0, np.inf
-    for equations, tol, limit in ((few, ROUGH, MAX_ROUGH), (all_samples, FINE, MAX_FINE)):
+    for equations, tol, limit in ((few, ROUGH, MAX_ROUGH), (all_samples, all_samples.last_change, MAX_FINE)):
         last = 0.0
         for _ in range(limit):
             new = _step(equations, alpha, rho - known, known, zero)
@@ -236,7 +226,15 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     output = all_samples.output(V, known)
     averages = all_samples.input(alpha * output.hats)
     entropy = all_samples.free_entropy(alpha, V, output)
-    return Iterated(averages.q * np.outer(~zero, ~zero), V, known, entropy, residual, n_iter, residual < 10 * FINE)
+    return Iterated(
+        averages.q * np.outer(~zero, ~zero),
+        V,
+        known,
+        entropy,
+        residual,
+        n_iter,
+        residual < 10 * all_samples.last_change,
+    )
 
 
 def _step(equations: Equations, alpha: float, V: np.ndarray, known: np.ndarray, zero: np.ndarray) -> np.ndarray:

@@ -23,11 +23,14 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.bayes.averages import COARSE, FINE
+from gamp_attention.bayes.classes import ClassEquations, build_equations
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.bayes.stages import FEW, iterate
+from gamp_attention.models.channels.classes import class_channel
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence_labels import SequenceLabels
+from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.results import ConvergenceError, Status
 
 BAYES_STARTS = ("uninformed", "informed")
@@ -97,7 +100,8 @@ def solve_bayes_state_evolution(
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
     ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
-        unknown; the tokens have classes; or the posterior of the fields is not available: user-defined labels,
+        unknown; or the posterior of the fields is not available: classes of tokens in attention layers, samples with
+        classes whose targets are not linear in the fields and the noise for each class, user-defined labels,
         attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
         mixture in more than one column.
     ConvergenceError : if no fixed point was found.
@@ -111,7 +115,7 @@ def solve_bayes_state_evolution(
     [0.0, 0.6, 1.0]
     """
     check.choice("init", init, BAYES_STARTS)
-    if isinstance(require_model(model).teacher, SequenceLabels):
+    if is_function(require_model(model).teacher):
         alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
         return _iterate_replicas(model, alpha, init, *check_points(model, n_points, n_replicas), generator(seed))
     fixed_points = bayes_fixed_points(model, alpha, n_points=n_points, n_replicas=n_replicas, seed=seed)
@@ -152,7 +156,7 @@ def bayes_fixed_points(
     alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     rng = generator(seed)
-    if isinstance(model.teacher, SequenceLabels):
+    if is_function(model.teacher):
         return _distinct([_iterate_replicas(model, alpha, init, n_points, n_replicas, rng) for init in BAYES_STARTS])
     curves = build_curves(model, n_points, n_replicas, rng)
     fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas if model.attention else 1)]
@@ -174,11 +178,14 @@ def _iterate_replicas(
     """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
     runs = []
     for _ in range(n_replicas):
-        few = Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, Equations(model, n_points, rng), alpha, init))
-    fresh = [FreshSamples(model, N_FRESH, rng) for _ in runs]
+        few = build_equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, build_equations(model, n_points, rng), alpha, init))
+    with_classes = isinstance(model, SequenceMixture)
+    fresh = [(ClassEquations if with_classes else FreshSamples)(model, N_FRESH, rng) for _ in runs]
     errors = np.array([samples.test_error(run.V, run.known) for samples, run in zip(fresh, runs, strict=True)])
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
+    if with_classes:
+        V = V[:, class_channel(model).sources]
     agree = len({bytes(np.diagonal(run.q) > FOUND) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     return BayesStateEvolution(

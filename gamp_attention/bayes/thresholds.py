@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention.bayes.classes import build_equations
 from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.bayes.stages import find_stages
 from gamp_attention.bayes.state_evolution import build_curves, check_points
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import SequenceLabels
+from gamp_attention.models.sequence_labels import is_function
 
 MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
 LIMIT_STEP = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
@@ -63,9 +64,9 @@ def bayes_thresholds(
     (0.17, 0.5, None)
     """
     n_points, n_replicas = check_points(model, n_points, n_replicas)
-    if isinstance(model.teacher, SequenceLabels):
+    if is_function(model.teacher):
         rng = generator(seed)
-        return _find_staged_thresholds([Equations(model, n_points, rng) for _ in range(n_replicas)])
+        return _find_staged_thresholds([build_equations(model, n_points, rng) for _ in range(n_replicas)])
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]
@@ -183,7 +184,7 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
 
 
 def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
-    """Return the maximum of α(s) between the neighbours of point k."""
+    """Return the maximum of α(s) between the neighbors of point k."""
     from scipy.optimize import minimize_scalar
 
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))

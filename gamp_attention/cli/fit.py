@@ -6,6 +6,7 @@ paths of λ. `law` compares the arrays with the assumptions of the theory, and p
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +39,8 @@ SPAN = 30.0  # range of --path without values: from λ/30 to 30 λ
 WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended because its best value lies at an edge
 ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
-UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardise is proposed
-SHIFTED = 3.0  # mean of a coordinate in standard deviations from which --standardise is proposed
+UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardize is proposed
+SHIFTED = 3.0  # mean of a coordinate in standard deviations from which --standardize is proposed
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
 
@@ -253,7 +254,7 @@ class Problem(NamedTuple):
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    """Return the problem of a file: loaded, split, and standardised as the options require."""
+    """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
     train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
@@ -264,7 +265,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     heads, rank = check.integer("--heads", options.heads, low=1), check.integer("--rank", options.rank, low=1)
     layer = {"rank": heads * rank, "student": with_heads(None, heads)}
     wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
-    data, units = build_dataset(x, y, stored.positions, options.standardise, **wanted)
+    data, units = build_dataset(x, y, stored.positions, options.standardize, **wanted)
     return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
 
 
@@ -293,7 +294,7 @@ def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
         f"The layer is f(x) = {form}: {heads}, queries equal to keys, no value matrix. Q has "
         f"{_count(data.rank, 'column')}. {ridge}{f', with an l1 penalty of {options.l1:g}' if options.l1 else ''}."
     )
-    assumptions = [_describe_positions(problem), _describe_units(problem, options.standardise), layer]
+    assumptions = [_describe_positions(problem), _describe_units(problem, options.standardize), layer]
     return "\n".join(["Data", indent(*lines), "Assumptions", indent(*assumptions)])
 
 
@@ -310,18 +311,18 @@ def _describe_positions(problem: Problem) -> str:
     )
 
 
-def _describe_units(problem: Problem, standardised: bool) -> str:
+def _describe_units(problem: Problem, standardized: bool) -> str:
     """Return sentences on the units of tokens and outputs."""
     units = problem.units
-    if not standardised:
+    if not standardized:
         variances = _list_numbers(problem.data.traces[0])
         text = f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
         return f"{text}{_describe_spread(problem)}"
     low, high = units.scale.min(), units.scale.max()
     constant = f" Coordinates that are constant are only shifted: {units.constant} of them." if units.constant else ""
     return (
-        "The arrays are standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (at "
-        f"most {np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})."
+        "The arrays are standardized: each coordinate of tokens and outputs is shifted by its mean over all tokens (at "
+        f"most {np.abs(units.center).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})."
         f"{constant} λ, weights and training loss are in these units, errors and attention in the units of the file."
     )
 
@@ -338,7 +339,7 @@ def _describe_spread(problem: Problem) -> str:
         return ""
     return (
         f" The coordinates have standard deviations from {scales.min():.3g} to {scales.max():.3g} and means of up to "
-        f"{means.max():.3g}. Unless these scales have a meaning, use --standardise: the layer has no "
+        f"{means.max():.3g}. Unless these scales have a meaning, use --standardize: the layer has no "
         "bias, and coordinates with large numbers dominate its fields and its training loss."
     )
 
@@ -362,7 +363,7 @@ def run_fit(options: argparse.Namespace) -> int:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
-    init = options.init if options.init in DATA_STARTS else load_weights(options.init)
+    init = options.init if options.init in DATA_STARTS else load_weights("--init", options.init)
     say(options, _describe_data(problem, options))
     path = None
     if options.path is not None:
@@ -383,7 +384,7 @@ def run_fit(options: argparse.Namespace) -> int:
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
         "attention": attention, "errors": errors, "errors_left_out": estimated.left_out, "lam": problem.data.lam,
-        "held_out": problem.test, "positions": layer.positions, "centre": problem.units.centre,
+        "held_out": problem.test, "positions": layer.positions, "center": problem.units.center,
         "scale": problem.units.scale,
     }  # fmt: skip
     write_archive("--out", out, "fit", arrays, options.force)
@@ -394,7 +395,7 @@ def run_fit(options: argparse.Namespace) -> int:
     text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
-    numbers |= {"standardised": options.standardise, "lam": problem.data.lam} | estimated.numbers
+    numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
     report(options, text, numbers)
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
@@ -402,8 +403,8 @@ def run_fit(options: argparse.Namespace) -> int:
         plot_fit(result, attention, options.plot, options.force)
         files.append(f"{options.plot} shows learning curves, attention matrices and all starts.")
     steps = _next_steps(result, estimated, options)
-    if not result.converged and not options.standardise and _describe_spread(problem):
-        steps.insert(0, "Give all coordinates of the tokens the same scale: --standardise.")
+    if not result.converged and not options.standardize and _describe_spread(problem):
+        steps.insert(0, "Give all coordinates of the tokens the same scale: --standardize.")
     say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
     return 0 if result.converged else 1
 
@@ -467,7 +468,7 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
     if estimated.better and options.heads == 1:  # the theory of the command is for one head
-        law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardise' * options.standardise}"
+        law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardize' * options.standardize}"
         steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
     steps.append(f"Use the weights in Python: numpy.load({options.out!r})['Q'].")
     return steps
@@ -492,6 +493,8 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
         write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
         remedy = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from them"
+        if checkpoint and Path(options.checkpoint).exists():
+            remedy = f"the weights of iteration {t} are in {out}; the same command resumes from {options.checkpoint}"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 
 
@@ -499,8 +502,8 @@ def run_law(options: argparse.Namespace) -> int:
     """Run the command `law` and return its exit status."""
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)
-    weights = None if options.teacher is None else load_weights(options.teacher)
-    data, _ = build_dataset(*stored, options.standardise, lam=options.lam)
+    weights = None if options.teacher is None else load_weights("--teacher", options.teacher)
+    data, _ = build_dataset(*stored, options.standardize, lam=options.lam)
     law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, numbers = [str(law)], law.to_dict()

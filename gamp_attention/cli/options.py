@@ -14,7 +14,7 @@ LAYER = (
     "an attention layer with one or several heads (--heads), queries equal to keys, weights of low rank, and no value "
     "matrix: f(x) = S x with z = x Q/√d, where S is the mean of softmax(z zᵀ) over the heads"
 )
-ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
+ROWS = "as 0.6,0.4/0.4,0.6 or in quotes '0.6,0.4;0.4,0.6'"
 FIT = (
     f"Train {LAYER}, on your own arrays. For value matrices and for separate weights of keys, use GampAttention in "
     "Python. Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. The section 'Test error' of "
@@ -76,7 +76,7 @@ def _add_fit(add: Add) -> None:
         "saves a second picture",
     )  # fmt: skip
     add(
-        "--standardise", action="store_true",
+        "--standardize", action="store_true",
         help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
         "standard deviation (default: arrays are used without change)",
     )  # fmt: skip
@@ -102,7 +102,7 @@ def _add_law(add: Add) -> None:
     add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
     add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
     add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
-    add("--standardise", action="store_true", help="as for fit")
+    add("--standardize", action="store_true", help="as for fit")
     add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
 
 
@@ -153,7 +153,7 @@ def _add_sweep(add: Add) -> None:
     add("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
     add("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
     add("--risk", choices=RISKS, default="exact", help="training risk of GAMP and GD (default exact)")
-    add("--cold", action="store_true", help="do not start cells from the solutions of their neighbours")
+    add("--cold", action="store_true", help="do not start cells from the solutions of their neighbors")
     add("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
     _add_workers(add)
 

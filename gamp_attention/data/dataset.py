@@ -32,6 +32,7 @@ from gamp_attention.data.stores import (
     token_blocks,
     token_means,
 )
+from gamp_attention.data.survey_pass import Inner, SurveyPass, survey_pass
 from gamp_attention.losses.attention import (
     DotProductAttention,
     RiskTerms,
@@ -55,7 +56,7 @@ from gamp_attention.penalties.standard import (
 
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
+    "divide all arrays by their standard deviation, or use --standardize (GampAttention(standardize=True))"
 )
 
 
@@ -64,8 +65,9 @@ class Dataset(DisplayMixin):
 
     Parameters
     ----------
-    tokens : (n, L, d) tokens x, centred. Arrays of float32 are kept, which halves the memory; all sums are computed in
+    tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
         float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
+        Tokens and outputs are not copied, so the arrays must not be changed while the data set is used.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
@@ -150,7 +152,7 @@ class Dataset(DisplayMixin):
         if positions is None:
             sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(x))
         else:
-            sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
+            sources = Sources.plain(np.array(check.array("positions", positions, (L, d)), order="C"), n)
         student = DotProductAttention() if student is None else student
         self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
         weights = require_weights(sample_weight, n)
@@ -407,6 +409,10 @@ class Dataset(DisplayMixin):
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, effort)
 
+    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
+        """Return averages over the inner fields in an iteration of survey propagation, see `data.survey_pass`."""
+        return survey_pass(self._part(risk), risk, Q, D, V, z, inner)
+
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""
         return sum_risk(self._part(risk), risk, Q)
@@ -496,7 +502,7 @@ def require_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | Non
     """Return positive weights (n,) of the samples, or None if none are given; raise for other values."""
     if sample_weight is None:
         return None
-    weights = check.array("sample_weight", sample_weight, (n,))
+    weights = np.array(check.array("sample_weight", sample_weight, (n,)))
     if (weights <= 0).any():
         raise check.fail("sample_weight", float(weights.min()), "positive weights: leave out samples of weight 0")
     return weights
@@ -572,7 +578,7 @@ class LabelledDataset(Dataset):
             x = np.concatenate([np.asarray(x), np.zeros((n, L, 1), x.dtype)], axis=2)
             spectra = mean_squares(x, None)[:, None] if spectra is None else check.array("spectra", spectra, (L, "d"))
             positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (L, d)))
-        sources = Sources.plain(np.ascontiguousarray(positions), n)
+        sources = Sources.plain(np.array(positions, order="C"), n)
         self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.detach_tensor(labels))[:, None]

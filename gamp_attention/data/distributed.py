@@ -28,6 +28,7 @@ from gamp_attention.data.passes import (
     sum_risk,
 )
 from gamp_attention.data.stores import TokenStore
+from gamp_attention.data.survey_pass import Inner, SurveyPass, SurveySums, survey_pass
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.sources import Group
 
@@ -36,7 +37,10 @@ Update = tuple[Memory, np.ndarray, np.ndarray, float]  # rule, V, W and β, from
 
 
 class SampleState(NamedTuple):
-    """Arrays of the samples of a worker after an iteration: the memory D before it, and its z and g."""
+    """Arrays of the samples of a worker after an iteration: the memory D before it, and its z and g.
+
+    In survey propagation z has the minimizers at all nodes of the inner field, and g is the average ḡ.
+    """
 
     D: np.ndarray
     z: np.ndarray
@@ -48,16 +52,24 @@ def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -
 
 
 def _advance(
-    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, effort: Effort
-) -> tuple[SampleState, Sums]:
-    """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given."""
+    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, settings: Effort | Inner
+) -> tuple[SampleState, Sums | SurveySums]:
+    """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given.
+
+    The iteration is one of message passing for an effort of proximal steps, and of survey propagation for an inner
+    field.
+    """
     D, z = before if update is None else (_rows(part, before, update), before[0].z)
-    out = output_step(part, risk, Q, D, V, z, effort)
+    if isinstance(settings, Inner):
+        survey = survey_pass(part, risk, Q, D, V, z, settings)
+        assert survey.averages is not None
+        return SampleState(D, survey.z, survey.averages.g), survey.sums
+    out = output_step(part, risk, Q, D, V, z, settings)
     assert out.denoised is not None
     return SampleState(D, out.z, out.denoised.g), out.sums
 
 
-def _rows(part: Part, outcome: tuple[SampleState, Sums], update: Update | None) -> np.ndarray:
+def _rows(part: Part, outcome: tuple[SampleState, Any], update: Update | None) -> np.ndarray:
     """Return z of an iteration, or the next memory D if `update` is given."""
     state, _ = outcome
     return state.z if update is None else next_memory(part.groups, state.D, state.g, *update)
@@ -74,10 +86,10 @@ def _fields(part: Part, risk: str, Q: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Remote:
-    """Array (n, L, r) on the workers, fetched by numpy.asarray: z if `update` is None, else the next memory D."""
+    """Array of all samples on the workers, fetched by numpy.asarray: z if `update` is None, else the next memory D."""
 
     data: "DistributedDataset"
-    outcomes: list[Any]  # futures of (SampleState, Sums), one for each part
+    outcomes: list[Any]  # futures of (SampleState, sums), one for each part
     age: int  # number of iterations since the array was in this process
     update: Update | None = None
 
@@ -91,8 +103,9 @@ class DistributedDataset(Dataset):
     """Dataset whose tokens are distributed over the workers of a dask cluster, for `run_gamp` without acceleration.
 
     Results equal the results of the original dataset with `accelerate=False`, up to the order of sums. Each worker
-    reads tokens from the store, so files must be accessible to all workers. `onsager`, `memory`, settling and
-    checkpoints work as usual; settling, and the curvature at the end, read the tokens in this process.
+    reads tokens from the store, so files must be accessible to all workers. `onsager`, `memory`, settling, surveys and
+    checkpoints work as usual; settling, and the curvature at the end, read the tokens in this process. The first
+    variances of surveys are computed in this process, from the parameters of the losses.
 
     Parameters
     ----------
@@ -164,6 +177,18 @@ class DistributedDataset(Dataset):
 
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Compute ω, z and g of all samples on the workers; return their sums."""
+        sums, after, remember = self._iterate(risk, Q, D, V, z, effort)
+        return OutputStep(Sums(*sums), after, remember)
+
+    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
+        """Compute averages over the inner fields of all samples on the workers; return their sums."""
+        sums, after, remember = self._iterate(risk, Q, D, V, z, inner)
+        return SurveyPass(SurveySums(*sums), after, remember)
+
+    def _iterate(
+        self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, settings: Effort | Inner
+    ) -> tuple[list[Any], Remote, Callable[..., Remote]]:
+        """Return the sums of an iteration on the workers, a handle of z, and the function `remember`."""
         before, update, age = None, None, 0
         if isinstance(D, Remote) and D.age < MAX_AGE:
             before, update, age = D.outcomes, D.update, D.age
@@ -171,14 +196,14 @@ class DistributedDataset(Dataset):
             D, z = np.asarray(D), None if z is None else np.asarray(z)
             before = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, before, strict=True)
-        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, effort) for part, state in tasks])
+        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, settings) for part, state in tasks])
         sums_of_parts = self.fetch(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
-        sums = Sums(*(np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)))
+        sums = [np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)]
 
         def remember(*update: Any) -> Remote:
             return Remote(self, outcomes, age + 1, update)
 
-        return OutputStep(sums, Remote(self, outcomes, age + 1), remember)
+        return sums, Remote(self, outcomes, age + 1), remember
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Compute a risk and its gradient on the workers, without the penalty."""

@@ -17,18 +17,18 @@ from gamp_attention.models.sequence import SequenceModel
 
 
 class Units(NamedTuple):
-    """Offset and scale of each of the d coordinates: x becomes (x − centre)/scale.
+    """Offset and scale of each of the d coordinates: x becomes (x − center)/scale.
 
     Outputs have the same units as tokens, so that an output that is a mean of tokens stays a mean of tokens.
     """
 
-    centre: np.ndarray  # (d,)
+    center: np.ndarray  # (d,)
     scale: np.ndarray  # (d,), positive
-    constant: int = 0  # number of coordinates that are equal in all tokens, and are only centred
+    constant: int = 0  # number of coordinates that are equal in all tokens, and are only centered
 
     @classmethod
     def raw(cls, d: int) -> "Units":
-        """Return the units of the arrays themselves: centre 0 and scale 1."""
+        """Return the units of the arrays themselves: center 0 and scale 1."""
         return cls(np.zeros(d), np.ones(d))
 
     @classmethod
@@ -42,17 +42,17 @@ class Units(NamedTuple):
         weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
         flat = flat.reshape(-1, flat.shape[2])
         if weights is None:
-            centre, scale = flat.mean(axis=0), flat.std(axis=0)
+            center, scale = flat.mean(axis=0), flat.std(axis=0)
         else:
-            centre = np.average(flat, axis=0, weights=weights)
-            scale = np.sqrt(np.average((flat - centre) ** 2, axis=0, weights=weights))
-        constant = scale <= 1e-12 * np.abs(centre)  # equal up to rounding
-        return cls(centre, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
+            center = np.average(flat, axis=0, weights=weights)
+            scale = np.sqrt(np.average((flat - center) ** 2, axis=0, weights=weights))
+        constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
+        return cls(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
-    def standardise(self, tokens: Any) -> np.ndarray:
-        """Return tokens or outputs in these units; the same array if centre and scale are 0 and 1."""
-        unchanged = not self.centre.any() and (self.scale == 1).all()
-        return tokens if unchanged else (np.asarray(check.detach_tensor(tokens)) - self.centre) / self.scale
+    def standardize(self, tokens: Any) -> np.ndarray:
+        """Return tokens or outputs in these units; the same array if center and scale are 0 and 1."""
+        unchanged = not self.center.any() and (self.scale == 1).all()
+        return tokens if unchanged else (np.asarray(check.detach_tensor(tokens)) - self.center) / self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Layer:
     student: Any  # the attention map S
     Q: np.ndarray  # (d, r) weights for tokens in the units c and s
     positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
-    units: Units  # centre c and scale s
+    units: Units  # center c and scale s
 
     def attention(self, tokens: Tokens) -> np.ndarray:
         """Return attention matrices (n, L, L)."""
@@ -80,11 +80,11 @@ class Layer:
 
     def _fields(self, tokens: Tokens) -> np.ndarray:
         weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.centre).fields(weights)
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights)
 
     def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
         """Return outputs (n, L, d), with other attention matrices (n, L, L) than the layer's if they are given."""
-        c = self.units.centre
+        c = self.units.center
         attention = self.attention(tokens) if attention is None else attention
         return attention @ (tokens + (self.positions - c)) + c
 
@@ -108,7 +108,7 @@ class TracedLayer:
     model: SequenceModel  # the model of the layer, whose student is the layer as a function of the fields
     Q: np.ndarray  # (d, r) weights for tokens in the units c and s
     positions: np.ndarray  # (L, d) p, in the units of the original tokens
-    units: Units  # centre c and scale s
+    units: Units  # center c and scale s
     intercept: np.ndarray  # (r,) b
 
     @property
@@ -119,7 +119,7 @@ class TracedLayer:
     def fields(self, tokens: Tokens) -> np.ndarray:
         """Return the fields (n, L, r)."""
         weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.centre).fields(weights) + self.intercept
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
 
     def outputs(self, tokens: Tokens) -> np.ndarray:
         """Return outputs (n, L, p)."""
@@ -146,19 +146,19 @@ def attention_of_heads(head: DotProductAttention, student: Any, fields: np.ndarr
 
 
 def build_dataset(
-    tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardise: bool, **options: Any
+    tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardize: bool, **options: Any
 ) -> tuple[Dataset, Units]:
-    """Return a dataset of given arrays, in standard units if `standardise` is True, and its units.
+    """Return a dataset of given arrays, in standard units if `standardize` is True, and its units.
 
     `options` are keyword arguments of `Dataset`.
     """
     x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
     require_same_shape(x, y)
     L, d = x.shape[1:]
-    units = Units.standard(x, options.get("sample_weight")) if standardise else Units.raw(d)
+    units = Units.standard(x, options.get("sample_weight")) if standardize else Units.raw(d)
     if positions is not None:
         positions = check.array("positions", positions, (L, d)) / units.scale
-    return Dataset(units.standardise(x), units.standardise(y), positions, **options), units
+    return Dataset(units.standardize(x), units.standardize(y), positions, **options), units
 
 
 def require_same_shape(tokens: Tokens, outputs: Tokens) -> None:

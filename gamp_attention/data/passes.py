@@ -161,7 +161,7 @@ class Part(NamedTuple):
 class Pass(NamedTuple):
     """Outcome of one pass over n samples at weights Q."""
 
-    omega: np.ndarray  # (n, L, r) centres of the proximal step: fields minus their memory
+    omega: np.ndarray  # (n, L, r) centers of the proximal step: fields minus their memory
     denoised: Denoised  # the answer of the output denoiser
     losses: np.ndarray  # (n,) ℓ at the fields
     force: np.ndarray  # (d, r) X̃ᵀg
@@ -256,7 +256,7 @@ class OutputStep(NamedTuple):
     z: Any  # minimizers of the proximal step
     # returns the memory D of the next iteration from a rule, the new V, W and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None  # centres of the proximal step; None if they are in other processes
+    omega: np.ndarray | None = None  # centers of the proximal step; None if they are in other processes
     denoised: Denoised | None = None  # answer of the proximal step; None if it is in other processes
 
 

@@ -142,7 +142,7 @@ def is_convex(data: Dataset) -> bool:
     return bool(getattr(data.student, "convex", False))
 
 
-def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
+def normalized_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
     """Return ε_t = R/d from the sum of all ℓ_μ and their constants."""
     return float((loss + penalty_total(data.penalty, Q)) / data.dim)
 
@@ -167,7 +167,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
             sums = RiskSums(float(np.sum(losses + terms.constant)), rows.T @ slopes[:, 0] / root, lambda: z)
     else:
         sums = data.sum_risk(risk, Q)
-    grad, value = smallest_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)
+    grad, value = smallest_subgradient(data.penalty, Q, sums.smooth), normalized_risk(data, Q, sums.loss)
     norm = gradient_norm(data, grad)
     return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, terms.params, sums.fields, known)
 

@@ -88,42 +88,63 @@ def quadratic_response(
     return A, C, _mean_response(spectra, C, fractions)
 
 
-def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sphere_multipliers(
+    penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, weights: np.ndarray, spread: np.ndarray | None = None,
+    parisi: float = 0.0,
+) -> np.ndarray:  # fmt: skip
     """Return Λ (r,) such that weights (Λ + A_i)⁻¹ b_i have ‖Q_a‖² = d in spherical columns.
 
     The condition is that the gradient of D(Λ) = ½ Σ_i w_i Tr B_i (Λ + A_i)⁻¹ + ½ Σ_a Λ_a vanishes, with B_i the second
     moments of b_i. D is convex where all Λ + A_i are positive definite and infinite at the boundary, so Newton steps
     that are halved until D decreases find its only minimum.
 
+    In survey propagation b_i has an inner field with covariance Δ_i, and the norms are averages over the weights of the
+    cluster. With the first term of D averaged over the inner field, as (1/y) log E exp(y ½ bᵀ(Λ + A)⁻¹b),
+
+        D(Λ) = ½ Σ_i w_i Tr B_i C_i − (1/2y) Σ_i w_i log det(1 − y Δ_i c_i) + ½ Σ_a Λ_a,
+        C_i = (Λ + A_i − yΔ_i)⁻¹,   c_i = (Λ + A_i)⁻¹,
+
+    which is convex as well.
+
     Parameters
     ----------
     penalty : a penalty with spherical columns.
     A, second : (K, r, r) precisions, and second moments of b.
     weights : (K,) weights of the coordinates, with sum 1.
+    spread, parisi : (K, r, r) covariances Δ of the inner field of b, and the Parisi parameter y >= 0; None for no inner
+        field. The block of y Δ for the penalized columns must be smaller than the block of Λ + A.
     """
     free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
-    scale = np.sqrt(np.einsum("k,kaa->a", weights, second)[free])
-    lowest = np.linalg.eigvalsh(A + np.diag(strengths)).min()
+    given, forces = (A, second) if spread is None else (A - parisi * spread, second + spread)
+    scale = np.sqrt(np.einsum("k,kaa->a", weights, forces)[free])
+    lowest = np.linalg.eigvalsh(given + np.diag(strengths)).min()
     # multipliers cannot make the block of the penalized columns positive definite, so its eigenvalues are raised
-    penalised = np.flatnonzero(~penalty.sphere)
-    if len(penalised):
-        block = A[:, penalised[:, None], penalised] + np.diag(strengths[penalised])
-        smallest = np.linalg.eigvalsh(block).min()
-        strengths[penalised] += max(penalty.floor - smallest, 0.0)
-    strengths[free] = max(-2 * lowest, 0.0) + scale + np.abs(A).max() * 1e-3 + np.finfo(float).tiny
-    while np.linalg.eigvalsh(A + np.diag(strengths)).min() <= 0:
-        strengths[free] = 2 * strengths[free] + np.abs(A).max()
+    penalized = np.flatnonzero(~penalty.sphere)
+    if len(penalized):
+        strengths[penalized] += raise_penalized(penalty, A)
+    strengths[free] = max(-2 * lowest, 0.0) + scale + np.abs(given).max() * 1e-3 + np.finfo(float).tiny
+    while np.linalg.eigvalsh(given + np.diag(strengths)).min() <= 0:
+        strengths[free] = 2 * strengths[free] + np.abs(given).max()
 
     def evaluate(lams: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        total = A + np.diag(lams)
+        total = given + np.diag(lams)
         if np.linalg.eigvalsh(total).min() <= 0:
             return np.inf, np.full(len(free), np.inf), np.full((len(free), len(free)), np.inf)
         C = np.linalg.inv(total)
         moments = C @ second @ C
         value = 0.5 * float(np.einsum("k,kab,kab->", weights, C, second)) + 0.5 * float(lams[free].sum())
+        hessian = np.einsum("k,kab,kab->ab", weights, C, moments)
+        if spread is not None:
+            c = np.linalg.inv(A + np.diag(lams))
+            covariance = C @ spread @ c
+            if parisi > 0:
+                value -= 0.5 / parisi * float(weights @ np.linalg.slogdet(total @ c)[1])
+            else:
+                value += 0.5 * float(np.einsum("k,kab,kab->", weights, c, spread))
+            hessian += 0.5 * np.einsum("k,kab,kab->ab", weights, C + c, covariance)
+            moments = moments + covariance
         gradient = 0.5 * (1 - np.einsum("k,kaa->a", weights, moments)[free])
-        hessian = np.einsum("k,kab,kab->ab", weights, C, moments)[np.ix_(free, free)]
-        return value, gradient, hessian
+        return value, gradient, hessian[np.ix_(free, free)]
 
     value, gradient, hessian = evaluate(strengths)
     for _ in range(MULTIPLIER_STEPS):
@@ -142,6 +163,16 @@ def sphere_multipliers(penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, 
             break
         strengths, value, gradient, hessian = trial, new_value, new_gradient, new_hessian
     return strengths
+
+
+def raise_penalized(penalty: ColumnRidge, A: np.ndarray) -> float:
+    """Return the increase of λ_a that makes the block of Λ + A (K, r, r) for the penalized columns positive definite.
+
+    Multipliers of spherical columns do not change this block. The increase is zero near fixed points.
+    """
+    columns = np.flatnonzero(~penalty.sphere)
+    block = A[:, columns[:, None], columns] + np.diag(penalty.curvature[columns])
+    return max(penalty.floor - float(np.linalg.eigvalsh(block).min()), 0.0)
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
@@ -271,7 +302,7 @@ def _residual(penalty, b, A, x, residual, slope):
 
 
 @inline_kernel
-def _linearise(A, slope, system):
+def _linearize(A, slope, system):
     """Fill system = 1 + D (A − diag A) with D = diag(slope): minus the Jacobian of the residual."""
     for a in range(slope.shape[0]):
         for c in range(slope.shape[0]):
@@ -339,7 +370,7 @@ def _denoise_coordinates(penalty, b, A, eta, C):
             if change <= TOL * scale:
                 break
             before = _residual(penalty, b[i], Ai, x, residual, slope)
-            _linearise(Ai, slope, system)
+            _linearize(Ai, slope, system)
             for a in range(r):
                 step[a, 0] = residual[a]
             _solve(system, step)
@@ -349,7 +380,7 @@ def _denoise_coordinates(penalty, b, A, eta, C):
                 for a in range(r):
                     x[a] = trial[a]
         _residual(penalty, b[i], Ai, x, residual, slope)
-        _linearise(Ai, slope, system)
+        _linearize(Ai, slope, system)
         for a in range(r):
             for c in range(r):
                 C[i, a, c] = slope[a] if a == c else 0.0

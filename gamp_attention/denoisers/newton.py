@@ -13,7 +13,7 @@ The step is halved until F falls by at least a fraction of the decrease that its
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
   the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
-`minimise_from` is the general form. It first calls `minimise_in_numbers`: for two tokens and one column, the same steps
+`minimize_from` is the general form. It first calls `minimize_in_numbers`: for two tokens and one column, the same steps
 in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
 the general form, which continues from the point that was reached.
 """
@@ -282,26 +282,26 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
 
 
 @dispatch_on_type
-def minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
-    """Minimize as `minimise_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
+def minimize_in_numbers(loss, p, omega, metric, z, ws, n_known):
+    """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
 
 
-@overload(minimise_in_numbers)
-def _minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
+@overload(minimize_in_numbers)
+def _minimize_in_numbers(loss, p, omega, metric, z, ws, n_known):
     if not is_dot_product_loss(loss):
         return lambda loss, p, omega, metric, z, ws, n_known: (np.nan, OUTCOME.unfinished)
 
-    def minimise(loss, p, omega, metric, z, ws, n_known):
+    def minimize(loss, p, omega, metric, z, ws, n_known):
         if is_two_tokens(loss):
-            return _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known)
+            return _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known)
         return np.nan, OUTCOME.unfinished
 
-    return minimise
+    return minimize
 
 
 @inline_kernel
-def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
-    # the steps of `minimise_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy;
+def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
+    # the steps of `minimize_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy;
     # (new_x, new_y) is the point that the line search evaluates
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     x, y = z[0], z[1]
@@ -387,14 +387,14 @@ def _fill_step(metric, definite, ws):
 
 
 @sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
-def minimise_from(loss, p, omega, metric, z, ws, n_known):
+def minimize_from(loss, p, omega, metric, z, ws, n_known):
     """Minimize the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
-    value, outcome = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
+    value, outcome = minimize_in_numbers(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome

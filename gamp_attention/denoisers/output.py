@@ -33,7 +33,7 @@ from gamp_attention.denoisers.newton import (
     cholesky_solve,
     make_metric,
     make_workspace,
-    minimise_in_numbers,
+    minimize_in_numbers,
 )
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
@@ -41,8 +41,8 @@ from gamp_attention.denoisers.prox import (
     N_ATTEMPTS,
     factor_hessian,
     is_unique,
-    minimise_globally,
-    minimise_single_field,
+    minimize_globally,
+    minimize_single_field,
     search_points,
 )
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate, is_dot_product_loss
@@ -110,7 +110,7 @@ def denoise(
     ----------
     loss : the per-sample loss ℓ_μ.
     params : (n, P) parameters of the loss, one row per sample.
-    omega : (n, L, r) centres ω.
+    omega : (n, L, r) centers ω.
     V : (L, r, r) symmetric positive definite blocks.
     start : (n, L, r) initial fields of each minimization; ω if not given.
     hold : return the local minimum that is reached from `start`, instead of searching for the global minimum.
@@ -250,23 +250,23 @@ def denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
 
 @overload(denoise_in_numbers)
 def _denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
-    def minimise_pair(mu, loss, p, w, metric, most, ws, out):
-        return is_two_tokens(loss) and _minimise_pair(mu, loss, p, w, metric, most, ws, out)
+    def minimize_pair(mu, loss, p, w, metric, most, ws, out):
+        return is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, metric, most, ws, out)
 
     if is_dot_product_loss(loss):
-        return minimise_pair
+        return minimize_pair
     if not is_instance(loss, IndirectLoss):
         return lambda mu, loss, p, w, metric, most, ws, out: False
 
-    def minimise(mu, loss, p, w, metric, most, ws, out):
-        return w.shape[0] == 1 and _minimise_number(mu, loss, p, w, metric, most, ws, out)
+    def minimize(mu, loss, p, w, metric, most, ws, out):
+        return w.shape[0] == 1 and _minimize_number(mu, loss, p, w, metric, most, ws, out)
 
-    return minimise
+    return minimize
 
 
 @inline_kernel
-def _minimise_number(mu, loss, p, w, metric, most, ws, out):
-    # The steps of `minimise_from` for one field, without its loops over fields and the large structures that its calls
+def _minimize_number(mu, loss, p, w, metric, most, ws, out):
+    # The steps of `minimize_from` for one field, without its loops over fields and the large structures that its calls
     # pass: a tenth of the time. Rare cases (failures, rounding errors, several minima) are left to the general form,
     # which continues from out.z.
     stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
@@ -316,12 +316,12 @@ def _minimise_number(mu, loss, p, w, metric, most, ws, out):
 
 
 @inline_kernel
-def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
+def _minimize_pair(mu, loss, p, w, metric, most, ws, out):
     # The steps of `denoise_sample` for two tokens and one column, in numbers: half of the time. If the minimum is not
     # known to be unique, or in rare cases, the general form starts again from the initial fields.
     z, hess = out.z[mu], ws.hess
     x, y = z[0], z[1]
-    value, outcome = minimise_in_numbers(loss, p, w, metric, z, ws, 0)
+    value, outcome = minimize_in_numbers(loss, p, w, metric, z, ws, 0)
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
         solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
@@ -350,7 +350,7 @@ def _minimise_pair(mu, loss, p, w, metric, most, ws, out):
 
 @deferred_kernel(none)
 def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
-    """Fill row mu of the result for the centre w (k,), after a search with at most `most` further starts.
+    """Fill row mu of the result for the center w (k,), after a search with at most `most` further starts.
 
     The first minimization starts from the current z. If `most` is 0, the result is its local minimum.
     """
@@ -359,9 +359,9 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
     x, before = out.z[mu], ws.n_hessians[0]
     if k == 1 and most > N_ATTEMPTS:
-        value, out.gap[mu], status = minimise_single_field(loss, p, w, metric, x, most, points, ws)
+        value, out.gap[mu], status = minimize_single_field(loss, p, w, metric, x, most, points, ws)
     else:
-        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
+        value, out.gap[mu], status = minimize_globally(loss, p, w, metric, x, most, points, ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
     factor_hessian(metric, ws)

@@ -25,7 +25,7 @@ from gamp_attention.denoisers.newton import (
     cholesky,
     copy_matrix,
     max_abs,
-    minimise_from,
+    minimize_from,
     objective,
     objective_derivatives,
 )
@@ -42,12 +42,12 @@ SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the
 SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
 SEARCHED = types.Tuple((float64, float64, int64))  # numba type of (objective, gap, outcome), the result of a search
-SAME_MINIMUM = 1e-6  # relative distance below which two minimisers count as the same minimum
+SAME_MINIMUM = 1e-6  # relative distance below which two minimizers count as the same minimum
 
 
 @lru_cache
 def search_points(n_fields: int) -> np.ndarray:
-    """Return points of the unit ball (N_POINTS, L r) for global searches, denser at its centre, in pairs ±u.
+    """Return points of the unit ball (N_POINTS, L r) for global searches, denser at its center, in pairs ±u.
 
     The first points of the array are well spread for any number of them.
     """
@@ -146,7 +146,7 @@ def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
 
 
 @deferred_kernel(SEARCHED)
-def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
+def minimize_globally(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
     Returns (objective, gap, outcome). The gap is the difference to the next higher minimum found; it is inf if the
@@ -158,7 +158,7 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     of at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
     the local minimum next to z.
     """
-    value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
+    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
     unique, radius, few = False, np.inf, max_starts <= FEW_STARTS
@@ -193,7 +193,7 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
         if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):
             continue
-        trial, trial_outcome = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
+        trial, trial_outcome = minimize_from(loss, p, omega, metric, ws.point, ws, n_known)
         if trial_outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
             continue
         if n_known < n_capacity:
@@ -213,19 +213,19 @@ def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
 
 
 @deferred_kernel(SEARCHED)
-def minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws):
-    """Find the global minimum for a sample with one field, with the arguments and results of `minimise_globally`.
+def minimize_single_field(loss, p, omega, metric, z, max_starts, points, ws):
+    """Find the global minimum for a sample with one field, with the arguments and results of `minimize_globally`.
 
     Points with a lower objective lie in an interval around ω. The objective is evaluated at equidistant points of this
-    interval, and minimized from each point that is lower than its neighbours, which takes far fewer evaluations than a
+    interval, and minimized from each point that is lower than its neighbors, which takes far fewer evaluations than a
     search from many starts. Without a lower bound of ℓ, the general search is used.
     """
-    value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
+    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     if not (np.isfinite(radius) and outcome == OUTCOME.solved):
-        return minimise_globally(loss, p, omega, metric, z, max_starts, points, ws)
+        return minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
     extent, found, runner_up = radius / np.sqrt(metric.smallest), z[0], np.inf
     n = int(min(max(2.0 * extent / SCAN_SPACING, SCAN_POINTS[0]), SCAN_POINTS[1]))
     spacing = 2.0 * extent / n
@@ -233,10 +233,10 @@ def minimise_single_field(loss, p, omega, metric, z, max_starts, points, ws):
     for number in range(n + 2):
         ws.trial[0] = omega[0] + (number - 0.5 * n) * spacing
         after = objective(loss, p, omega, metric, ws.trial, ws.loss) if number <= n else np.inf
-        x = ws.trial[0] - spacing  # the point before is compared with its neighbours
+        x = ws.trial[0] - spacing  # the point before is compared with its neighbors
         if here <= before and here < after and abs(x - found) > spacing:
             ws.point[0] = x
-            trial, trial_outcome = minimise_from(loss, p, omega, metric, ws.point, ws, 0)
+            trial, trial_outcome = minimize_from(loss, p, omega, metric, ws.point, ws, 0)
             apart = abs(ws.point[0] - z[0]) > SAME_MINIMUM * (1.0 + abs(z[0]))
             if trial_outcome == OUTCOME.solved and apart:
                 if trial < value:

@@ -99,8 +99,8 @@ def weights_of_moments(K: np.ndarray) -> np.ndarray:
     """
     scale = np.mean(np.trace(K, axis1=1, axis2=2)) / K.shape[1]
     h = np.linalg.inv((K / scale if scale > 0 else K) + BLUR * np.eye(K.shape[1]))
-    centred = h - h.mean(axis=0)
-    return centred if np.abs(centred).max() > NO_INFORMATION else np.zeros_like(h)
+    centered = h - h.mean(axis=0)
+    return centered if np.abs(centered).max() > NO_INFORMATION else np.zeros_like(h)
 
 
 def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field.
 
 Survey propagation describes a cluster of minima by the distribution of its fields: a Gaussian with covariance U_l
-around the centre ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
+around the center ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
 with the Moreau envelope M and the denoiser z, g, R = −∂g/∂ω of `gamp_attention.denoisers.output`,
 
     P(u) ∝ N(u; 0, 1) exp(−y M(ω + √U u))
@@ -11,19 +11,26 @@ For one coordinate of the weights with inner precision A, spread Δ of its force
 
     P(u) ∝ N(u; 0, 1) exp(y φ(b + √Δ u)),   η̄ = ⟨x⟩,   C̄ = ⟨∂x/∂b⟩,   Δx = ⟨x xᵀ⟩ − ⟨x⟩⟨x⟩ᵀ
 
-This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalised linear
+This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalized linear
 models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
 
-The averages over fields are sums over few nodes: the proximal step of each node starts from its minimiser in the last
-iteration. Afterwards a node whose objective is lower at the minimiser of the best node continues from there. The
+The averages over fields are sums over few nodes: the proximal step of each node starts from its minimizer in the last
+iteration. Afterwards a node whose objective is lower at the minimizer of the best node continues from there. The
 response is the a.e. derivative. With `jumps`, minima are global, and the response is −∂ḡ/∂ω + yΔ by Stein's identity,
 
     R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
 
-which differs from the a.e. derivative if the minimum jumps between nodes.
+which differs from the a.e. derivative if the minimum jumps between nodes. With a single field the integrals end at
+jumps: M is the smaller of two branches, which are continued to second order from the nodes beside a jump, and an
+integrand f = e^{−u²/2 − yM} φ is integrated on both sides up to the field at which they are equal. With a fraction t of
+the distance h between the nodes on the side of u_s, the formula of Euler and Maclaurin gives
+
+    ∫_{−∞}^{u*} f = h (½ f_s + Σ_{k<s} f_k + t f_s) + h² (t²/2 − 1/12) f_s' + h³ t³/6 f_s'' + O(h⁴)
+
+and the same on the other side with 1 − t. Without this correction ḡ jumps as a function of ω if a node passes a jump.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -34,18 +41,22 @@ from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.input import (
+    MIN_CURVATURE,
     denoise_weights,
     initial_variances,
     precisions,
     prior_response,
     products,
     quadratic_response,
+    raise_penalized,
+    sphere_multipliers,
 )
 from gamp_attention.denoisers.newton import assign, make_metric, objective
 from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
-from gamp_attention.penalties.standard import penalty_of_rows
+from gamp_attention.penalties.columns import has_spheres
+from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
@@ -53,6 +64,9 @@ MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average o
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 BLOCK = 32  # samples that a thread processes at a time
+JUMP = 0.25  # part of the change of z between nodes that its derivative does not explain, from which on z jumps there
+CROSSING_STEPS = 4  # Newton steps for the field at which two branches of M are equal
+MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
 
 
 @lru_cache
@@ -99,38 +113,39 @@ def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
     z: np.ndarray | None = None, jumps: bool = False,
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
-    """Return the averages of the output denoiser over the inner field, and the minimisers at its nodes.
+    """Return the averages of the output denoiser over the inner field, and the minimizers at its nodes.
 
     Eq. :eq:`survey-fields`.
 
     Parameters
     ----------
     loss, params : the per-sample loss and its parameters (n, P).
-    omega : (n, L, r) centres ω.
+    omega : (n, L, r) centers ω.
     V : (L, r, r) symmetric positive definite blocks.
     U : (L, r, r) covariance of the inner field, positive semidefinite.
     parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
-    z : (n, K, L r) minimisers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
     jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
-        between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
+        between nodes, as in one step of replica symmetry breaking. With a single field all averages are integrals up to
+        the jumps. Needs U positive definite.
 
     Returns
     -------
-    InnerAverages, and the minimisers (n, K, L r) that were reached: minima of the proximal objective.
+    InnerAverages, and the minimizers (n, K, L r) that were reached: minima of the proximal objective.
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
     roots = psd_root(U)
     shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
     slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
-    centres, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
-    z = centres[:, None] + shifts if z is None else np.array(z)
+    centers, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
+    z = centers[:, None] + shifts if z is None else np.array(z)
     out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
     compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _average_block(
-            first, last, compiled, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
+            first, last, compiled, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
             out,
         )  # fmt: skip
 
@@ -140,7 +155,7 @@ def average_fields(
 
 @kernel
 def _average_block(
-    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
+    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
 ):
     n_nodes, k = shifts.shape
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -151,31 +166,35 @@ def _average_block(
     )  # fmt: skip
     scratch = make_scratch(loss, k, stop)
     _average_rows(
-        first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
-        np.empty(k), np.empty(n_nodes), steps, z, out,
+        first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
+        np.empty(k), np.empty((4, n_nodes)), steps, z, out,
     )  # fmt: skip
 
 
 @sample_kernel
 def _average_rows(
-    first, last, loss, params, centres, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
+    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
     weights, steps, z, out,
 ):  # fmt: skip
     for mu in range(first, last):
         if scratch.newton.stop[0] != 0:
             return
-        _denoise_nodes(mu, loss, params[mu], centres[mu], shifts, metric, most, points, scratch, omega, steps, z)
-        _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out)
+        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, metric, most, points, scratch, omega, steps, z)
+        if slopes.shape[0] > 0 and nodes.shape[1] == 1:
+            V = 1.0 / metric.inverse[0, 0, 0]
+            _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
+        else:
+            _average_nodes(mu, nodes, slopes, logs, parisi, weights[0], steps, out)
 
 
 @sample_kernel
-def _denoise_nodes(mu, loss, p, centre, shifts, metric, most, points, scratch, omega, steps, z):
-    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimisers."""
+def _denoise_nodes(mu, loss, p, center, shifts, metric, most, points, scratch, omega, steps, z):
+    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
     n_nodes, k = shifts.shape
     best = 0
     for s in range(n_nodes):
         for i in range(k):
-            omega[i] = centre[i] + shifts[s, i]
+            omega[i] = center[i] + shifts[s, i]
         assign(steps.z[s], z[mu, s])
         denoise_sample(s, loss, p, omega, metric, most, points, scratch, steps)
         if steps.moreau[s] < steps.moreau[best]:
@@ -183,7 +202,7 @@ def _denoise_nodes(mu, loss, p, centre, shifts, metric, most, points, scratch, o
     for s in range(n_nodes):
         if s != best:
             for i in range(k):
-                omega[i] = centre[i] + shifts[s, i]
+                omega[i] = center[i] + shifts[s, i]
             there = objective(loss, p, omega, metric, steps.z[best], scratch.newton.loss)
             if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
                 assign(steps.z[s], steps.z[best])
@@ -231,6 +250,85 @@ def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
                     out.response[mu, l, a, b] -= acc * slopes[l, c, b]
 
 
+@sample_kernel
+def _average_branches(mu, nodes, V, slope, logs, parisi, rows, steps, out):
+    """Fill row mu of the averages of a single field, integrated up to the jumps of the minimum; `slope` is U^{−1/2}.
+
+    With derivatives by u, the average of φ is Σ_s (rows[1, s] φ_s + rows[2, s] φ_s' + rows[3, s] φ_s''). It is needed
+    for 1, g, g², g u, u and M; the third derivative of M is neglected.
+    """
+    n_nodes, largest, root = nodes.shape[0], -np.inf, 1.0 / slope
+    values, tilts, bends = rows[1], rows[2], rows[3]
+    for s in range(n_nodes):
+        rows[0, s] = logs[s] - parisi * steps.moreau[s]
+        largest = max(largest, rows[0, s])
+        values[s], tilts[s], bends[s] = 1.0, 0.0, 0.0
+    for s in range(n_nodes - 1):
+        h = nodes[s + 1, 0] - nodes[s, 0]
+        if _jumps_after(s, root * h, V, steps):
+            t = _crossing(s, root * h, steps)
+            _extend(s, h, t, 1.0, nodes, root, parisi, steps, rows)
+            _extend(s + 1, h, 1.0 - t, -1.0, nodes, root, parisi, steps, rows)
+    total = 0.0
+    for s in range(n_nodes):
+        weight = np.exp(rows[0, s] - largest)
+        values[s] *= weight
+        tilts[s] *= weight
+        bends[s] *= weight
+        total += values[s]
+    g, square, product, u, envelope = 0.0, 0.0, 0.0, 0.0, 0.0
+    for s in range(n_nodes):
+        v, b, c, x, f = values[s], tilts[s], bends[s], nodes[s, 0], steps.g[s, 0]
+        df = -root * steps.response[s, 0, 0, 0]
+        g += v * f + b * df
+        square += v * f * f + 2.0 * b * f * df + 2.0 * c * df * df
+        product += v * f * x + b * (df * x + f) + 2.0 * c * df
+        u += v * x + b
+        envelope += v * steps.moreau[s] - root * (b * f + c * df)
+    g, square, product, u = g / total, square / total, product / total, u / total
+    spread = max(square - g * g, 0.0)
+    out.potential[mu], out.envelope[mu] = largest + np.log(total), envelope / total
+    out.g[mu, 0], out.spread[mu, 0, 0, 0] = g, spread
+    out.response[mu, 0, 0, 0] = parisi * spread - slope * (product - g * u)
+
+
+@sample_kernel
+def _jumps_after(s, distance, V, steps):
+    """Return whether the minimum z = ω + V g jumps between the fields of node s and of the next, at a `distance`."""
+    smooth = -0.5 * distance * (steps.response[s, 0, 0, 0] + steps.response[s + 1, 0, 0, 0])  # change of g by R = −g'
+    jump = V * (steps.g[s + 1, 0] - steps.g[s, 0] - smooth)
+    return abs(jump) > JUMP * abs(steps.z[s + 1, 0] - steps.z[s, 0])
+
+
+@sample_kernel
+def _crossing(s, distance, steps):
+    """Return the fraction of the distance from node s at which both branches of M are equal, in [0, 1]."""
+    here, there = steps.response[s, 0, 0, 0], steps.response[s + 1, 0, 0, 0]
+    x = 0.5 * distance
+    for _ in range(CROSSING_STEPS):
+        rest = distance - x
+        left = steps.moreau[s] - steps.g[s, 0] * x + 0.5 * here * x * x
+        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * rest + 0.5 * there * rest * rest
+        opening = steps.g[s + 1, 0] + there * rest - steps.g[s, 0] + here * x
+        if not opening > 0.0:
+            break
+        x = min(max(x - (left - right) / opening, 0.0), distance)
+    return x / distance
+
+
+@sample_kernel
+def _extend(s, h, t, side, nodes, root, parisi, steps, rows):
+    """Add the integral over a fraction t of the distance h after (side 1) or before (side −1) node s."""
+    tilt, bend = side * h * (0.5 * t * t - 1.0 / 12.0), h * h * t**3 / 6.0
+    # first and second derivative of the logarithm of e^{−u²/2 − yM}
+    slope = parisi * root * steps.g[s, 0] - nodes[s, 0]
+    curvature = -parisi * root * root * steps.response[s, 0, 0, 0] - 1.0
+    change = tilt * slope + bend * (slope * slope + curvature)
+    rows[1, s] += t - 0.5 + min(max(change, -MAX_TILT), MAX_TILT)
+    rows[2, s] += tilt + 2.0 * bend * slope
+    rows[3, s] += bend
+
+
 class WeightAverages(NamedTuple):
     """Averages over the inner field of K coordinates, or of K classes of coordinates."""
 
@@ -248,7 +346,8 @@ def average_weights(
     Eq. :eq:`survey-weights`.
 
     The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced where y C Δ would exceed
-    `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged.
+    `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged. In spherical columns the mean of
+    ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of the cluster.
 
     Parameters
     ----------
@@ -258,13 +357,23 @@ def average_weights(
     force, Q : (d, r).
     parisi : Parisi parameter y >= 0.
     """
-    delta = np.einsum("li,lab->iab", spectra, spread)
+    if isinstance(penalty, InterceptPenalty):
+        others = average_weights(penalty.penalty, spectra[:, :-1], V_hat, spread, force[:-1], Q[:-1], parisi)
+        response = intercept_response(penalty.strength, V_hat, spread, parisi)[None]
+        last = Q[-1:] + products(response, force[-1:]), response, np.zeros_like(response)
+        n = len(Q) - 1
+        each = others.eta, *(np.broadcast_to(part, (n, *part.shape[1:])) for part in others[1:])
+        return WeightAverages(*map(np.concatenate, zip(each, last, strict=True)))
     if penalty.quadratic:
-        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)  # callers allow no spherical columns
-        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
-        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
-        eta = products(C, force + products(A - parisi * delta, Q))
-        return WeightAverages(eta, c, C @ delta @ c)
+
+        def second_moments(precision: np.ndarray) -> np.ndarray:
+            b = force + products(precision, Q)
+            return b[:, :, None] * b[:, None] if len(precision) > 1 else (b.T @ b / len(b))[None]
+
+        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi, second_moments)
+        eta = products(clusters.response, force + products(clusters.precision, Q))
+        return WeightAverages(eta, clusters.inner, clusters.covariance)
+    delta = np.einsum("li,lab->iab", spectra, spread)
     A = precisions(penalty, spectra, V_hat)
     convexity = np.broadcast_to(penalty.convexity, (len(A), 1))[..., None] * np.eye(A.shape[1])
     largest = np.linalg.inv(A + convexity)
@@ -274,26 +383,96 @@ def average_weights(
     return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
 
 
+class QuadraticClusters(NamedTuple):
+    """Averages over the inner field for a quadratic penalty, in closed form, for K coordinates or classes."""
+
+    precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
+    inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
+    response: np.ndarray  # (K, r, r) C = (Λ + A − yΔ)⁻¹, the response of the mean weights: ⟨x⟩ = C b
+    covariance: np.ndarray  # (K, r, r) C Δ c, the covariance of the weights
+
+
+def quadratic_clusters(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
+    second_moments: Callable[[np.ndarray], np.ndarray], fractions: np.ndarray | None = None,
+) -> QuadraticClusters:  # fmt: skip
+    """Return the averages of the input denoiser over the inner field for a quadratic penalty.
+
+    Each set of weights in a cluster is on the sphere of a spherical column: ⟨‖Q_a‖²⟩ = d determines its multiplier.
+    Multipliers also keep Λ + A − yΔ positive definite, so that Δ is reduced only for the penalized columns.
+
+    Parameters
+    ----------
+    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
+    spectra, V_hat, spread, parisi : as for `average_weights`.
+    second_moments : function of A − yΔ that returns the second moments (K, r, r) of b; called if there are spherical
+        columns.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    """
+    delta = np.einsum("li,lab->iab", spectra, spread)
+    if not has_spheres(penalty):
+        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)
+        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
+        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
+        return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+    A = symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
+    columns = np.flatnonzero(~penalty.sphere)
+    if parisi > 0 and len(columns):
+        rows = columns[:, None]
+        strengths = penalty.curvature[columns] + raise_penalized(penalty, A)
+        c = np.linalg.inv(A[:, rows, columns] + np.diag(strengths))
+        factors = _gain_factors(parisi * delta[:, rows, columns], c)
+        delta = delta * factors[:, None, None]
+    second = second_moments(A - parisi * delta)
+    weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
+    Lambda = np.diag(sphere_multipliers(penalty, A, second, weights, delta, parisi))
+    c, C = np.linalg.inv(A + Lambda), np.linalg.inv(A - parisi * delta + Lambda)
+    return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+
+
+def intercept_response(strength: float, V_hat: np.ndarray, spread: np.ndarray, parisi: float) -> np.ndarray:
+    """Return C (r, r), the factor of Σ_l m̂_l in a step of an unpenalized intercept: (Σ_l V̂_l − yΔ_l)⁻¹.
+
+    All minima of a cluster have the same intercept, up to deviations of order d^(−1/2). Far from fixed points Δ is
+    reduced as for the weights.
+
+    Parameters
+    ----------
+    strength : unit of variances of the penalty.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    parisi : Parisi parameter y >= 0.
+    """
+    spectrum, vectors = np.linalg.eigh(symmetrize(V_hat.sum(axis=0)))
+    A = vectors * np.maximum(spectrum, MIN_CURVATURE * strength) @ vectors.T
+    limited = _limit_gain(parisi * spread.sum(axis=0)[None], np.linalg.inv(A)[None])[0]
+    return np.linalg.inv(A - limited)
+
+
 def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
     """Return matrices B (K, r, r), scaled down where the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
+    return matrices * _gain_factors(matrices, C)[:, None, None]
+
+
+def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Return the factors (K,) of `_limit_gain`."""
     root = psd_root(C)
     gain = np.linalg.eigvalsh(root @ matrices @ root)[:, -1]
-    return matrices * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
+    return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
 
 
 def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float) -> WeightAverages:
     """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field."""
     root, one = psd_root(delta), np.eye(b.shape[1])
-    centre = np.zeros(b.shape)
+    center = np.zeros(b.shape)
     for _ in range(NEWTON_STEPS):  # the maximum solves u = y √Δ x(b + √Δ u)
-        x, C = denoise_weights(penalty, b + products(root, centre), A)
+        x, C = denoise_weights(penalty, b + products(root, center), A)
         curvature = one - parisi * root @ C @ root
-        centre = centre - np.linalg.solve(curvature, (centre - parisi * products(root, x))[..., None])[..., 0]
-    _, C = denoise_weights(penalty, b + products(root, centre), A)
+        center = center - np.linalg.solve(curvature, (center - parisi * products(root, x))[..., None])[..., 0]
+    _, C = denoise_weights(penalty, b + products(root, center), A)
     width = np.linalg.inv(psd_root(one - parisi * root @ C @ root))
     xs, Cs, logs = [], [], []
     for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
-        u = centre + width @ node
+        u = center + width @ node
         field = b + products(root, u)
         x, C = denoise_weights(penalty, field, A)
         phi = np.sum(field * x - 0.5 * x * products(A, x), axis=1) - penalty_of_rows(penalty, x)
@@ -316,7 +495,7 @@ def first_variances(
     """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
-    weighted inner fields around zero, at most the initial variance of message passing.
+    weighted inner fields around zero, at most the initial variance of message passing. An intercept is zero.
 
     Parameters
     ----------
@@ -333,13 +512,18 @@ def first_variances(
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
     for _ in range(N_VARIANCE_STEPS):
-        responses = np.zeros(V.shape)
+        responses, spread = np.zeros(V.shape), np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
+            spread[sources] += averages.spread.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        if has_spheres(penalty):  # the forces on the weights, which determine the multipliers, have the variance Δ
+            forces = np.einsum("li,lab->iab", spectra, symmetrize(spread))
+            W = quadratic_response(penalty, spectra, symmetrize(responses), forces, fractions)[2]
+        else:
+            W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

@@ -41,7 +41,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         L indices.
     student : the attention map; DotProductAttention() if None.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
-    standardise : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
+    standardize : whether to shift each of the d coordinates of tokens and outputs by its mean over all tokens, and to
         divide it by its standard deviation. λ and the minimized errors then have these units; predictions have the
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
@@ -58,14 +58,14 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
 
     Attributes
     ----------
-    Q_ : (d, r) weights; for standardised tokens if `standardise` is True. The columns are the queries of all heads,
+    Q_ : (d, r) weights; for standardized tokens if `standardize` is True. The columns are the queries of all heads,
         their keys if these are separate, and their values.
     intercept_ : (r,) biases of the columns; zeros if `fit_intercept` is False.
     positions_ : (L, d) the given positions, or the mean token at each index, minus `center_`.
-    center_, scale_ : (d,) offset and scale of standardised coordinates; 0 and 1 if `standardise` is False.
+    center_, scale_ : (d,) offset and scale of standardized coordinates; 0 and 1 if `standardize` is False.
     result_ : the `GampResult`.
     data_ : the `Dataset` of the training, which `leave_one_out`, `regularization_path` and `debias` use. It refers to
-        the arrays given to `fit`, or to their standardised copies, and is part of a pickled estimator; predictions
+        the arrays given to `fit`, or to their standardized copies, and is part of a pickled estimator; predictions
         still work after `del model.data_`.
     n_features_in_, n_tokens_in_, n_iter_ : d, L, and the number of iterations of message passing.
 
@@ -86,7 +86,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
     _: KW_ONLY
     student: Any = None
     penalty: Penalty | None = None
-    standardise: bool = False
+    standardize: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
     survey: bool | str | float | Sequence[float] = "auto"
@@ -111,7 +111,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
-        check.flag("standardise", self.standardise)
+        check.flag("standardize", self.standardize)
         tokens, outputs = self._check_array("tokens", X), self._check_array("outputs", y)
         weights = require_sample_weight(sample_weight, tokens)
         if len(outputs) == len(tokens):
@@ -120,11 +120,12 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         rank, biased = check.integer("rank", self.rank, low=1), check.flag("fit_intercept", self.fit_intercept)
         if self.value_rank is not None:
             return self._fit_values(tokens, outputs, weights, heads, rank)
-        if biased or self.readout is not None:
-            name = "fit_intercept" if biased else "readout"
-            raise check.fail(name, getattr(self, name), f"{not biased and None} unless `value_rank` is given")
+        if biased:
+            raise check.fail("fit_intercept", biased, "False unless `value_rank` is given")
+        if self.readout is not None:
+            raise check.fail("readout", self.readout, "None unless `value_rank` is given")
         data, units = build_dataset(
-            tokens, outputs, self.positions, self.standardise, lam=self.lam, rank=heads * rank,
+            tokens, outputs, self.positions, self.standardize, lam=self.lam, rank=heads * rank,
             student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
         self.Q_ = self._train(data, units)
@@ -137,7 +138,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         """Run message passing on data in the given units, set attributes of the result, and return its weights."""
         self.data_, self._start = data, (self.init, self.n_starts)
         self.result_ = train(self, data, *self._start, self.survey)
-        self.n_iter_, self.center_, self.scale_ = self.result_.n_iter, units.centre, units.scale
+        self.n_iter_, self.center_, self.scale_ = self.result_.n_iter, units.center, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
         return self.result_.Q
 
@@ -152,10 +153,10 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         )  # fmt: skip
         assert isinstance(model, SequenceModel)
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
-        units = Units.standard(tokens, weights) if self.standardise else Units.raw(d)
+        units = Units.standard(tokens, weights) if self.standardize else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
         data = LabelledDataset(
-            units.standardise(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
+            units.standardize(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
             positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
         )  # fmt: skip
         Q = self._train(data, units)
@@ -196,7 +197,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         return mean_and_error(self._fitted.errors(self._tokens("X", X), self._outputs(y)))
 
     def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
-        """Convert errors to the units of the outputs, if the layer was trained on standardised arrays."""
+        """Convert errors to the units of the outputs, if the layer was trained on standardized arrays."""
         if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
             unit = 2 / (self.n_tokens_in_ * self._fitted.width)
             names = "errors", "test_error", "test_error_error", "selection", "in_training", "with_choice"

@@ -24,7 +24,7 @@ from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_penalty
 
 LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
-ROUNDING = 1e-12  # root mean square of a centred column, relative to its mean, below which the column is constant
+ROUNDING = 1e-12  # root mean square of a centered column, relative to its mean, below which the column is constant
 BLOCK = 1 << 16  # number of entries of rows that stay in the cache while they are scaled
 MAX_UNIT = 1e100  # size of numbers above which, or below the inverse of which, rows are divided by it
 WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest: the curvature along a column
@@ -34,7 +34,7 @@ TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes
 class LinearRows(InferenceMixin, BaseEstimator):
     """Linear model z = x·Q/√d + b of rows x that minimizes Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); b has no penalty.
 
-    The problem is solved in columns that are centred, if there is an intercept, and divided by their root mean square,
+    The problem is solved in columns that are centered, if there is an intercept, and divided by their root mean square,
     next to a column of ones for b. A penalty with a factor for each row (`ScaledPenalty`) makes this the problem of the
     original columns.
     """
@@ -111,7 +111,7 @@ def _scale_columns(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return columns of mean square 1, and the offset (d,) and scale (d,) of the columns of X (n, d).
 
-    With an intercept, columns are centred, and a column with entries 1 is appended. Constant columns become zero.
+    With an intercept, columns are centered, and a column with entries 1 is appended. Constant columns become zero.
     """
     n, d = X.shape
     offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
@@ -124,20 +124,20 @@ def _scale_columns(
     blocks = [slice(first, first + step) for first in range(0, n, step)]
     squares = np.zeros(d)
     for block in blocks:
-        centred = X[block] - offset
+        centered = X[block] - offset
         if size != 1:
-            centred /= size  # squares are within the range of doubles
-        squares += _sum_squares(centred, None if weights is None else weights[block])
+            centered /= size  # squares are within the range of doubles
+        squares += _sum_squares(centered, None if weights is None else weights[block])
     relative = np.sqrt(squares / (n if weights is None else weights.sum()))
     constant = relative * size <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
     empty = constant | (relative == 0)
     scale = np.where(empty, 1.0, relative * size)
     factors = np.where(empty, 0.0, 1 / np.where(empty, 1.0, relative))
     for block in blocks:
-        centred = X[block] - offset
+        centered = X[block] - offset
         if size != 1:
-            centred /= size
-        np.multiply(centred, factors, out=columns[block, :d])
+            centered /= size
+        np.multiply(centered, factors, out=columns[block, :d])
     return columns, offset, scale
 
 
@@ -224,7 +224,7 @@ class GampRegressor(RegressorMixin, LinearRows):
     ----------
     coef_, intercept_ : Q/√d, (d,) or for several labels a row (k, d), and b.
     Q_ : (d, k) weights in the package's normalization.
-    result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
+    result_ : the `GampResult`, in columns that are centered and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
         part of a pickled estimator; predictions still work after `del model.data_`.
     n_features_in_, n_iter_ : d, and the number of Newton steps plus iterations of message passing.

@@ -132,7 +132,7 @@ class InferenceMixin:
 
         Returns
         -------
-        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardised layer are in the
+        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardized layer are in the
         standard units of the fit, in which all coordinates count equally. If samples have weights, test errors are
         weighted means. The estimator does not change: train it with the chosen value by `set_params(lam=...)` and
         `fit`.

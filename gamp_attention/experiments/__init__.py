@@ -3,7 +3,7 @@
 from gamp_attention.experiments.comparison import Branch, Comparison, Row, compare, deviation
 from gamp_attention.experiments.figures import (
     ALPHA,
-    COLOURS,
+    COLORS,
     DARK,
     GREY,
     LABELS,

@@ -110,7 +110,7 @@ class Branch(Result):
         off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
         notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
         if not fixed.consistent and np.isfinite(fixed.replicon):
-            notes.append(f"  State evolution is {fixed.validity}.")
+            notes.append(f"  Replica symmetry of state evolution: {fixed.validity}.")
         if self.quasi_newton is None:
             return notes
         gap = self.quasi_newton.train_loss - gamp.train_loss

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
 
 
-COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
+COLORS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#333333", "#999999")  # Okabe and Ito
 BOUNDARIES = (
     ("alpha_c", "α_c: equal training loss", {"color": DARK, "fmt": "o-"}),
     ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
-    ("semantic_from", "semantic branch appears", {"color": COLOURS["semantic"], "fmt": "^:"}),
-    ("semantic_stable_from", "semantic branch becomes stable", {"color": COLOURS["semantic"], "fmt": "P-"}),
-    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLOURS["random"], "fmt": "D:"}),
-    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLOURS["random"], "fmt": "X-"}),
-    ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
-    ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "*-"}),
+    ("semantic_from", "semantic branch appears", {"color": COLORS["semantic"], "fmt": "^:"}),
+    ("semantic_stable_from", "semantic branch becomes stable", {"color": COLORS["semantic"], "fmt": "P-"}),
+    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLORS["random"], "fmt": "D:"}),
+    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLORS["random"], "fmt": "X-"}),
+    ("positional_to", "positional branch ends", {"color": COLORS["positional"], "fmt": "v:"}),
+    ("positional_stable_to", "positional branch becomes unstable", {"color": COLORS["positional"], "fmt": "*-"}),
 )
 STYLE: Any = {
     "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",
@@ -138,7 +138,7 @@ def plot_trajectory(
             if seen:
                 values = np.array([run[key][: len(predicted.q)] for run in seen])
                 error = values.std(axis=0, ddof=1) / np.sqrt(len(seen)) if len(seen) > 1 else None
-                style = {"fmt": "o", "ms": 4, "color": COLOURS["semantic"], "label": "message passing"}
+                style = {"fmt": "o", "ms": 4, "color": COLORS["semantic"], "label": "message passing"}
                 axis.errorbar(np.arange(values.shape[1]), values.mean(axis=0), error, **style)
         draw_legend(axes[0, 0], columns=3)
     return axes
@@ -179,7 +179,7 @@ def plot_phase_diagram(
         if "hard_from" in boundaries.lines:
             ends = [boundaries.line(f"hard_{end}")[0] for end in ("from", "to")]
             if np.isfinite(ends).any():
-                axis.fill_between(across, *ends, color=COLOURS["random"], alpha=0.2, lw=0, label="hard phase")
+                axis.fill_between(across, *ends, color=COLORS["random"], alpha=0.2, lw=0, label="hard phase")
         names = {"omega": OMEGA, "lam": LAMBDA, "sigma": "size of tokens σ", "A": "number of the matrix A"}
         axis.set(xlabel=names[boundaries.parameter], ylabel=ALPHA, ylim=(0, None))
         draw_legend(axis, columns=2)
@@ -199,15 +199,15 @@ def _draw_prediction(
 
 
 def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
-    colour, seen, predicted = COLOURS[branch.name], branch.gamp.history.scalars(), branch.predicted.scalars()
+    color, seen, predicted = COLORS[branch.name], branch.gamp.history.scalars(), branch.predicted.scalars()
     time, gamp_time = np.arange(len(predicted["q"])), np.arange(len(seen["q"]))
     end = max(gamp_time[-1], branch.descent.iterations[-1])
     for axis, key in zip(row, LABELS, strict=False):
         spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
         band, text = predicted[key] + np.outer((-1, 1), spread), "spread of other instances around\ntheir predictions"
-        axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label=text)
+        axis.fill_between(time, *band, color=color, alpha=0.2, lw=0, label=text)
         _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
-        axis.plot(gamp_time, seen[key], "o", ms=3.5, color=colour, label=label)
+        axis.plot(gamp_time, seen[key], "o", ms=3.5, color=color, label=label)
         if key != "V":  # descents have no V
             _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on this instance", GREY)
             steps, values = branch.descent.iterations, branch.descent.history.scalars()[key]
@@ -219,13 +219,13 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
         axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)
         ticks = [time for time in TIMES if time <= end]
         for marker, (name, value), shift in zip("osD^", list(ends.items())[1:], (1.3, 1.75, 2.35, 3.1), strict=False):
-            face = colour if marker == "o" else GREY
+            face = color if marker == "o" else GREY
             axis.plot(shift * end, value, marker, color=face, mec=DARK, ms=6, label=f"end: {name}", clip_on=False)
         axis.set_xscale("asinh", linear_width=5)
         axis.set_xticks(ticks, [str(time) for time in ticks])
         axis.set_xlim(-0.5, 3.4 * end)
     axis, norms, descent = row[-1], branch.gamp.history.gradient_norm, branch.descent
-    axis.loglog(1 + np.arange(len(norms)), norms, color=colour, label="GAMP")
+    axis.loglog(1 + np.arange(len(norms)), norms, color=color, label="GAMP")
     axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY, label="gradient descent")
     axis.legend(loc="lower left")
     axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
@@ -285,7 +285,7 @@ def figure(
             write_atomically(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
 
 
-KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "positional": COLOURS["positional"]}
+KINDS = {"spectral": COLORS["semantic"], "random": COLORS["random"], "positional": COLORS["positional"]}
 COLUMNS = 4
 
 
@@ -323,17 +323,17 @@ def plot_fit(
 
 def _draw_curves(row: Any, result: GampResult) -> None:
     """Draw training loss and gradient norm of message passing, followed by the descent that finished the run."""
-    phases: list[tuple[str, str, int, Any]] = [("message passing", COLOURS["semantic"], 0, result.history)]
+    phases: list[tuple[str, str, int, Any]] = [("message passing", COLORS["semantic"], 0, result.history)]
     if result.settling_history is not None:
         begin = len(result.history.train_loss) - 1
-        phases.append(("descent", COLOURS["positional"], begin, result.settling_history))
-    for label, colour, begin, curve in phases:
+        phases.append(("descent", COLORS["positional"], begin, result.settling_history))
+    for label, color, begin, curve in phases:
         steps = begin + np.arange(len(curve.train_loss))
         above = curve.train_loss - result.train_loss
         above = np.where(above > 1e-14 * abs(result.train_loss), above, np.nan)
-        row[0].plot(steps, curve.train_loss, color=colour)
-        row[1].semilogy(steps, above, color=colour)
-        row[2].semilogy(steps, curve.gradient_norm, color=colour, label=label)
+        row[0].plot(steps, curve.train_loss, color=color)
+        row[1].semilogy(steps, above, color=color)
+        row[2].semilogy(steps, curve.gradient_norm, color=color, label=label)
     row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
     if len(phases) > 1:
         row[2].legend()
@@ -348,14 +348,14 @@ def _draw_starts(axis: Any, result: GampResult) -> None:
     drawn = set()
     for place, record in enumerate(sorted(result.starts, key=lambda start: start.train_loss), 1):
         name = record.name.rpartition(" ")[0] or record.name
-        colour, marker = KINDS.get(name, DARK), "D" if record.agreement >= AGREEMENT else "o"
-        face = colour if record.status is not None else "white"
-        axis.plot(place, record.train_loss, marker, color=colour, mfc=face, ms=6)
-        drawn.add((name, colour))
+        color, marker = KINDS.get(name, DARK), "D" if record.agreement >= AGREEMENT else "o"
+        face = color if record.status is not None else "white"
+        axis.plot(place, record.train_loss, marker, color=color, mfc=face, ms=6)
+        drawn.add((name, color))
         if record.kept:
             axis.plot(place, record.train_loss, "o", ms=13, mfc="none", color=DARK, label="selected")
-    for name, colour in sorted(drawn):
-        axis.plot([], [], "s", color=colour, label=name)
+    for name, color in sorted(drawn):
+        axis.plot([], [], "s", color=color, label=name)
     agreeing = sum(record.agreement >= AGREEMENT for record in result.starts)
     axis.plot([], [], "D", color=GREY, label=f"{agreeing} with (nearly) the selected weights")
     axis.plot([], [], "o", color=GREY, label=f"{len(result.starts) - agreeing} with other weights")
@@ -374,19 +374,19 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrit
         axis = axes[0, 0]
         mean, spread = path.test_error[order], path.test_error_error[order]
         label = "cross-validation" if path.form == "folds" else "leave-one-out"
-        axis.plot(lam, mean, "o-", ms=4, color=COLOURS["semantic"], label=label)
-        axis.fill_between(lam, mean - spread, mean + spread, color=COLOURS["semantic"], alpha=0.2, lw=0)
+        axis.plot(lam, mean, "o-", ms=4, color=COLORS["semantic"], label=label)
+        axis.fill_between(lam, mean - spread, mean + spread, color=COLORS["semantic"], alpha=0.2, lw=0)
         axis.plot(lam, path.in_training[order], color=GREY, label="in training")
         if np.isfinite(path.predicted).any():
             axis.plot(lam, path.predicted[order], "--", color=DARK, label="state evolution")
         doubtful = [k for k, trusted in enumerate(path.trusted) if not trusted]
         if doubtful:
-            hollow = {"ms": 4, "mfc": "white", "color": COLOURS["semantic"], "label": "not trusted"}
+            hollow = {"ms": 4, "mfc": "white", "color": COLORS["semantic"], "label": "not trusted"}
             axis.plot(path.lam[doubtful], path.test_error[doubtful], "o", **hollow)
-        best, strong, colour = path.lam[path.best], path.lam[path.best_1se], COLOURS["positional"]
-        axis.axvline(best, color=colour, lw=1, label=f"minimum: {best:.3g}")
+        best, strong, color = path.lam[path.best], path.lam[path.best_1se], COLORS["positional"]
+        axis.axvline(best, color=color, lw=1, label=f"minimum: {best:.3g}")
         if strong != best:
-            axis.axvline(strong, color=colour, lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
+            axis.axvline(strong, color=color, lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
         name = LAMBDA if path.parameter == "lam" else path.parameter
         axis.set(xlabel=name, ylabel=WORDS["test_error"])
         if (lam > 0).all() and len(lam) > 2:

@@ -100,9 +100,8 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
         before, (Q, at), moved = at, end, end[0] - Q
         if smooth:
             model.add_pair(moved, at.gradient - before.gradient)
-        remaining = np.log(at.gradient_norm / tol) / max(np.log(begin / at.gradient_norm) / since, 1e-9)
-        if remaining > n_cheap + 3 and since >= MIN_USE * n_cheap:
-            model, dense = None, True
+        if since >= MIN_USE * n_cheap and _steps_left(begin, at.gradient_norm, since, tol) > n_cheap + 3:
+            model, dense = None, True  # a new Hessian takes less time than the remaining steps
     if not at.gradient_norm <= max(tol, USEFUL * first):
         return None, at, n_steps
     V = susceptibility(data, at, Q, quick=True)
@@ -110,6 +109,11 @@ def newton_start(data: Dataset, tol: float, max_steps: int = MAX_STEPS) -> tuple
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, data.rank)
     direction = model.lowest_direction(at, Q) if quadratic and model is not None else None
     return GampState(Q, V, apply_by_source(data.groups, V, -at.loss_gradients), at.z.copy(), direction), at, n_steps
+
+
+def _steps_left(begin: float, now: float, n_steps: int, tol: float) -> float:
+    """Return the number of steps to `tol` if the gradient norm falls at the rate of n_steps from `begin` to `now`."""
+    return float(np.log(now / tol) / max(np.log(begin / now) / n_steps, 1e-9))
 
 
 def _steps_per_hessian(data: Dataset) -> float:
@@ -126,7 +130,7 @@ def _steps_per_hessian(data: Dataset) -> float:
 
 
 def _working_set(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | None:
-    """Return the sorted places of weights that are not at kinks, or whose subgradient is not zero; None for all.
+    """Return the sorted indices of the weights that are not at kinks, or whose subgradient is not zero; None for all.
 
     Weights are counted column after column of Q. If most weights would be selected, all are.
     """
@@ -138,17 +142,17 @@ def _working_set(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray | 
 class _Model:
     """The Hessian H of the losses at some weights; its rows and columns are ordered column after column of Q.
 
-    If `dense` is False, H is an estimate of its diagonal only. Weights outside of `places` (k,), sorted indices in this
+    If `dense` is False, H is an estimate of its diagonal only. Weights outside of `indices` (k,), sorted in this
     order, have no steps; None stands for all weights.
     """
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool, places: np.ndarray | None = None) -> None:
+    def __init__(self, data: Dataset, at: RiskAtPoint, dense: bool, indices: np.ndarray | None = None) -> None:
         self._penalty, self._shape, self.dense = data.penalty, (data.dim, data.rank), dense
-        self._places = np.arange(data.dim * data.rank) if places is None else places
+        self._indices = np.arange(data.dim * data.rank) if indices is None else indices
         if dense:
-            columns = np.split(self._places, np.searchsorted(self._places, data.dim * np.arange(1, data.rank)))
+            columns = np.split(self._indices, np.searchsorted(self._indices, data.dim * np.arange(1, data.rank)))
             free = tuple(part - data.dim * a for a, part in enumerate(columns))
-            self._H = risk_hessian(data, at.hessians, None if places is None else free)
+            self._H = risk_hessian(data, at.hessians, None if indices is None else free)
         else:
             sums = np.einsum("naa->a", at.hessians) / data.dim
             self._H = (
@@ -162,24 +166,24 @@ class _Model:
     def misses_most(self, at: RiskAtPoint) -> bool:
         """Return whether the larger part of the subgradient belongs to weights that the model does not have."""
         squares = at.gradient.T.ravel() ** 2
-        return float(squares[self._places].sum()) < 0.5 * float(squares.sum())
+        return float(squares[self._indices].sum()) < 0.5 * float(squares.sum())
 
     def extend(self, data: Dataset, at: RiskAtPoint, more: np.ndarray | None) -> "_Model":
         """Return the model at the current weights with further weights `more`, or None for all."""
-        places = np.arange(data.dim * data.rank) if more is None else np.union1d(self._places, more)
+        indices = np.arange(data.dim * data.rank) if more is None else np.union1d(self._indices, more)
         rows = data.matrix.small_rows()
         if rows is None or not (isinstance(data.student, SquaredLoss) and data.rank == 1):
-            return _Model(data, at, self.dense, places)
+            return _Model(data, at, self.dense, indices)
         other = copy(self)  # the Hessian does not change: only the new rows and columns are computed
-        other._places, other._system = places, None
-        old, new = np.searchsorted(places, self._places), np.setdiff1d(places, self._places)
+        other._indices, other._system = indices, None
+        old, new = np.searchsorted(indices, self._indices), np.setdiff1d(indices, self._indices)
         with one_thread():
             products = (rows[:, new] * at.hessians[:, 0]).T @ rows / data.dim
-        other._H = np.empty((len(places), len(places)))
+        other._H = np.empty((len(indices), len(indices)))
         other._H[np.ix_(old, old)] = self._H
-        at_new = np.searchsorted(places, new)
-        other._H[at_new] = products[:, places]
-        other._H[:, at_new] = products[:, places].T
+        at_new = np.searchsorted(indices, new)
+        other._H[at_new] = products[:, indices]
+        other._H[:, at_new] = products[:, indices].T
         return other
 
     def add_pair(self, step: np.ndarray, change: np.ndarray) -> None:
@@ -195,19 +199,19 @@ class _Model:
         """
         from scipy.linalg import LinAlgError
 
-        places = self._places
-        moved, free, curvature = (array.T.ravel()[places] for array in on_kinks(self._penalty, Q, at.smooth))
+        indices = self._indices
+        moved, free, curvature = (array.T.ravel()[indices] for array in on_kinks(self._penalty, Q, at.smooth))
         movable = np.flatnonzero(free)
         try:
             if self._system is None or not all(map(np.array_equal, self._system, (free, curvature))):
                 self._system = free, curvature, self._factor(movable, curvature)
         except LinAlgError:
             return None
-        slope, weights = at.gradient.T.ravel()[places], list[float]()
+        slope, weights = at.gradient.T.ravel()[indices], list[float]()
         for s, y in reversed(self._pairs):  # the recursion of Nocedal (1980)
             weights.append((s @ slope) / (y @ s))
             slope = slope - weights[-1] * y
-        step = moved - Q.T.ravel()[places]
+        step = moved - Q.T.ravel()[indices]
         step[movable] -= self._system[2](slope[movable])
         for (s, y), weight in zip(self._pairs, reversed(weights), strict=True):
             step -= s * (weight + (y @ step) / (y @ s))
@@ -216,7 +220,7 @@ class _Model:
     def _expand(self, step: np.ndarray) -> np.ndarray:
         """Return the step (d, r) of all weights for a step of the weights in the model."""
         whole = np.zeros(self._shape[::-1])
-        whole.reshape(-1)[self._places] = step
+        whole.reshape(-1)[self._indices] = step
         return whole.T
 
     def _restrict(self, movable: np.ndarray, curvature: np.ndarray) -> np.ndarray:
@@ -240,7 +244,7 @@ class _Model:
         from scipy.linalg import eigh
 
         _, free, curvature = (array.T.ravel() for array in on_kinks(self._penalty, Q, at.smooth))
-        n_free, free, curvature = np.count_nonzero(free), free[self._places], curvature[self._places]
+        n_free, free, curvature = np.count_nonzero(free), free[self._indices], curvature[self._indices]
         movable, direction = np.flatnonzero(free), np.zeros(free.shape)
         if not (self.dense and len(movable) == n_free > 0):
             return None
@@ -251,9 +255,9 @@ class _Model:
 
     def sweep(self, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         """Return the step P (d, r) to the minimum of the model and a `ScaledPenalty`, by coordinate descent."""
-        penalty, r, places = self._penalty, self._shape[1], self._places
-        before, slope = Q.T.ravel()[places], at.smooth.T.ravel()[places]
-        rows = (np.tile(array, r)[places] for array in (penalty.units, penalty.scales == 0, penalty.ridge))
+        penalty, r, indices = self._penalty, self._shape[1], self._indices
+        before, slope = Q.T.ravel()[indices], at.smooth.T.ravel()[indices]
+        rows = (np.tile(array, r)[indices] for array in (penalty.units, penalty.scales == 0, penalty.ridge))
         x = before.copy()
         _descend(penalty.penalty, self._H, slope, x, *rows, MIN_CURVATURE * penalty.strength, SWEEP_TOL, MAX_SWEEPS)
         return self._expand(x - before)

@@ -39,8 +39,7 @@ from gamp_attention.gamp.survey import (
     distinct_surveys,
     flipped_starts,
 )
-from gamp_attention.penalties.columns import has_spheres, refuse_spheres
-from gamp_attention.penalties.standard import refuse_intercept
+from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -235,44 +234,26 @@ def run_gamp(
     Damping(damping)  # raises for anything but steps
     for name, flag in {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}.items():
         check.flag(name, flag)
-    if accelerate is not None and check.flag("accelerate", accelerate) and not data.rows_here:
-        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
-    if callback is not None:
-        check.function("callback", callback)
-    if not (iteration is None or isinstance(iteration, IterationOptions)):
-        raise check.fail("iteration", iteration, "IterationOptions", TypeError)
-    options = (iteration or IterationOptions()).validate(data)
+    options = _require_options(data, iteration, accelerate, callback)
     n_starts = check.integer("n_starts", n_starts, low=1)
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("rank", data.dim, data.rank)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
         raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
-
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
     ladder = None if isinstance(survey, str) else _require_ladder(data, survey, options)
 
     init = default_start(data) if init is None else init
-    direction = init.direction if isinstance(init, GampResult | GampState) else None
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
     V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
-    is_default = options.predictable and options.hold_after is None and tol > 0
-    many_fields = data.n_tokens * data.rank > FULL_SEARCH_FIELDS
-    bounded = options.search == "bounded" or (options.search == "auto" and is_default and many_fields)
-    hold_after = options.hold_after
-    if hold_after is None:
-        hold_after = HOLD_AFTER if tol > 0 or bounded else sys.maxsize
-    if accelerate is None:
-        adaptive = isinstance(damping, str) and tol > 0
-        mode: bool | str = LATE if adaptive and options.predictable and data.rows_here else False
-    else:
-        mode = accelerate
-    may_bound = options.search == "auto" and is_default
+    mode = _select_acceleration(data, accelerate, damping, tol, options)
+    direction = init.direction if isinstance(init, GampResult | GampState) else None
     plan = Plan(
-        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, options.memory, callback, direction,
-        bounded, may_bound,
+        data, risk, damping, tol, max_iter, _select_hold_after(data, tol, options), mode, settling, V_hat,
+        options.memory, callback, direction, _is_bounded(data, tol, options), _may_bound(tol, options),
     )  # fmt: skip
     surveys: list[PlannedSurvey] = [] if ladder is None else list_surveys(data, risk, starts, ladder, seed)
     file = None
@@ -296,6 +277,52 @@ def run_gamp(
     surveyed = () if phase is None else (*phase.records, *phase.refinements)
     result = replace(result, starts=records, message=message, surveys=surveyed)
     return finish(result, raise_on_failure, "run_gamp")
+
+
+def _require_options(
+    data: Dataset, iteration: IterationOptions | None, accelerate: bool | None, callback: Callback | None
+) -> IterationOptions:
+    """Return the checked options of the iteration.
+
+    Raises
+    ------
+    TypeError, ValueError : if `iteration`, `accelerate` or `callback` has another type, if an option does not fit the
+        data, or if runs on samples of other workers are to be accelerated.
+    """
+    if accelerate is not None and check.flag("accelerate", accelerate) and not data.rows_here:
+        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
+    if callback is not None:
+        check.function("callback", callback)
+    if not (iteration is None or isinstance(iteration, IterationOptions)):
+        raise check.fail("iteration", iteration, "IterationOptions", TypeError)
+    return (iteration or IterationOptions()).validate(data)
+
+
+def _select_acceleration(
+    data: Dataset, accelerate: bool | None, damping: Steps, tol: float, options: IterationOptions
+) -> bool | str:
+    """Return `accelerate`; by default, runs that need not follow state evolution are accelerated at their end."""
+    if accelerate is not None:
+        return accelerate
+    return LATE if isinstance(damping, str) and tol > 0 and options.predictable and data.rows_here else False
+
+
+def _may_bound(tol: float, options: IterationOptions) -> bool:
+    """Return whether a run may change to a bounded search, because it need not follow state evolution."""
+    return options.search == "auto" and options.predictable and options.hold_after is None and tol > 0
+
+
+def _is_bounded(data: Dataset, tol: float, options: IterationOptions) -> bool:
+    """Return whether searches for global proximal minima are bounded from the start."""
+    many_fields = data.n_tokens * data.rank > FULL_SEARCH_FIELDS
+    return options.search == "bounded" or (_may_bound(tol, options) and many_fields)
+
+
+def _select_hold_after(data: Dataset, tol: float, options: IterationOptions) -> int:
+    """Return the iteration from which each sample keeps its local proximal minimum."""
+    if options.hold_after is not None:
+        return options.hold_after
+    return HOLD_AFTER if tol > 0 or _is_bounded(data, tol, options) else sys.maxsize
 
 
 def report_minimum(data: Dataset, state: GampState, at: RiskAtPoint, tol: float, max_iter: int) -> GampResult:
@@ -355,7 +382,7 @@ def refine_minimum(
 
 def accepts_surveys(data: Dataset, options: IterationOptions) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
-    allowed = data.rows_here and options.predictable and not has_spheres(data.penalty) and not data.intercept
+    allowed = options.predictable and not has_spheres(data.penalty) and not data.intercept
     return allowed and data.n_tokens * data.rank <= MAX_FIELDS and not is_convex(data)
 
 
@@ -379,12 +406,8 @@ def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tu
     """
     if survey is False or survey is None:
         return None
-    if not data.rows_here:
-        raise check.fail("survey", survey, "False for data whose samples are on other workers")
     if not options.predictable:
         raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
-    refuse_spheres(data.penalty, "a number for each column, as survey propagation has no spherical columns")
-    refuse_intercept(data.intercept, "False for survey propagation")
     if survey is True:
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]

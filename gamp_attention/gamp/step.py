@@ -31,7 +31,7 @@ from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Effort, Memory, Sums
-from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
+from gamp_attention.data.risk import gradient_norm, normalized_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.denoisers.newton import LAST_STEP
 from gamp_attention.denoisers.output import Denoised
@@ -65,7 +65,7 @@ class StepReport(DisplayMixin):
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
         kinks, weights that should be at a kink are first moved there by `on_kinks`. Runs with a tolerance do this only
         if the norm is near the tolerance; before, both are estimates, see `monitor_risk`.
-    omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
+    omega, denoised : (n, L, r) centers of the proximal step, and the result of the output denoiser; None if the samples
         are in other processes.
     V_hat : (L, r, r) response used for A.
     W : (L, r, r) new variances before they are averaged over iterations.
@@ -108,12 +108,12 @@ def monitor_risk(
     """
     if data.penalty.smooth:
         gradient = smallest_subgradient(data.penalty, Q, sums.smooth)
-        return normalised_risk(data, Q, sums.loss), gradient_norm(data, gradient)
+        return normalized_risk(data, Q, sums.loss), gradient_norm(data, gradient)
     moved = on_kinks(data.penalty, Q, sums.smooth)[0]
     if exact_below < np.inf:
         estimate = gradient_norm(data, smallest_subgradient(data.penalty, moved, sums.smooth))
         if estimate > exact_below:
-            return normalised_risk(data, Q, sums.loss), estimate
+            return normalized_risk(data, Q, sums.loss), estimate
     at = risk_at(data, moved, risk)
     return at.train_loss, at.gradient_norm
 
@@ -194,10 +194,13 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
         if array is None and name in ("state.z", "state.direction", "V_hat"):
             continue
-        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # rows on workers, or a tensor
-        remote = remote and not hasattr(array, "detach")
-        if not remote:
+        if not is_remote(array):
             check.require_shape(name, array, shape)
+
+
+def is_remote(array: Any) -> bool:
+    """Return whether the rows of an array are on workers: it is neither an array nor a tensor."""
+    return hasattr(array, "__array__") and not isinstance(array, np.ndarray) and not hasattr(array, "detach")
 
 
 @ignore_float_errors

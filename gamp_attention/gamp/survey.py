@@ -23,7 +23,7 @@ message passing: it begins from the lowest minimum so far, which message passing
 minimum. Finally single samples are flipped.
 
 **Flips of single samples** are starts of message passing next to a minimum, from which a lower minimum may follow. At a
-minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the centre ω =
+minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center ω =
 z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk changes
 by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all weights
 respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's loss, so
@@ -48,20 +48,25 @@ from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import agreement_of, denoise_at, is_convex, risk_at
-from gamp_attention.data.stores import join_parts, token_blocks
+from gamp_attention.data.survey_pass import Inner
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.denoisers.survey import (
     InnerAverages,
-    average_fields,
     average_weights,
     first_variances,
     inner_nodes,
 )
-from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
-from gamp_attention.models.sources import apply_by_source, sum_over_tokens
+from gamp_attention.gamp.step import (
+    GampState,
+    averaged_memory,
+    gamp_step,
+    initial_state,
+    is_remote,
+    near_fixed_point,
+)
+from gamp_attention.models.sources import apply_by_source
 from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
@@ -91,7 +96,7 @@ class SurveyState(DisplayMixin):
     V : (S, r, r) variances of the fields within a minimum; S = L, or the number of sources of a mixture.
     U : (S, r, r) covariances of the fields between the minima of a cluster.
     D : (n, L, r) Onsager memory.
-    z : (n, K, L r) minimisers at the nodes of the inner field; None before the first iteration.
+    z : (n, K, L r) minimizers at the nodes of the inner field; None before the first iteration.
     """
 
     Q: np.ndarray
@@ -107,14 +112,14 @@ class SurveyReport(DisplayMixin):
 
     Attributes
     ----------
-    omega : (n, L, r) centres of the inner fields.
-    averages : averages of the output denoiser over the inner fields.
+    omega, averages : (n, L, r) centers of the inner fields, and averages of the output denoiser over the inner fields;
+        None if the samples are in other processes.
     V_hat, spread : (S, r, r) V̂ and Δ, summed over samples and divided by d.
     W, W_inner : (S, r, r) new V and U before they are averaged over iterations.
     """
 
-    omega: np.ndarray
-    averages: InnerAverages
+    omega: np.ndarray | None
+    averages: InnerAverages | None
     V_hat: np.ndarray
     spread: np.ndarray
     W: np.ndarray
@@ -161,34 +166,25 @@ def survey_step(
     >>> state.Q.shape, state.U.shape, report.V_hat.shape
     ((100, 1), (2, 1, 1), (2, 1, 1))
     """
-    params = require_dataset(data).terms(risk).params
+    require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     y = check.real("parisi", parisi, low=0)
     check.flag("jumps", jumps)
     _check_shapes(data, state)
-    Q, V, U, D, penalty = state.Q, state.V, state.U, state.D, data.penalty
-    parts, force = list[Any](), np.zeros(Q.shape)
-    for rows, sources, block in token_blocks(data.tokens, data.groups):
-        matrix = TokenMatrix(block, data.positions)
-        omega = matrix.fields(Q) - D[rows]
-        begin = None if state.z is None else state.z[rows]
-        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, begin, jumps)
-        force += matrix.back_project(averages.g)
-        parts.append((omega, averages, z))
-    omega, averages, z = map(join_parts, zip(*parts, strict=True))
+    Q, V, U, penalty = state.Q, state.V, state.U, data.penalty
+    out = data.survey_pass(risk, Q, state.D, V, state.z, Inner(U, y, jumps))
 
-    V_hat = symmetrize(sum_over_tokens(data.groups, data.n_sources, averages.response)) / data.dim
-    spread = symmetrize(sum_over_tokens(data.groups, data.n_sources, averages.spread)) / data.dim
-    new = average_weights(penalty, data.spectra, V_hat, spread, force, Q, y)
+    V_hat, spread = symmetrize(out.sums.response) / data.dim, symmetrize(out.sums.spread) / data.dim
+    new = average_weights(penalty, data.spectra, V_hat, spread, out.sums.force, Q, y)
     W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
     W_inner = symmetrize(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
     W_inner /= len(new.covariance)
 
-    D = (1 - beta) * D + beta * apply_by_source(data.groups, W + y * W_inner, averages.g)
+    D = out.remember(averaged_memory, V, W + y * W_inner, beta)
     after = SurveyState(
-        (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, z
+        (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, out.z
     )
-    return after, SurveyReport(omega, averages, V_hat, spread, W, W_inner)
+    return after, SurveyReport(out.omega, out.averages, V_hat, spread, W, W_inner)
 
 
 def _check_shapes(data: Dataset, state: SurveyState) -> None:
@@ -200,7 +196,8 @@ def _check_shapes(data: Dataset, state: SurveyState) -> None:
     if state.z is not None:
         shapes["z"] = (n, len(inner_nodes(L * r)[0]), L * r)
     for name, shape in shapes.items():
-        check.require_shape(f"state.{name}", getattr(state, name), shape)
+        if not is_remote(getattr(state, name)):
+            check.require_shape(f"state.{name}", getattr(state, name), shape)
 
 
 def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:

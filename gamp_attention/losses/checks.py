@@ -4,6 +4,7 @@ Attention maps are also searched for kinks, which are jumps of the derivative, a
 """
 
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ LINES = 6  # number of random lines on which kinks are searched; the first goes 
 REACH = 3.0  # half-length of a line, in units of the fields
 POINTS = 2001  # number of points on a line
 REFINED_POINTS = 8  # number of points with the largest change of slope at which a line is refined
-FINER = 33  # number of points of one refinement between the two neighbours of such a point
+FINER = 33  # number of points of one refinement between the two neighbors of such a point
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 
@@ -65,14 +66,29 @@ def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
         slopes = np.diff(S, axis=0) / (at[1] - at[0])
         return np.abs(slopes).max(axis=(1, 2)), np.abs(np.diff(slopes, axis=0)).max(axis=(1, 2))
 
-    line = np.linspace(-REACH, REACH, POINTS)
-    slopes, changes = slopes_and_jumps(line)
-    unit, largest = max(float(slopes.max()), 1.0), 0.0
-    for index in np.argsort(changes)[::-1][:REFINED_POINTS]:
+    return largest_change(slopes_and_jumps, POINTS, REFINED_POINTS)
+
+
+def largest_change(
+    measure: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], n_points: int, n_refined: int
+) -> float:
+    """Return the largest change of a slope at one point of a line, divided by max(largest slope, 1).
+
+    Parameters
+    ----------
+    measure : function that returns the slopes between N equidistant points of the line (N − 1,), and the changes of the
+        slope at the inner points (N − 2,).
+    n_points : number of points on the line.
+    n_refined : number of points with the largest changes at which the line is refined.
+    """
+    line = np.linspace(-REACH, REACH, n_points)
+    slopes, changes = measure(line)
+    unit, largest = max(float(np.abs(slopes).max()), 1.0), 0.0
+    for index in np.argsort(changes)[::-1][:n_refined]:
         at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
         while spacing > SPACING:
             near = np.linspace(at - spacing, at + spacing, FINER)
-            _, near_changes = slopes_and_jumps(near)
+            _, near_changes = measure(near)
             strongest = int(np.argmax(near_changes))
             at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
         largest = max(largest, jump / unit)
@@ -83,13 +99,16 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
     """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
-    for p in params[:TRIALS]:
-        z, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+    for labels in params[:TRIALS]:
+        fields, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+        p, z = labels.copy(), fields.copy()
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
+        require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
         value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
         shapes += _derivative_shapes(k)
         again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
         _require_filled(name, grad, hess, shapes)
+        _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
         _check_differences(loss, name, p, z, grad, hess, DERIVATIVE_ERROR * scale)
@@ -120,6 +139,27 @@ def check_finite(loss: PointLoss, params: np.ndarray) -> None:
             _number(f"{name}.value", loss.loss.value, p, z)
             _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
         _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
+
+
+def require_indices(method: str, function: Any, *arguments: np.ndarray, shapes: str) -> None:
+    """Raise ValueError if a user's method, run in Python, uses an index outside of its arguments.
+
+    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, as the
+    compiled method may run all the same.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            function(*(argument.copy() for argument in arguments))
+    except IndexError as error:
+        raise ValueError(f"{method}: needs indices within its arguments, got {error}; {shapes}") from None
+    except Exception:  # code that only numba runs
+        return
+
+
+def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> None:
+    """Raise ValueError if a compiled method has changed an argument; each pair is an argument and its first value."""
+    if not all(np.array_equal(argument, first, equal_nan=True) for argument, first in pairs):
+        raise ValueError(f"{methods}: need to leave p and z unchanged, got changed entries; change copies of them")
 
 
 def _derivative_shapes(k: int) -> str:
@@ -159,7 +199,10 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         for fields in (z, -z, rotated):
             S.append(np.full((1, n_tokens, n_tokens), np.nan))
             shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
+            require_indices(f"{name}.attend", attention.attend, fields[0], S[-1][0], shapes=shapes)
+            first = fields.copy()
             attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
+            _require_unchanged(f"{name}.attend", (fields, first))
         if not np.isfinite(S[0]).all():
             needs = f"to fill S {S[0].shape[1:]} with finite numbers"
             raise ValueError(f"{name}.attend: needs {needs}, got entries that were not filled or are NaN")

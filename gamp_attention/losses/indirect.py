@@ -30,7 +30,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
-from gamp_attention._core.deferred import DeferredKernel, deferred_kernel
+from gamp_attention._core.deferred import compile_kernel, deferred_kernel, define_function, emit_address
 from gamp_attention._core.expressions import emit_call
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
@@ -60,10 +60,13 @@ class LossKernel(NamedTuple):
     kernel: Any
     kinds: tuple[Any, ...]
     returns: Any
+    deferred: bool  # whether it is compiled at its first call; its word of the table is zero before
 
 
 _KERNELS: dict[TableSlots, LossKernel] = {}
 _TABLES: dict[Any, np.ndarray] = {}  # tables by content of the loss; never freed, as compiled code has their addresses
+_TYPES: dict[int, Any] = {}  # numba types of the losses of all tables, by address of the table
+COMPILE = "gamp_attention.compile_loss_kernel"  # symbol of the function that returns the address of a deferred kernel
 
 
 def _load_from(typing_context: Any, value: Any) -> Any:
@@ -106,7 +109,11 @@ def make_indirect_call(slot: TableSlots, kinds: tuple[Any, ...], returns: Any) -
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             words = builder.inttoptr(arguments[0], WORD.as_pointer())
-            address = builder.load(builder.gep(words, [WORD(int(slot))]))
+            cell = builder.gep(words, [WORD(int(slot))])
+            if _KERNELS[slot].deferred:
+                address = emit_address(context, builder, cell, COMPILE, [arguments[0], WORD(int(slot))])
+            else:
+                address = builder.load(cell)
             first_word = builder.gep(words, [WORD(int(TableSlots.LOSS))])
             loss = builder.bitcast(first_word, context.get_value_type(types.voidptr))
             values = [builder.extract_value(arguments[1], i) for i in range(len(kinds))]
@@ -138,10 +145,10 @@ def loss_kernel(
     """
 
     def decorate(function: Any) -> Any:
-        compiled = (deferred_kernel(returns) if deferred else sample_kernel)(function)
+        compiled: Any = deferred_kernel(returns)(function) if deferred else sample_kernel(function)
         direct = inline(function) if inline else compiled
         call = make_indirect_call(slot, kinds, returns)
-        _KERNELS[slot] = LossKernel(compiled, kinds, returns)
+        _KERNELS[slot] = LossKernel(compiled.kernel if deferred else compiled, kinds, returns, deferred)
 
         stub = dispatch_on_type(function)
 
@@ -151,7 +158,7 @@ def loss_kernel(
                 return lambda loss, *others: call(loss.table, others)
             return lambda loss, *others: direct(loss, *others)
 
-        stub.kernel = compiled
+        stub.kernel = _KERNELS[slot].kernel
         return stub
 
     return decorate
@@ -174,6 +181,7 @@ def as_indirect(loss: Any) -> Any:
         table = np.zeros(TableSlots.LOSS + -(-n_bytes // 8), dtype=np.int64)
         _store_loss(loss, table[TableSlots.LOSS :].ctypes.data)
         table[: TableSlots.LOSS] = _kernel_addresses(kind)
+        _TYPES[table.ctypes.data] = kind
         table = _TABLES.setdefault(content, table)  # another thread may have made one
     return IndirectLoss(table.ctypes.data)
 
@@ -188,18 +196,18 @@ def _content(value: Any) -> Any:
 
 @lru_cache
 def _kernel_addresses(kind: Any) -> list[int]:
-    """Return the addresses of all kernels for a loss type, in table order."""
-    addresses = []
-    for slot in range(TableSlots.LOSS):
-        compiled, kinds, returns = _KERNELS[TableSlots(slot)]
-        if isinstance(compiled, DeferredKernel):
-            addresses.append(compiled.stub_address((types.CPointer(kind), *kinds)))
-            continue
-        address, returned = compiled.address((types.CPointer(kind), *kinds))
-        if returned != returns:
-            raise TypeError(f"{compiled.py_func.__name__}: needs to return {returns}, got {returned}")
-        addresses.append(address)
-    return addresses
+    """Return the addresses of all kernels for a loss type, in table order; 0 for deferred kernels."""
+    slots = map(TableSlots, range(TableSlots.LOSS))
+    return [0 if _KERNELS[slot].deferred else _kernel_address(kind, slot) for slot in slots]
+
+
+def _kernel_address(kind: Any, slot: TableSlots) -> int:
+    """Return the address of the kernel in a slot for a loss type."""
+    compiled, kinds, returns, _ = _KERNELS[slot]
+    return compile_kernel(compiled, (types.CPointer(kind), *kinds), returns)
+
+
+define_function(COMPILE, lambda table, slot: _kernel_address(_TYPES[table], TableSlots(slot)), 2)
 
 
 @kernel

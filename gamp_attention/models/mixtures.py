@@ -36,7 +36,7 @@ class ShiftedTeacher:
         return bool(self.teacher.even and not self.shift.any())
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Return target attention matrices (..., L, L) for centred teacher fields u (..., L, t)."""
+        """Return target attention matrices (..., L, L) for centered teacher fields u (..., L, t)."""
         return self.teacher(u + self.shift)
 
 

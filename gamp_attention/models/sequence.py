@@ -2,7 +2,7 @@
 
     u = x Q*/√d (L, t),  y = teacher(u, ξ),  z = (x + p) Q/√d (L, r),  R(Q) = Σ_μ loss(y, student(z)) + (λ/2)‖Q‖²
 
-Attention layers, generalised linear models and multi-layer attention are all of this form. `sequence_model` checks the
+Attention layers, generalized linear models and multi-layer attention are all of this form. `sequence_model` checks the
 three functions on random numbers, traces them (`gamp_attention._core.tracing`), and returns a model with a registered
 loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 """
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
-from gamp_attention.losses.checks import KinkWarning
+from gamp_attention.losses.checks import JUMP, LINES, KinkWarning, largest_change
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, isotropic_law, value_classes
 from gamp_attention.models.glm import GLMModel, LabelTask
@@ -44,10 +44,7 @@ MAX_SOURCES = 4096  # largest number of pairs of class and token
 MAX_SIGNED = 6  # largest number of columns whose 2^r signs are checked
 FAR = (1.0, 10.0, 100.0, 1000.0)  # standard deviations of fields in the search of values below the loss's lower bound
 
-# Search for kinks along random lines of fields, see `_convex_kink`
-LINES, REACH, POINTS = 6, 3.0, 4001  # number of lines, half-length, number of points
-SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
-JUMP = 1e-3  # smallest increase of the slope that counts, in units of the largest slope on the line, at least 1
+POINTS, REFINED_POINTS = 4001, 4  # numbers of points of the search for kinks, see `largest_change`
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,20 +460,9 @@ def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
 def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along: np.ndarray) -> float:
     """Return the largest increase of the slope at one point of a line base + t·along, divided by max(slope, 1)."""
 
-    def changes(at: np.ndarray) -> tuple[float, np.ndarray]:
+    def measure(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values = spec.evaluate(np.tile(target, (len(at), 1)), base + at[:, None, None] * along)
         slopes = np.diff(values) / (at[1] - at[0])
-        return float(np.abs(slopes).max()), np.diff(slopes)
+        return slopes, np.diff(slopes)
 
-    line = np.linspace(-REACH, REACH, POINTS)
-    unit, first = changes(line)
-    largest = 0.0
-    for index in np.argsort(first)[::-1][:4]:
-        at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
-        while spacing > SPACING:
-            near = np.linspace(at - spacing, at + spacing, 33)
-            _, near_changes = changes(near)
-            strongest = int(np.argmax(near_changes))
-            at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
-        largest = max(largest, jump / max(unit, 1.0))
-    return largest
+    return largest_change(measure, POINTS, REFINED_POINTS)

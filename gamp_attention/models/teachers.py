@@ -2,7 +2,7 @@
 
 - Attention maps T take fields (..., L, t) to target matrices (..., L, L).
 - Label models take fields (N, L, t) and white noise (N, n_noise) to labels p (N, P).
-- Wrappers for correlated tokens and for tokens with means express both by uncorrelated, centred tokens.
+- Wrappers for correlated tokens and for tokens with means express both by uncorrelated, centered tokens.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class SoftmaxTeacher(DisplayMixin):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
-        A = check_squarable("A", self.A, ("L", "L"))
+        A = np.array(check_squarable("A", self.A, ("L", "L")))  # a copy, which the caller cannot change
         if len(A) != A.shape[1]:
             raise check.fail("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)
@@ -283,5 +283,5 @@ class ShiftedLabels:
         return self.teacher.n_noise(n_tokens, rank)
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return labels (N, P) for centred fields u (N, L, t)."""
+        """Return labels (N, P) for centered fields u (N, L, t)."""
         return self.teacher(u + self.shift, noise)

@@ -116,7 +116,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_files_are_not_recognised_as_results(name, tmp_path):
+def test_other_files_are_not_recognized_as_results(name, tmp_path):
     (tmp_path / name).write_bytes(OTHERS[name])
     assert kind_of(tmp_path / name) is None
 
@@ -146,7 +146,7 @@ def test_the_path_of_a_penalty_keeps_foreign_checkpoints(model, tmp_path):
     assert np.load(path)["tokens"].sum() == 3
 
 
-def test_different_names_of_the_same_file_are_recognised(tmp_path, monkeypatch):
+def test_different_names_of_the_same_file_are_recognized(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.npz").write_text("a")
     os.symlink("a.npz", "link.npz")
@@ -162,7 +162,7 @@ def test_different_names_of_the_same_file_are_recognised(tmp_path, monkeypatch):
 FULL = """
 import resource, sys
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.sweep import save
+from gamp_attention.experiments.sweeps import save
 data = ga.sample(ga.paper_model(), 40, 1.5, 0)
 cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))

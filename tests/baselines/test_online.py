@@ -20,12 +20,33 @@ def sequence():
     )
 
 
+class ShiftedLabels:
+    """Labels sign(u + 0.8 + 0.3 N(0, 1))."""
+
+    even = False
+
+    def n_noise(self, n_tokens, rank):
+        return 1
+
+    def __call__(self, u, noise):
+        return np.sign(u[:, 0] + 0.8 + 0.3 * noise)
+
+
+def shifted():
+    """Return logistic regression with an intercept without a penalty."""
+    return ga.glm_model(ga.LogisticLoss(), ShiftedLabels(), lam=0.1, intercept=True)
+
+
 MODELS = {
     "attention": (ga.paper_model, "positional", {"lr": 2.0, "batch": 0.3}),
     "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": [0.5, 0.2], "batch": 0.1}),
     "sequence": (sequence, "semantic", {"lr": 0.3, "batch": 0.2, "spherical": True}),
     "single samples": (
         lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": 0.2, "batch": 0.04, "one_sample": True}
+    ),
+    "intercept": (shifted, "semantic", {"lr": 0.3, "batch": 0.1}),
+    "intercept, single samples": (
+        shifted, "semantic", {"lr": 0.3, "batch": 0.04, "one_sample": True, "spherical": True}
     ),
 }  # fmt: skip
 
@@ -51,6 +72,9 @@ def test_runs_follow_theory(name):
     stated = np.concatenate([error.reshape(STEPS + 1, -1) for error in noise], axis=1)
     error = np.sqrt(values.var(axis=0, ddof=1) / RUNS + stated**2)
     assert (np.abs(values.mean(axis=0) - columns(path)) <= 4 * error + 1e-9).all()
+    if model.intercept:
+        assert path.m[0, 0, 0] == 0
+        assert path.m[-1, 0, 0] > 0.3
 
 
 @pytest.mark.parametrize("batch", [0.05, 3.0])
@@ -67,6 +91,24 @@ def test_linear_regression_has_a_closed_form(batch):
         assert np.isclose(path.train_loss[t], alpha * error / 2 + lam * q / 2, rtol=0, atol=1e-10)
         q = a**2 * q + 2 * a * lr * alpha * theta + (lr * alpha) ** 2 + lr**2 / batch * alpha * error
         theta = a * theta + lr * alpha
+
+
+@pytest.mark.parametrize("one_sample", [False, True])
+def test_an_intercept_has_a_closed_form(one_sample):
+    """With y = u + c + s ξ, b moves by η α (c − b) without noise, and the squared distance adds to the test error."""
+    alpha, lr, c, T = 1.5, 0.2, 0.7, 6
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + c + 0.5 * noise[0], lambda z: z[0, 0],
+        n_tokens=1, rank=1, n_noise=1, lam=0.1, intercept=True,
+    )  # fmt: skip
+    how = {"method": "online", "lr": lr, "batch": 0.1, "n_iter": T, "n_replicas": 2, "one_sample": one_sample}
+    path = ga.trajectory(model, alpha, "random", **how)
+    keep = np.exp(-alpha * lr) if one_sample else 1 - alpha * lr
+    b = c * (1 - keep ** np.arange(T + 1))
+    np.testing.assert_allclose(path.m[:, 0, 0], b, rtol=0, atol=1e-5)
+    q, theta = path.q[:, 0, 0, 0], path.theta[:, 0, 0, 0]
+    expected = 0.5 * (1 + 0.5**2 - 2 * theta + q + (c - b) ** 2)
+    np.testing.assert_allclose(path.test_error, expected, rtol=0, atol=1e-5)
 
 
 def test_single_samples_are_the_limit_of_small_batches():

@@ -49,8 +49,8 @@ def test_new_samples_are_predicted_by_the_fit_to_the_data():
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
-    """The errors of mean and zero do not depend on units; the linear layer is fitted to standardised arrays."""
+def test_errors_of_standardized_data_are_in_the_units_of_the_file(fresh):
+    """The errors of mean and zero do not depend on units; the linear layer is fitted to standardized arrays."""
     tokens, outputs = draw_arrays()
     scale, shift = np.linspace(1, 5, 7), np.linspace(-2, 2, 7)
     x, y = tokens * scale + shift, outputs * scale + shift
@@ -61,7 +61,7 @@ def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
     assert references.errors[2] == pytest.approx(np.mean(y**2, axis=(1, 2)))
     if fresh:
         W = ga.fit_linear_baseline(data).weights
-        residual = units.scale * (units.standardise(y) - W @ units.standardise(x))
+        residual = units.scale * (units.standardize(y) - W @ units.standardize(x))
         assert references.errors[0] == pytest.approx(np.mean(residual**2, axis=(1, 2)))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.bayes import amp_step, build_problem, build_start, start_remaining_columns
-from gamp_attention.models.channels import channel_of, fibres
+from gamp_attention.models.channels import channel_of, fibers
 
 
 def build_model(teacher, n_tokens=1, rank=1, n_noise=0):
@@ -107,7 +107,7 @@ def test_few_points_have_little_bias():
 
 
 def test_points_are_compiled_once_for_all_teachers():
-    kernels = fibres.fill_points, fibres.count_solutions
+    kernels = fibers.fill_points, fibers.count_solutions
     counts = []
     for teacher in (np.sinh, np.arctan):
         channel = channel_of(build_model(lambda u, noise, teacher=teacher: teacher(u[0, 0])))

@@ -99,7 +99,7 @@ def test_perceptron_agrees_with_quadrature(alpha):
     assert is_within(solution.test_error, solution.test_error_error, wanted)
 
 
-def test_perceptron_generalises_as_published():
+def test_perceptron_generalizes_as_published():
     """Error rates 0.442/α of the posterior mean and 0.625/α of a posterior sample (Györgyi and Tishby 1990)."""
     alpha = 1e4
     solution = ga.solve_bayes_state_evolution(build_logistic(0.0), alpha)

@@ -172,7 +172,7 @@ COMMANDS = {
     "sweep F --sigma -1": "sigma",
     "sweep F --A 1,x": "--A",
     "sweep F --A 1,2;3": "--A: needs a square matrix",
-    "sweep F --A .6,.4": "in quotes '.6,.4;.4,.6', since a shell ends a command at a semicolon, got '.6,.4'",
+    "sweep F --A 0.6,0.4": "in quotes '0.6,0.4;0.4,0.6', since a shell ends a command at a semicolon, got '0.6,0.4'",
     "sweep F --method AMP": "--method",
     "sweep F --branch other": "--branch",
     "sweep F --d 0": "d:",
@@ -231,6 +231,15 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
     word = bad_file(kind, tmp_path / "data.npz")
     refused(["fit", str(tmp_path / "data.npz")], word)
     assert not (tmp_path / "data.npz.made").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("truncated", "the archive is damaged or incomplete"), ("lacking", "it lacks the arrays Q")]
+)
+def test_bad_files_of_weights_are_named_with_their_option(kind, words, tmp_path, refused):
+    data, weights = stored(tmp_path / "mine.npz"), tmp_path / "data.npz"
+    bad_file(kind, weights)
+    refused(["law", data, "--teacher", str(weights)], f"--teacher: {weights}: cannot be read as .npz with Q: {words}")
 
 
 def test_a_pickle_would_have_run(tmp_path):

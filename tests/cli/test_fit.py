@@ -89,12 +89,12 @@ def stored(folder, tokens, outputs, positions=None):
 
 
 @pytest.mark.parametrize("kind", ["equal", "unequal", "shifted"])
-def test_the_command_proposes_to_standardise_arrays_of_mixed_scales(kind, tmp_path, fit):
+def test_the_command_proposes_to_standardize_arrays_of_mixed_scales(kind, tmp_path, fit):
     x, y = sentences()
     units = {"equal": 1.0, "unequal": np.geomspace(1.0, 100.0, 20), "shifted": 1.0}[kind]
     x, y = (units * part + (5.0 if kind == "shifted" else 0.0) for part in (x, y))
     _, _, words, _ = fit(stored(tmp_path, x, y), "--n-starts", "1", "--max-iter", "20", "--lam", "100")
-    assert ("use --standardise" in words) == (kind != "equal")
+    assert ("use --standardize" in words) == (kind != "equal")
 
 
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
@@ -145,14 +145,14 @@ def test_other_files_give_the_same(kind, tmp_path, fit):
     assert found["errors"].shape == (60,)
 
 
-def test_standardised_data_do_not_depend_on_units(tmp_path, fit):
+def test_standardized_data_do_not_depend_on_units(tmp_path, fit):
     x, y = sentences()
     _, plain, words, _ = fit(stored(tmp_path, x, y))
     assert "The arrays are used in their units." in words
-    _, first, words, one = fit(stored(tmp_path, x, y), "--standardise")
-    assert "The arrays are standardised: each coordinate of tokens and outputs is shifted by its mean" in words
+    _, first, words, one = fit(stored(tmp_path, x, y), "--standardize")
+    assert "The arrays are standardized: each coordinate of tokens and outputs is shifted by its mean" in words
     scale, shift = np.linspace(1, 9, 20), np.linspace(-50, 50, 20)
-    _, second, _, other = fit(stored(tmp_path, x * scale + shift, y * scale + shift), "--standardise")
+    _, second, _, other = fit(stored(tmp_path, x * scale + shift, y * scale + shift), "--standardize")
     assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-8)
     assert second["train_loss"] != pytest.approx(plain["train_loss"], rel=1e-3)
     assert np.allclose(other["attention"], one["attention"], atol=1e-6)
@@ -203,7 +203,7 @@ DEGENERATE = {
 
 
 @pytest.mark.slow(keep=11)
-@pytest.mark.parametrize("flags", [(), ("--standardise", "--held-out", "0.2")], ids=["raw", "standardised"])
+@pytest.mark.parametrize("flags", [(), ("--standardize", "--held-out", "0.2")], ids=["raw", "standardized"])
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     """A critical point of the risk, finite numbers, and words where samples are the same."""
@@ -247,8 +247,8 @@ def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
 def test_the_estimate_is_in_the_units_of_the_file(arrays, tmp_path, fit):
     _, data = arrays
     scale, x, y = np.linspace(1, 3, 60), data.tokens + data.positions, data.outputs
-    one = fit(stored(tmp_path, x, y), "--standardise")
-    other = fit(stored(tmp_path, scale * x, scale * y), "--standardise")
+    one = fit(stored(tmp_path, x, y), "--standardize")
+    other = fit(stored(tmp_path, scale * x, scale * y), "--standardize")
     for _, report, _, found in (one, other):
         assert np.mean(found["errors_left_out"]) == pytest.approx(report["leave_one_out"]["test_error"])
     ratio = [np.mean(found["errors_left_out"]) / np.mean(found["errors"]) for *_, found in (one, other)]
@@ -335,7 +335,7 @@ def heads(n=150, L=3, d=16):
         return x.numpy().astype(float), layer(x, x, x)[0].numpy().astype(float)
 
 
-@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardise",)], ids=["raw", "held out", "standard"])
+@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardize",)], ids=["raw", "held out", "standard"])
 def test_a_layer_that_is_worse_than_none_is_no_success(flags, tmp_path, fit):
     x, y = heads()
     status, report, words, found = fit(stored(tmp_path, x, y), *flags, "--n-starts", "2")
@@ -353,7 +353,7 @@ def test_a_layer_that_is_worse_than_none_is_no_success(flags, tmp_path, fit):
     assert estimate["test_error"] > 2 * estimate["zero_test_error"]
 
 
-@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardise",)], ids=["raw", "held out", "standard"])
+@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardize",)], ids=["raw", "held out", "standard"])
 def test_a_layer_that_the_data_are_made_of_is_a_success(flags, tmp_path, fit):
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 4.0, seed=1)
     path = stored(tmp_path, data.tokens + data.positions, data.outputs)

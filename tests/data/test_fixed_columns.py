@@ -49,8 +49,8 @@ def test_minimum_with_a_fixed_gate_is_a_ridge_solution(lam):
 
 
 @pytest.mark.parametrize("fixed", [0, 1])
-def test_minimum_equals_a_minimisation_of_the_full_risk_in_the_free_column(fixed):
-    """The full student with positions, written here in torch, and minimised by scipy in the free column only."""
+def test_minimum_equals_a_minimization_of_the_full_risk_in_the_free_column(fixed):
+    """The full student with positions, written here in torch, and minimized by scipy in the free column only."""
     d = 40
     data = ga.sample(location_model(tau=[1.0, -1.0]), d=d, alpha=3.0, seed=fixed)
     known = ga.fix_columns(data, {fixed: data.Q_star[:, fixed]})

@@ -44,7 +44,7 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(1, 6)
     outputs, positions = tokens[:, ::-1], rng.standard_normal((3, 5))
     units, Q = Units.standard(tokens), rng.standard_normal((5, 2))
-    x = units.standardise(tokens)
+    x = units.standardize(tokens)
     assert np.allclose(x.mean(axis=(0, 1)), 0)
     assert np.allclose(x.std(axis=(0, 1)), 1)
     layer = Layer(student, Q, positions, units)
@@ -52,16 +52,16 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     S = student(shifted @ Q / np.sqrt(5))
     assert np.allclose(layer.attention(tokens), S)
     predicted = layer.outputs(tokens)
-    assert np.allclose(units.standardise(predicted), S @ shifted)
+    assert np.allclose(units.standardize(predicted), S @ shifted)
     assert np.allclose(layer.errors(tokens, outputs), np.mean((outputs - predicted) ** 2, axis=(1, 2)))
 
 
-def test_constant_coordinates_are_only_centred():
+def test_constant_coordinates_are_only_centered():
     tokens = np.random.default_rng(0).standard_normal((9, 2, 3))
     tokens[:, :, 1] = 0.1
     units = Units.standard(tokens)
     assert (units.constant, units.scale[1]) == (1, 1.0)
-    assert np.abs(units.standardise(tokens)[:, :, 1]).max() < 1e-15
+    assert np.abs(units.standardize(tokens)[:, :, 1]).max() < 1e-15
 
 
 def test_a_fraction_of_the_samples_is_held_out_at_random():

@@ -152,7 +152,7 @@ def test_plateaus_of_a_bounded_loss_take_few_evaluations():
     omega, V = np.tile(np.linspace(-16.0, 16.0, 400), 2)[:, None, None], 176.0
     out = ga.denoise(loss, p, omega, np.full((1, 1, 1), V))
     assert out.solved.all()
-    assert out.n_hessians.max() <= 40  # thousands before: a search from 400 starts wherever a minimisation failed
+    assert out.n_hessians.max() <= 40  # thousands before: a search from 400 starts wherever a minimization failed
     residual = out.z - omega - 0.5 * V * p[:, :, None] / np.cosh(out.z) ** 2
     assert np.abs(residual).max() < 1e-8
     grid = np.linspace(-30, 30, 6001)[None]

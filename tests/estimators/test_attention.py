@@ -76,12 +76,12 @@ def test_tokens_that_include_their_positions_give_the_same_layer(sampled, fitted
     assert np.allclose(model.positions_, tokens.mean(axis=0))
 
 
-def test_standardised_layers_do_not_depend_on_units(sampled):
+def test_standardized_layers_do_not_depend_on_units(sampled):
     scale, shift = np.linspace(1, 5, 60), np.linspace(-9, 9, 60)
     arrays = sampled.tokens, sampled.outputs
-    plain = ga.GampAttention(standardise=True, positions=sampled.positions).fit(*arrays)
+    plain = ga.GampAttention(standardize=True, positions=sampled.positions).fit(*arrays)
     moved = [part * scale + shift for part in arrays]
-    other = ga.GampAttention(standardise=True, positions=sampled.positions * scale).fit(*moved)
+    other = ga.GampAttention(standardize=True, positions=sampled.positions * scale).fit(*moved)
     assert np.allclose(other.center_, plain.center_ * scale + shift)
     assert np.allclose(other.scale_, plain.scale_ * scale)
     assert np.allclose(other.predict(moved[0]), plain.predict(arrays[0]) * scale + shift, atol=1e-5)
@@ -107,7 +107,7 @@ def test_a_fit_does_not_change_its_arguments(sampled):
     tokens, outputs = sampled.tokens.copy(), sampled.outputs.copy()
     for array in (tokens, outputs):
         array.flags.writeable = False
-    first = ga.GampAttention(n_starts=2, standardise=True).fit(tokens, outputs)
+    first = ga.GampAttention(n_starts=2, standardize=True).fit(tokens, outputs)
     before = dict(vars(first))
     predicted = first.predict(tokens)
     assert vars(first) == before
@@ -177,7 +177,7 @@ WRONG = {
     "semantic": (X, X, {"init": "semantic"}, "init: 'semantic' needs the teacher"),
     "n_starts": (X, X, {"n_starts": 0}, "n_starts: needs"),
     "survey": (X, X, {"survey": -1.0}, "survey: needs"),
-    "standardise": (X, X, {"standardise": 1}, "standardise: needs"),
+    "standardize": (X, X, {"standardize": 1}, "standardize: needs"),
     "student": (X, X, {"student": 3}, "student: needs"),
     "random_state": (X, X, {"random_state": -1}, "seed: needs"),
 }
@@ -217,11 +217,11 @@ def torch_outputs(n=60):
     return x, outputs.numpy(), attention.numpy(), arguments
 
 
-@pytest.mark.parametrize("standardise", [False, True])
-def test_outputs_of_a_layer_of_torch_are_learnt(standardise):
+@pytest.mark.parametrize("standardize", [False, True])
+def test_outputs_of_a_layer_of_torch_are_learnt(standardize):
     x, y, attention, arguments = torch_outputs()
-    x = x * 2 + 1 if standardise else x  # the same tokens in other units
-    layer = ga.GampAttention(1e-6, fit_intercept=True, n_starts=2, standardise=standardise, **arguments).fit(x, y)
+    x = x * 2 + 1 if standardize else x  # the same tokens in other units
+    layer = ga.GampAttention(1e-6, fit_intercept=True, n_starts=2, standardize=standardize, **arguments).fit(x, y)
     assert layer.result_.converged
     assert layer.score(x, y) > 1 - 1e-5
     error, _ = layer.test_error(x, y)

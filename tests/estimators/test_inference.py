@@ -100,15 +100,15 @@ def test_a_layer_equals_inference_from_its_data_and_result(layer):
     assert np.allclose(path.test_error, other.test_error)
 
 
-def test_errors_of_standardised_layers_are_in_the_units_of_the_outputs(layer):
+def test_errors_of_standardized_layers_are_in_the_units_of_the_outputs(layer):
     data, _ = layer
     scale, shift = np.linspace(1, 5, 60), np.linspace(-9, 9, 60)
     moved = data.tokens * scale + shift, data.outputs * scale + shift
-    model = ga.GampAttention(standardise=True, positions=data.positions * scale, n_starts=2).fit(*moved)
+    model = ga.GampAttention(standardize=True, positions=data.positions * scale, n_starts=2).fit(*moved)
     loo = model.leave_one_out()
     assert loo.in_training == pytest.approx(model.test_error(*moved)[0], rel=1e-6)
     others = np.arange(240) != 7
-    refit = ga.GampAttention(standardise=True, positions=data.positions * scale, init=model.Q_, n_starts=1)
+    refit = ga.GampAttention(standardize=True, positions=data.positions * scale, init=model.Q_, n_starts=1)
     refit.fit(moved[0][others], moved[1][others])
     error = refit.test_error(moved[0][7:8], moved[1][7:8])[0]
     assert loo.errors[7] == pytest.approx(error, rel=0.05)

@@ -44,7 +44,7 @@ def test_squared_loss_is_ridge_regression(columns, fit_intercept):
 
 
 def test_elastic_net_is_the_elastic_net_of_scikit_learn():
-    """scikit-learn divides the loss by n, and penalises the coefficients Q/√d."""
+    """scikit-learn divides the loss by n, and penalizes the coefficients Q/√d."""
     lam, l1 = 0.1, 1.0
     fitted = ga.GampRegressor(penalty=ga.ElasticNet(lam, l1)).fit(X, FIELDS[:, 0])
     smooth, kink = lam * D / N, l1 * np.sqrt(D) / N

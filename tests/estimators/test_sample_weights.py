@@ -64,8 +64,8 @@ def test_integer_weights_repeat_samples_of_a_layer():
     data = ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=40, alpha=4.0, seed=0)
     tokens, outputs, counts = data.tokens, data.outputs, RNG.integers(0, 3, data.n_samples)
     rows = np.repeat(np.arange(data.n_samples), counts)
-    for standardise in (False, True):
-        layer = ga.GampAttention(positions=data.positions, standardise=standardise, init=data.Q_star, n_starts=1)
+    for standardize in (False, True):
+        layer = ga.GampAttention(positions=data.positions, standardize=standardize, init=data.Q_star, n_starts=1)
         weighted = layer.fit(tokens, outputs, counts)
         Q, scores = weighted.Q_, weighted.score(tokens, outputs, counts)
         repeated = layer.fit(tokens[rows], outputs[rows])

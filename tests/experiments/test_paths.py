@@ -203,7 +203,7 @@ def test_a_best_value_at_an_edge_is_named(rows):
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("kind", ["neighbours", "norms", "factor"])
+@pytest.mark.parametrize("kind", ["neighbors", "norms", "factor"])
 def test_the_choice_is_scikit_learns_for_correlated_features(kind):
     x, signal, rng = correlated_rows(kind, 150, 60, seed=3)
     y = signal + 0.7 * rng.normal(size=150)
@@ -219,7 +219,7 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [
-        ("neighbours", ga.SquaredLoss()),
+        ("neighbors", ga.SquaredLoss()),
         ("norms", ga.SquaredLoss()),
         ("independent", ga.LogisticLoss()),
         ("factor", ga.LogisticLoss()),
@@ -427,3 +427,9 @@ def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_dat
     ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
     assert (ratio > 0.75).all()
     assert (ratio < 1.35).all()
+
+
+def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
+    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
+    assert data.n_samples == 3
+    assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)

@@ -39,7 +39,7 @@ def test_roots_lie_within_their_errors(model, size):
     rng = np.random.default_rng(3)
     levels = []
 
-    def measure(rule):  # wrong by the same at neighbouring α, as quadrature is
+    def measure(rule):  # wrong by the same at neighboring α, as quadrature is
         levels.append(rule.level)
         return lambda x: size * (np.exp(x) - 2.0 + 0.3 * rule.tol * wrong[rule.level])
 

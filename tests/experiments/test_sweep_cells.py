@@ -94,7 +94,7 @@ def test_keys_tell_everything_apart(model):
         assert digest(with_parameter(model, name, value)) != digest(model)
 
 
-def test_a_warm_cell_has_another_key_after_another_neighbour(model):
+def test_a_warm_cell_has_another_key_after_another_neighbor(model):
     def keys(alphas, **options):
         cells = grid(model, alpha=alphas, branch="positional")
         return {job.cell.alpha: job.key for chain in chains(model, cells, Settings(), **options) for job in chain}

@@ -1,4 +1,4 @@
-"""Runs with default settings converge: cycles are recognised when they begin, and a descent completes the run."""
+"""Runs with default settings converge: cycles are recognized when they begin, and a descent completes the run."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_runs_of_other_models_converge(name):
     run_model(ga.sample(MODELS[name], 120, 1.5, seed=0), "semantic")
 
 
-def test_a_cycle_is_recognised_when_it_begins():
+def test_a_cycle_is_recognized_when_it_begins():
     """The gradient norm of this run would stay above 1e-2 in any number of iterations."""
     data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
     alone = ga.run_gamp(data, "semantic", settling=False, max_iter=1000)

@@ -1,4 +1,4 @@
-"""Generalised linear models: comparison with scikit-learn and closed formulas, and calls of the whole interface."""
+"""Generalized linear models: comparison with scikit-learn and closed formulas, and calls of the whole interface."""
 
 import numpy as np
 import pytest

@@ -47,10 +47,10 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
             objective = make_asymptotic_objective(model, T[mu], rho, omega[mu], V)
             constant = 0.5 * (T[mu] ** 2 * rho).sum()
             assert np.isclose(objective(out.z[mu].ravel())[0] - constant, out.moreau[mu], rtol=1e-9, atol=1e-11)
-            centre = omega[mu].ravel()
-            starts = [centre, -centre, 0 * centre]
+            center = omega[mu].ravel()
+            starts = [center, -center, 0 * center]
             starts += [
-                s * centre + w * rng.normal(size=L * r) for s in (-1, 0, 1) for w in (0.3, 1, 2) for _ in range(2)
+                s * center + w * rng.normal(size=L * r) for s in (-1, 0, 1) for w in (0.3, 1, 2) for _ in range(2)
             ]
             best = min(minimize(objective, start, jac=True, method="BFGS").fun for start in starts) - constant
             beaten.append(out.moreau[mu] - best)

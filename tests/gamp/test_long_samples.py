@@ -157,14 +157,14 @@ def test_descent_takes_over_near_a_critical_point(monkeypatch):
 
 
 @pytest.mark.parametrize(("L", "rank"), [(2, 1), (3, 2)])
-def test_rough_minimisations_are_nearly_accurate_with_fewer_steps(L, rank):
+def test_rough_minimizations_are_nearly_accurate_with_fewer_steps(L, rank):
     data, rng = draw_planted(60, L, 30, rank), np.random.default_rng(0)
     params, omega, V = data.terms("exact").params, rng.standard_normal((60, L, rank)), np.tile(np.eye(rank), (L, 1, 1))
     accurate, rough = (ga.denoise(data.loss, params, omega, V, hold=True, last_step=step) for step in (1e-10, 1e-2))
     difference = np.abs(rough.z - accurate.z).max()
     assert 0 < difference < 1e-2 * np.abs(accurate.z).max()
     assert (rough.moreau >= accurate.moreau - 1e-3).all()
-    if (L, rank) != (2, 1):  # for two tokens, minimisations are counted instead of Hessians
+    if (L, rank) != (2, 1):  # for two tokens, minimizations are counted instead of Hessians
         assert rough.n_hessians.mean() < accurate.n_hessians.mean() - 1
     with pytest.raises(ValueError, match=r"last_step: needs .*got 0"):
         ga.denoise(data.loss, params, omega, V, last_step=0)

@@ -107,12 +107,12 @@ def test_losses_with_different_numbers_have_different_tables():
     assert not np.array_equal(shallow, deep)
 
 
-def test_callers_of_the_minimisation_are_compiled_once_for_all_losses():
+def test_callers_of_the_minimization_are_compiled_once_for_all_losses():
     compute_results(DoubleWell(0.3))
     kernels = [
         output._denoise_block,
-        output.denoise_sample,
-        prox.minimise_globally,
+        output.denoise_sample.kernel,
+        prox.minimize_globally.kernel,
         prox.next_start,
         passes._pass,
     ]

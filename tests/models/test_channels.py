@@ -142,24 +142,24 @@ LABELS = {
 
 @pytest.mark.parametrize("name", LABELS)
 @pytest.mark.parametrize("L", [1, 2])
-@pytest.mark.parametrize(("y", "centre"), [(1.0, 0.4), (-1.0, 0.3), (1.0, -0.8)])
-def test_labels_of_a_sum_agree_with_integrals(name, L, y, centre):
+@pytest.mark.parametrize(("y", "center"), [(1.0, 0.4), (-1.0, 0.3), (1.0, -0.8)])
+def test_labels_of_a_sum_agree_with_integrals(name, L, y, center):
     loss, labels, likelihood = LABELS[name]
     channel = channel_of(ga.glm_model(loss, labels, n_tokens=L))
     y = abs(y) * 1.3 if name == "intensity" else y
     V = np.array([0.7, 0.4])[:L]
-    omega = np.full((1, L, 1), centre / L)
+    omega = np.full((1, L, 1), center / L)
     total = V.sum()
 
     def integral(power):
-        whole = lambda s: s**power * likelihood(y, s) * norm.pdf(s, centre, np.sqrt(total))  # noqa: E731
-        return quad(whole, -12, 12, points=[0, -1.14, 1.14, centre], epsabs=1e-13, limit=400)[0]
+        whole = lambda s: s**power * likelihood(y, s) * norm.pdf(s, center, np.sqrt(total))  # noqa: E731
+        return quad(whole, -12, 12, points=[0, -1.14, 1.14, center], epsabs=1e-13, limit=400)[0]
 
     z, mean = integral(0), integral(1) / integral(0)
     variance = integral(2) / z - mean**2
     posterior = channel.posterior(np.array([[y]]), omega, V[:, None, None])
     assert posterior.log_z[0] == pytest.approx(np.log(z), abs=1e-6)
-    np.testing.assert_allclose(posterior.mean[0, :, 0], omega[0, :, 0] + V / total * (mean - centre), atol=1e-6)
+    np.testing.assert_allclose(posterior.mean[0, :, 0], omega[0, :, 0] + V / total * (mean - center), atol=1e-6)
     wanted = np.diag(V) + np.outer(V, V) * (variance - total) / total**2
     np.testing.assert_allclose(posterior.cov[0], wanted, atol=1e-6)
 

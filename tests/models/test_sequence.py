@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,35 @@ def test_linear_student_is_ridge_regression():
     assert np.abs(gamp.Q - ridge).max() < 1e-7
 
 
+def test_attention_layer_is_a_special_case():
+    """The asymptotic risk of a layer is the sum of σ²/2 ‖T − S‖² over the samples."""
+    sigma, data = 0.5, ga.sample(ga.paper_model(omega=0.3, sigma=0.5), d=60, alpha=1.5, seed=0)
+    model = ga.sequence_model(
+        lambda u, noise: softmax(np.outer(u, u)), lambda z: softmax(np.outer(z, z)),
+        lambda T, S: 0.5 * sigma**2 * ((T - S) ** 2).sum(), n_tokens=2, rank=1, sigma=sigma,
+    )  # fmt: skip
+    rows = ga.LabelledDataset(data.tokens, data.targets, model.student, positions=data.positions, lam=data.lam, rank=1)
+    Q = np.random.default_rng(0).standard_normal((60, 1))
+    assert np.allclose(ga.gradient(rows, Q), ga.gradient(data, Q, risk="asymptotic"), rtol=1e-10, atol=1e-12)
+
+
+def test_teachers_with_other_priors():
+    """Sparse weights: state evolution and the Bayes-optimal overlap are those of the linear model."""
+    law = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.3), n_tokens=1)
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + 0.3 * noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, n_noise=1, lam=0.1
+    )
+    linear = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), lam=0.1)
+    model, linear = (replace(each, coordinates=law) for each in (model, linear))
+    assert np.mean(ga.sample(model, 200, 1.0, seed=0).Q_star == 0) == 0.7
+    overlaps = [ga.solve_state_evolution(each, 1.5, "random").overlaps for each in (model, linear)]
+    assert np.allclose(overlaps[0].q, overlaps[1].q, rtol=1e-6)
+    assert np.allclose(overlaps[0].theta, overlaps[1].theta, rtol=1e-6)
+    found = ga.solve_bayes_state_evolution(model, 0.8, n_points=256)
+    exact = ga.solve_bayes_state_evolution(linear, 0.8)
+    assert abs(found.q - exact.q) <= found.q_error + 1e-3
+
+
 def noisy_tanh():
     """Return a model with one field, noise of the targets and a loss that is not convex."""
     return ga.sequence_model(
@@ -225,6 +255,9 @@ BAD = {
     "student: needs to return a number or an array.*NoneType": {"student": lambda z: None},
     "student: needs operations that can be differentiated.*np.where": {"student": lambda z: float(z[0, 0])},
     "student: needs the same values": {"student": lambda z: z[0, 0] * np.random.default_rng().normal()},
+    "teacher: needs the same values.*random numbers need to come from its argument noise": {
+        "teacher": lambda u, noise: u[0, 0] + np.random.default_rng().normal()
+    },
     r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
     "loss: needs values of at least floor = 0, got -": {"loss": lambda y, p: y * p},
     "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},

@@ -9,6 +9,7 @@ import torch
 
 import gamp_attention as ga
 from gamp_attention.data import sampled_test_error
+from gamp_attention.state_evolution.equations import Packing
 from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
 from gamp_attention.state_evolution.rules import average_channels, first_rule
 
@@ -256,6 +257,56 @@ def test_theory_of_two_clouds_agrees_with_large_instances(intercept):
     assert np.allclose(ravel(other.overlaps)[kept[:-2]], ravel(theory.overlaps)[kept[:-2]], rtol=5e-3)
 
 
+def several_spikes():
+    """Return the model of two heads whose random token has one of two spikes, k₁ ± 2.5 k₂."""
+    spikes = np.zeros((4, L, 3))
+    for number in range(4):
+        spikes[number, number // 2, :2] = 1.0, 2.5 - 5 * (number % 2)
+
+    def attend(z):
+        weights = np.exp(z[:, :2] - z[:, :2].max()).sum(axis=1)
+        return weights @ z[:, 2] / weights.sum()
+
+    return ga.sequence_model(
+        lambda u, noise, c: u[c // 2, 2], attend, n_tokens=L, rank=3, lam=0.5, classes=np.full(4, 0.25), spikes=spikes
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "counts"), [(spiked(), (14, 48)), (several_spikes(), (30, 192)), (two_clouds(), (5, 8))]
+)
+def test_sources_have_few_unknowns_in_common(model, counts):
+    """q, θ and V of all sources follow from the first source, and m from the first source with the same mean."""
+    theta = 0.1 * np.arange(1, model.rank * model.teacher_rank + 1).reshape(model.rank, -1)
+    variance = model.coordinates.gamma[0][:, None, None]
+    spikes = model.coordinates.spikes
+    m = np.tile(model.class_means[0][:, None], model.rank) if spikes is None else spikes @ theta.T
+    at = ga.Overlaps(variance * (theta @ theta.T + 0.1), m, variance * theta, variance * (np.eye(model.rank) + 0.1))
+    vector = Packing.of(model, at).pack(at)
+    assert (len(vector), len(Packing(at, ("q", "m", "theta", "V")).pack(at))) == counts
+    back = Packing.of(model, at).unpack(1.1 * vector)
+    assert np.allclose(ravel(back), 1.1 * ravel(at), rtol=1e-12)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("build", "init", "rtol"), [(two_clouds, "random", 1e-3), (spiked, "semantic", 2e-2)])
+def test_solution_in_few_unknowns_is_that_in_all(build, init, rtol):
+    """Two classes of coordinates with equal means are the same model, but are solved in all overlaps."""
+    model = build()
+    means = np.tile(model.class_means.reshape(1, 2, -1), (2, 1, 1))
+    full = build(means=means)
+    points = [ga.solve_state_evolution(each, 3.0, init, rtol=rtol, stability=False) for each in (model, full)]
+    assert [len(each.coordinates.weight) for each in (model, full)] == [1, 2]
+    assert all(point.converged for point in points)
+    for name, values in points[0].overlaps.arrays().items():
+        errors = [getattr(point.overlaps_error, name) for point in points]
+        assert np.allclose(values, points[1].overlaps.arrays()[name], rtol=0, atol=np.max(errors) + 1e-9), name
+    variance = model.coordinates.gamma[0][:, None, None]
+    for name in ("q", "theta", "V"):
+        values = getattr(points[0].overlaps, name)
+        assert np.allclose(values, variance * values[:1] / variance[0], rtol=1e-12)
+
+
 def test_predicted_test_error_agrees_with_new_samples():
     data = ga.sample(uneven(), 1500, 0.02, seed=0)
     Q = 0.7 * data.Q_star + 0.3 * np.random.default_rng(0).standard_normal((1500, 2))
@@ -319,9 +370,6 @@ def test_subsets_and_changes_keep_the_classes():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda model, data: ga.run_bayes_amp(data),
-        lambda model, data: ga.solve_bayes_state_evolution(model, 2.0),
-        lambda model, data: ga.bayes_thresholds(model),
         lambda model, data: ga.spectral_overlap(model, 2.0),
         lambda model, data: ga.run_gamp(data, "posterior"),
         lambda model, data: ga.law_of(data),

@@ -28,8 +28,8 @@ def test_two_gradient_steps_follow_the_closed_form(alpha):
     means = x.mean(axis=1)
     w, b = 0.25 * (y[:, None] * means).mean(axis=0), 0.25 * y.mean()
     h = -y / (1 + np.exp(y * (means @ w + b)))
-    centred = x - means[:, None]
-    query = -0.5 / 4 * np.einsum("n,nld->d", h, (centred @ w)[..., None] * centred) / len(y)
+    centered = x - means[:, None]
+    query = -0.5 / 4 * np.einsum("n,nld->d", h, (centered @ w)[..., None] * centered) / len(y)
     np.testing.assert_allclose(run.Q[:-1, 0] / np.sqrt(data.dim), query, rtol=1e-9, atol=1e-12)
 
 

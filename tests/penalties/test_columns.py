@@ -19,7 +19,7 @@ def linear_model(lam):
 
 
 def ridge_solution(data, column, lam):
-    """Return the minimiser of ½‖xQ/√d − y‖² + λ‖Q‖²/2 for one column, and its training loss without constants."""
+    """Return the minimizer of ½‖xQ/√d − y‖² + λ‖Q‖²/2 for one column, and its training loss without constants."""
     x = np.asarray(data.tokens)[:, 0] / np.sqrt(data.dim)
     return np.linalg.solve(x.T @ x + lam * np.eye(data.dim), x.T @ data.labels[:, column])
 
@@ -215,7 +215,6 @@ def test_functions_without_spheres_refuse_them():
     for call in (
         lambda: ga.leave_one_out(data, gamp),
         lambda: ga.debias(data, gamp),
-        lambda: ga.run_gamp(data, "random", survey=True),
         lambda: ga.trajectory(model, 2.0, "random", method="gd"),
         lambda: data.replace(lam=0.1),
     ):

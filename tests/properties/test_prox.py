@@ -99,7 +99,7 @@ def test_jacobian_agrees_with_finite_differences(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_opposite_centres_have_opposite_minima(problem):
+def test_opposite_centers_have_opposite_minima(problem):
     """ℓ(−z) = ℓ(z), so z(−ω) = −z(ω) and the envelope is even, away from ties."""
     loss, params, omega, V = problem
     out, mirrored = ga.denoise(loss, params, omega, V), ga.denoise(loss, params, -omega, V)

@@ -7,7 +7,7 @@ import gamp_attention as ga
 from gamp_attention.denoisers import NotPositiveDefinite
 from gamp_attention.state_evolution.fixed_points import describe_breakdown
 
-# ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = .20 to .22
+# ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = 0.20 to 0.22
 JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.334, 0.300]]), 1.406
 NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], score_noise=0.05), 1.23
 

@@ -1,6 +1,5 @@
 """Predicted gradient descent against brute force, a closed form and descents at finite d."""
 
-import numba
 import numpy as np
 import pytest
 
@@ -108,15 +107,6 @@ def test_responses_are_rounded_relative_to_their_group_of_paths():
     with np.errstate(invalid="ignore"):
         overflowing.advance(memory[:0], np.where(np.arange(n)[:, None, None] == 5, np.inf, slopes))
         assert np.isnan(overflowing.advance(memory, np.ones((n, 1, 1)))[0])
-
-
-def test_predictions_have_the_same_bits_for_any_number_of_threads(model, monkeypatch):
-    losses = []
-    for threads in (1, 3):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        path = ga.trajectory(model, 1.5, "semantic", method="gd", lr=1.5, n_iter=5, n_paths=512, n_replicas=2)
-        losses.append(path.train_loss)
-    assert np.array_equal(losses[0], losses[1])
 
 
 def test_responses_are_derivatives_of_the_path_map(model):

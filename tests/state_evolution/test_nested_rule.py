@@ -9,8 +9,9 @@ from scipy.stats import norm
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap
-from gamp_attention.state_evolution.rules import find_breakpoints, first_rule
+from gamp_attention.state_evolution.fixed_points import OverlapMap, find_fixed_point, newton_step
+from gamp_attention.state_evolution.fixed_points import test_error_slopes as absolute_slopes
+from gamp_attention.state_evolution.rules import error_within, find_breakpoints, first_rule
 
 
 def one_field(teacher, student, loss=None, **settings):
@@ -158,6 +159,15 @@ def test_near_perfect_recovery_all_accuracies_are_reached(lam):
     assert distance_of_moduli(fine.overlaps) == pytest.approx(fine.test_error, rel=1e-5)
 
 
+@pytest.mark.parametrize(("lam", "rtol", "largest"), [(0.05, 1e-4, 3.4e-5), (5e-4, 1e-2, 3.3e-3), (0.05, 1e-2, 7.3e-3)])
+def test_stated_errors_near_perfect_recovery_do_not_exceed_earlier_ones(lam, rtol, largest):
+    """Errors of the overlaps enter ε_g amplified. `largest` was stated before derivatives were products with scores."""
+    se = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=rtol, stability=False)
+    exact = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6, stability=False)
+    assert se.relative_error <= largest
+    assert abs(se.test_error - exact.test_error) <= se.test_error_error <= largest * se.test_error
+
+
 def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
     """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps."""
     model = amplitude(1e-3)
@@ -202,6 +212,36 @@ def test_derivatives_of_averages_agree_with_differences(name, mean):
     differences = np.array([(ahead - behind) / (2 * h) for ahead, behind in images]).T
     size = np.abs(differences).max()  # differences have errors of order h² in this unit
     np.testing.assert_allclose(F.jacobian(packing, at, h) / size, differences / size, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["amplitude", "logistic"])
+def test_search_on_a_coarse_rule_ends_at_the_fixed_point_of_the_first_level(name):
+    """The search takes fewer proximal problems and leads to the solution without it, up to the last Newton step."""
+    model, alpha = MODELS[name]
+    rule, tokens = first_rule("nested", model, (0,)), np.ones((1, 1, 1))
+    assert rule.for_search() != rule == rule.for_search().finer()
+    start = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
+    root = find_fixed_point(OverlapMap(model, alpha, rule), start, 1e-4, 500)
+    other = find_fixed_point(OverlapMap(model, alpha, rule).with_choices_at(start), start, 1e-4, 500)
+    assert root.F.rule == other.F.rule == rule
+    assert root.residual < 1e-3
+    step = newton_step(root.jacobian, root.packing.pack(root.F(root.overlaps)) - root.packing.pack(root.overlaps))
+    last = root.packing.unpack(root.packing.pack(root.overlaps) + step)
+    for name, values in last.arrays().items():
+        np.testing.assert_allclose(values, other.overlaps.arrays()[name], rtol=2e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "mean"), [("jumps", 0.0), ("classes", 0.2)])
+def test_slopes_of_the_test_error_agree_with_differences(name, mean):
+    """Derivatives by averages with powers of e, for a single channel and for a sum over classes."""
+    model = DIFFERENTIATED[name]
+    tokens = np.ones((len(model.coordinates.rho), 1, 1))
+    at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
+    packing, h = Packing.of(model, at), 1e-3
+    x = packing.pack(at)
+    sides = [[error_within(model, packing.unpack(x + s * e), 1e-6) for s in (h, -h)] for e in np.eye(len(x))]
+    slopes = absolute_slopes(model, packing, x)
+    np.testing.assert_allclose(slopes, np.abs(np.diff(sides)[:, 0]) / (2 * h), atol=1e-3 * slopes.max())
 
 
 def test_other_models_are_refused():

@@ -30,10 +30,10 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
     rng = np.random.default_rng(1)
     y = rng.normal(size=(24, 2, 1)) * 0.8
     terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
-    centres, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
+    centers, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
     averages = line_averages(
-        model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
+        model.loss, terms.params, centers, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
         np.full(24, 1e-9), np.full(24, 1e-6),
     )  # fmt: skip
     assert np.array_equal(np.isfinite(averages.jump), averages.work[:, 2] > 0)
@@ -42,7 +42,7 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
     e = np.linspace(-7, 7, 40_001)
     weight = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
     for i in range(24):
-        fields = centres[i] + e[:, None, None] * u
+        fields = centers[i] + e[:, None, None] * u
         out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
         assert out.solved.all()
         atol = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # error of half a step at the jump

@@ -1,18 +1,21 @@
 """Replica symmetry breaking against published values, its limits, and stationarity of the free energy."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import extrapolate_steps
+from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult, Ladder, extrapolate
 from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation.claims import survey_recovery
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
-# Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance .001, without ridge
+# Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance 0.001, without ridge
 PUBLISHED = {"energy": 0.2927849, "q0": 0.4725506, "q1": 1.355108, "V": 0.4234896, "parisi": 1.76699}
 # The same at other points: α, noise variance, energy, q_0, q_1, V, Parisi parameter, relative accuracy. At α = 2.8 the
 # published energy is 1.6e-5 below this package's, which changes by less than 1e-8 from rtol = 1e-3 to 2e-5. The same
@@ -93,9 +96,31 @@ def test_many_steps_of_phase_retrieval():
         errors = np.asarray(getattr(se, f"{name}_error"))
         assert np.isfinite(getattr(se, name)).all(), name
         assert (errors > 0).all(), name
-    assert "raises the training loss by 42.7" in se.validity  # .29548 instead of .20694
-    assert "lowers V by 7" in se.validity  # .28 instead of 1.300
+    assert "raises the training loss by 42.7" in se.validity  # 0.29548 instead of 0.20694
+    assert "lowers V by 7" in se.validity  # 0.28 instead of 1.300
     assert "extrapolated from 1 to 3 steps" in se.validity
+
+
+def make_solution(k):
+    """Return a result with k steps whose numbers approach their limits as (k + 1.1)^−2, the jump mass zero."""
+    x, one = (k + 1.1) ** -2.0, np.ones((1, 1, 1))
+    overlaps = ga.Overlaps(q=(1 - x) * one, m=np.zeros((1, 1)), theta=0 * one, V=(0.5 + x) * one)
+    no_errors = ga.Overlaps(**{name: 0 * values for name, values in overlaps.arrays().items()})
+    numbers = dict.fromkeys((item.name for item in fields(BrokenStateEvolutionResult)), 0.0)
+    numbers |= {"status": ga.Status.CONVERGED, "overlaps": overlaps, "overlaps_error": no_errors, "validity": ""}
+    numbers |= {"train_loss": 0.3, "V_hat": (2 + x) * one, "jump_mass": -x * one, "jump_mass_error": 0 * one}
+    return BrokenStateEvolutionResult(**numbers | {"replicons": np.full(k + 1, 1 + x), "levels": np.arange(k + 1.0)})
+
+
+def test_the_limit_of_many_steps_extrapolates_the_jump_mass():
+    """The error of the jump mass is at least its change from three steps; replicons are of three steps, as stated."""
+    solutions = [make_solution(k) for k in (1, 2, 3)]
+    se = extrapolate(Ladder(solutions, None), 1.0)
+    assert abs(se.jump_mass[0, 0, 0]) < 1e-12
+    assert se.jump_mass_error[0, 0, 0] == pytest.approx(4.1**-2)
+    assert se.V_hat[0, 0, 0] == pytest.approx(2)
+    assert (se.replicons == solutions[-1].replicons).all()
+    assert "replicons are of 3 steps" in se.validity
 
 
 @pytest.mark.slow
@@ -144,7 +169,7 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
     assert abs(value - 0.117601) < error + 1e-6
     assert error < 1e-4
-    # the difference between successive limits, .0016 with three steps and .00014 with four, is the stated error's half
+    # differences of successive limits, 0.0016 with three steps and 0.00014 with four, are half of the stated error
     value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3, 4)])
     assert abs(value - 6.6980) < error + 1e-4
     assert error < 5e-4

@@ -11,7 +11,7 @@ from gamp_attention.state_evolution.equations import Channel
 from gamp_attention.state_evolution.fixed_points import OverlapMap, find_vanished_weights, iterate_at_zero
 from gamp_attention.state_evolution.rules import SplitRule, first_rule
 
-# measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
+# measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = 0.3, α = 1.5
 VALUES = {
     "semantic": {"q": 0.09396, "theta": 0.13455, "V": 16.02, "train_loss": 0.003054},
     "positional": {"q": 0.0494, "m": 0.2549, "V": 13.58, "train_loss": 0.003297},
@@ -56,7 +56,9 @@ def test_the_jump_is_reported(branch):
     else:
         assert -0.15 < share < -0.09  # derivative over Stein near 1.12
         assert not se.consistent
-        assert se.validity.startswith("approximate because the proximal map jumps")
+        assert se.validity.startswith("broken: the proximal map jumps")
+        assert "the lowest training loss is higher than stated" in se.validity
+        assert se.validity.endswith("rsb=1 computes the changes")
 
 
 def test_symmetries_are_exact(branch):

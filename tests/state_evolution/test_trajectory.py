@@ -173,7 +173,7 @@ def test_descents_start_from_final_overlaps_of_others(model):
 def test_validity_of_trajectories(model):
     """The proximal map jumps on the positional branch; V of runs is lower by about the stated percentage."""
     path = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=15)
-    assert path.validity.startswith("approximate because the proximal map jumps")
+    assert path.validity.startswith("runs deviate, because the proximal map jumps")
     assert path.validity in str(path)
     assert path.jump_share.shape == path.jump_shift.shape == (15,)
     assert path.jump_share.min() < -0.05

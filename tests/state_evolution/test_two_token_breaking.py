@@ -23,13 +23,13 @@ from gamp_attention.state_evolution.rsb import (
     newton,
     tabulate,
 )
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.glasses import amplitude_model
 
 ALPHA, ROUGH = 1.5, -1
 SIGNS, BOTH = np.array([1.0, -1.0]), np.ones(2)
 PARISI = np.array([739.0])
-# Near the solution of the positional branch at ω = .3, σ = .5, α = 1.5
+# Near the solution of the positional branch at ω = 0.3, σ = 0.5, α = 1.5
 POSITIONAL = Levels(np.outer([0.04826, 0.04928], BOTH), 0.2552 * SIGNS, 0 * BOTH, 12.80 * BOTH)
 
 
@@ -74,18 +74,18 @@ def lattice_of(variances, spacing, strides, cut=8.0):
 )
 def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(variances, parisi, strides):
     """Both fields are independent, so that φ_0 is a sum and derivatives agree with the recursion for one field."""
-    labels, centre, V = np.array([0.9, 0.4]), np.array([0.3, -0.1]), 0.5
+    labels, center, V = np.array([0.9, 0.4]), np.array([0.3, -0.1]), 0.5
     variances, parisi = np.array(variances), np.array(parisi)
     lattice = lattice_of(variances, 0.35, strides)
     two = average_table(
-        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, centre, V, lattice, 3),
+        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, center, V, lattice, 3),
         np.zeros(2),
         variances,
         parisi,
         lattice,
     )
-    tables = innermost_tables(amplitude_model(), labels[:, None], centre, variances, V, 3)
-    one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, centre, strict=True)]
+    tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, 3)
+    one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, center, strict=True)]
     assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)
     assert np.allclose(two.first, [a.first for a in one], atol=1e-3)
     assert np.allclose(two.bend, [a.bend for a in one], atol=2e-3)
@@ -102,12 +102,12 @@ def test_averages_of_a_label_agree_with_a_plain_grid():
     u = np.array([[0.9, -0.4]])
     terms = model.task.terms(u[:, :, None], np.zeros((1, 0)))
     params, constant = terms.params[0], float(terms.constant[0])
-    centre, V, y, variances = 0.2552 * SIGNS, 12.8, 400.0, np.array([0.02, 0.004])
+    center, V, y, variances = 0.2552 * SIGNS, 12.8, 400.0, np.array([0.02, 0.004])
     lattice = lattice_of(variances, 0.8, (1,), cut=9.0)
-    table = tabulate(model.loss, params, constant, centre, V, lattice, 1)
+    table = tabulate(model.loss, params, constant, center, V, lattice, 1)
     label = average_table(table, np.zeros(2), variances, np.array([y]), lattice)
     x = np.linspace(-1.3, 1.3, 105)
-    fields = centre + np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    fields = center + np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, 2)
     out = denoise(model.loss, np.tile(params, (len(fields), 1)), fields[:, :, None], np.full((2, 1, 1), V))
     phi, g = -(out.moreau + constant).reshape(105, 105), out.g.reshape(105, 105, 2)
     kernel = np.exp(-0.5 * (x[:, None] - x) ** 2 / variances[1])
@@ -163,11 +163,11 @@ class Separable(NamedTuple):
     """A problem with one label and the loss `TwoAmplitudes`, for which gaps are known exactly."""
 
     model: NamedTuple
-    centre: np.ndarray
+    center: np.ndarray
     lattice: Lattice
 
     def labels(self, levels, resolution):
-        return np.array([[0.9, 0.4]]), np.zeros(1), self.centre[None], (None, np.ones(1))
+        return np.array([[0.9, 0.4]]), np.zeros(1), self.center[None], (None, np.ones(1))
 
     def variances(self, levels):
         return np.array([levels.q[0, 0]])
@@ -192,13 +192,13 @@ class WithLoss(NamedTuple):
 
 def test_gaps_of_a_sum_of_losses_are_known_exactly():
     """The gap of (|z| − p)² is 4 p |ω|/(1 + 2V) near ω = 0, so that its distribution is an integral of a Gaussian."""
-    V, variance, centre = 0.5, 0.4, np.array([0.3, -0.1])
-    problem = Separable(WithLoss(sample_loss(TwoAmplitudes(), 2, 1)), centre, Lattice(0.02, 180, ()))
+    V, variance, center = 0.5, 0.4, np.array([0.3, -0.1])
+    problem = Separable(WithLoss(sample_loss(TwoAmplitudes(), 2, 1)), center, Lattice(0.02, 180, ()))
     levels = Levels(variance * np.ones((1, 2)), 0 * BOTH, 0 * BOTH, V * BOTH)
     gaps = np.array([0.01, 0.03])
     found = gap_distribution(problem, levels, np.zeros(0), gaps)
     reach = gaps[:, None] * (1 + 2 * V) / (4 * np.array([0.9, 0.4]))
-    inside = norm.cdf((reach - centre) / np.sqrt(variance)) - norm.cdf((-reach - centre) / np.sqrt(variance))
+    inside = norm.cdf((reach - center) / np.sqrt(variance)) - norm.cdf((-reach - center) / np.sqrt(variance))
     assert np.allclose(found.probability, 1 - np.prod(1 - inside, axis=1), rtol=0.02)
     jumps = (4 * np.array([0.9, 0.4]) / (1 + 2 * V)) ** 2  # g = 2 (|z| − p) sign z
     assert np.allclose(found.squares[0], jumps * inside[0], rtol=0.05)

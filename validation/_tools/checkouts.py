@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from validation._tools.catalogue import ROOT
+from validation._tools.catalog import ROOT
 
 BASE: dict[str, Any] = {"type": Path, "help": "folder of another checkout to compare times with", "default": None}
 

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from validation._tools.catalogue import NOT_RESULTS
+from validation._tools.catalog import NOT_RESULTS
 
 NAME = "SHA256SUMS"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.experiments import COLOURS, figures, require_matplotlib
+from gamp_attention.experiments import COLORS, figures, require_matplotlib
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
 SMALLEST = 7.0  # minimum size of a text on such a page, points
@@ -42,24 +42,24 @@ def _require_legible(drawing: Any) -> None:
 
 
 def build_branch_colormap(missing: str) -> Any:
-    """Return a colour map from the positional branch (negative) over white to the semantic branch (positive).
+    """Return a color map from the positional branch (negative) over white to the semantic branch (positive).
 
-    `missing` is the colour of cells without a number.
+    `missing` is the color of cells without a number.
     """
     require_matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = LinearSegmentedColormap.from_list("two kinds", [COLOURS["positional"], "#FFFFFF", COLOURS["semantic"]])
-    colours.set_bad(missing)
-    return colours
+    colors = LinearSegmentedColormap.from_list("two kinds", [COLORS["positional"], "#FFFFFF", COLORS["semantic"]])
+    colors.set_bad(missing)
+    return colors
 
 
 def draw_means(
-    axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
+    axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, color: str, label: str
 ) -> None:
     """Draw means of GAMP with bars of two standard errors; markers are filled if a criterion applies, else empty."""
-    for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not compared")):
+    for chosen, fill, words in ((judged, color, "GAMP"), (~judged, "white", "GAMP, not compared")):
         axis.errorbar(
-            x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
+            x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=color, mfc=fill,
             label=f"{label}, {words}",
         )  # fmt: skip

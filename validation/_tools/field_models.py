@@ -58,7 +58,7 @@ def build_single_location() -> FieldModel:
 
 
 def build_several_heads(heads: int = 2) -> FieldModel:
-    """Return heads with a common normalisation; the shifted token has one of two spikes (arXiv 2603.03993)."""
+    """Return heads with a common normalization; the shifted token has one of two spikes (arXiv 2603.03993)."""
 
     def attend(z, xp=np):
         weights = xp.exp(z[:, :heads] - z[:, :heads].max()).sum(1)
@@ -156,7 +156,7 @@ def gradient_norm(case: FieldModel, data: Any, Q: np.ndarray) -> float:
         prediction = case.student(z, torch)
         return 0.5 * ((y - prediction) ** 2).sum() if case.loss is None else case.loss(y, prediction, torch)
 
-    penalised = weights[: d - 1] if case.model.intercept else weights
-    risk = torch.vmap(loss)(targets, fields).sum() + data.lam / 2 * (penalised**2).sum()
+    penalized = weights[: d - 1] if case.model.intercept else weights
+    risk = torch.vmap(loss)(targets, fields).sum() + data.lam / 2 * (penalized**2).sum()
     (gradient,) = torch.autograd.grad(risk, weights)
     return float(gradient.norm()) / (data.lam * d**0.5)

@@ -14,7 +14,7 @@ from validation._tools.report import folder
 
 ALPHAS = np.linspace(0.01, 2, 25)  # α of the paper's figures
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
-BOUNDARY_OMEGAS = OMEGAS[2::2]  # 12 values of ω, one of them .3
+BOUNDARY_OMEGAS = OMEGAS[2::2]  # 12 values of ω, one of them 0.3
 QUICK_ALPHAS = ALPHAS[[2, 8, 13, 18, 24]]
 QUICK_OMEGAS = {"paper": OMEGAS[[4, 14, 19, 24]], "other": OMEGAS[[2, 6, 14]]}
 QUICK_BOUNDARY_OMEGAS = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first

@@ -19,7 +19,7 @@ import scipy
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
-from validation._tools.catalogue import ROOT, load_result, open_results
+from validation._tools.catalog import ROOT, load_result, open_results
 from validation._tools.resumable import complete_rows
 from validation._tools.resumable import write_json as write
 from validation._tools.tables import markdown_table

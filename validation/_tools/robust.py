@@ -214,7 +214,7 @@ def solve_scalar(loss, lam, alpha, labels=OutlierLabels(), tol=1e-10, max_iter=5
     return None
 
 
-def optimise(kind, alpha, lowest_lam, labels=OutlierLabels()):
+def optimize(kind, alpha, lowest_lam, labels=OutlierLabels()):
     """Return λ ≥ lowest_lam and the loss of a class, of optimal width, with the smallest estimation error."""
 
     def error(x):

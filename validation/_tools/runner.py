@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from validation._tools import catalogue, checksums
-from validation._tools.catalogue import Script
+from validation._tools import catalog, checksums
+from validation._tools.catalog import Script
 from validation._tools.resumable import write_json
 
 PAUSE = 0.05  # seconds between two polls of the running processes
@@ -180,7 +180,7 @@ def build_command(script: Script, words: Sequence[str]) -> list[str]:
 
 def build_environment() -> dict[str, str]:
     """Return the environment of this process, with the scripts on the path."""
-    paths = [str(catalogue.ROOT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(catalog.ROOT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
@@ -246,5 +246,5 @@ def _summarize(ended: FinishedTask, scripts: Sequence[Script], options: argparse
     new = [path for path in script.results(options.out, options.quick) if path.stat().st_mtime >= ended.began]
     if not new or status not in (0, 1):
         return Row(name, None, None, ended.seconds, f"no verdict, {how}", False)
-    held, failed = (sum(len(catalogue.load_result(path)[key]) for path in new) for key in ("held", "failed"))
+    held, failed = (sum(len(catalog.load_result(path)[key]) for path in new) for key in ("held", "failed"))
     return Row(name, held, failed, ended.seconds, "holds" if good else "fails", good)

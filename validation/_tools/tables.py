@@ -37,3 +37,19 @@ def extrapolate(sizes: Sequence[float], means: Any, errors: Any, power: float = 
     covariance = np.linalg.inv(design.T @ design)
     target = np.asarray(means, dtype=float) / errors
     return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0]))
+
+
+def fit_sizes(
+    sizes: Any, values: Any, columns: Sequence[Any] = (), power: float = 1.0, scatter: float = 0.5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients of values = x + a d^−power + Σ b · column, and their errors, by weighted least squares.
+
+    The standard deviation of single values decreases as d^−scatter; its size follows from the residuals.
+    """
+    d, y = (np.asarray(v, dtype=float) for v in (sizes, values))
+    scale = d**scatter
+    design = np.stack([np.ones(len(d)), d**-power, *columns], axis=1) * scale[:, None]
+    inverse = np.linalg.inv(design.T @ design)
+    found = inverse @ design.T @ (y * scale)
+    noise = np.sum((y * scale - design @ found) ** 2) / (len(d) - len(found))
+    return found, np.sqrt(noise * np.diag(inverse))

@@ -1,6 +1,6 @@
 """Exact refits without single samples, by numpy, scipy, scikit-learn and torch, independent of the package.
 
-Every minimum is verified by its (sub)gradient. Problems that are not convex are minimised from the weights that were
+Every minimum is verified by its (sub)gradient. Problems that are not convex are minimized from the weights that were
 trained with all samples.
 """
 
@@ -103,7 +103,7 @@ def _refit_smooth(
 ) -> np.ndarray:  # fmt: skip
     """Return errors of smooth losses, by Newton steps in a trust region if the penalty is a ridge.
 
-    With an l1 penalty, L-BFGS-B minimises over the positive and negative parts of the weights.
+    With an l1 penalty, L-BFGS-B minimizes over the positive and negative parts of the weights.
     """
     n, (d, r) = len(x), Q.shape
     lam, l1 = float(penalty.lam), float(getattr(penalty, "l1", 0.0))  # type: ignore[attr-defined]

@@ -88,7 +88,7 @@ def build_lasso(rng):
 
 
 def build_labels(rng):
-    """Return a generalised linear model with noisy labels."""
+    """Return a generalized linear model with noisy labels."""
     own = draw_numbers(rng)
     choice = rng.integers(4)
     if choice == 0:

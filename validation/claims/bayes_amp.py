@@ -27,13 +27,13 @@ FEW = {500: 6, 1000: 4}
 QUICK = {200: 4, 400: 3}
 # name: model, α, sizes
 CASES = {
-    "L = 2, α = .4": (ga.paper_model(), 0.4, SIZES),
-    "L = 2, α = .6": (ga.paper_model(), 0.6, SIZES),
-    "L = 3, α = .25": (ga.attention_model(3), 0.25, SIZES),
-    "L = 2, spectrum, α = .4": (ga.attention_model(2, coordinates=SPECTRUM), 0.4, SIZES),
-    "L = 2, s = .3, α = 3": (ga.attention_model(2, sigma=1.0, score_noise=0.3), 3.0, FEW),
+    "L = 2, α = 0.4": (ga.paper_model(), 0.4, SIZES),
+    "L = 2, α = 0.6": (ga.paper_model(), 0.6, SIZES),
+    "L = 3, α = 0.25": (ga.attention_model(3), 0.25, SIZES),
+    "L = 2, spectrum, α = 0.4": (ga.attention_model(2, coordinates=SPECTRUM), 0.4, SIZES),
+    "L = 2, s = 0.3, α = 3": (ga.attention_model(2, sigma=1.0, score_noise=0.3), 3.0, FEW),
     "signs, α = 1.5": (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5, SIZES),
-    "sparse, α = .6": (replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), coordinates=SPARSE), 0.6, SIZES),
+    "sparse, α = 0.6": (replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), coordinates=SPARSE), 0.6, SIZES),
 }
 MAX_ERRORS = 4.0  # allowed deviation, in standard errors
 KEYS = ("overlap", "norm", "free_entropy")
@@ -123,7 +123,7 @@ def main():
     verdict = Verdict("bayes_amp", args)
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    quick = ("L = 2, α = .6", "signs, α = 1.5")
+    quick = ("L = 2, α = 0.6", "signs, α = 1.5")
     cases = {name: QUICK if args.quick else CASES[name][2] for name in (quick if args.quick else CASES)}
     plan = [{"case": c, "d": d, "seed": s} for c, sizes in cases.items() for d, n in sizes.items() for s in range(n)]
     with pool(args) as executor:

@@ -3,7 +3,7 @@
 Method: linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and
 attention of two to four tokens, the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from almost
 complete knowledge, with h by scipy's adaptive quadrature; test error and free entropy are computed in the same way.
-Noisy intensities are averaged over a dense grid of fields, outputs and centres. Two classes from a softmax of two
+Noisy intensities are averaged over a dense grid of fields, outputs and centers. Two classes from a softmax of two
 columns are equivalent to logistic labels. All other label distributions and kinds of attention are solved on the same
 grid of α.
 
@@ -180,7 +180,7 @@ def average_signs(V, L):
 
 
 def average_intensities(V, noise):
-    """Return h, E log Z and the test error of noisy intensities, by sums over centres, outputs and fields."""
+    """Return h, E log Z and the test error of noisy intensities, by sums over centers, outputs and fields."""
     total = logs = 0.0
     x = np.linspace(-8, 8, 321)
     for z in np.linspace(-6, 6, 121)[60:]:

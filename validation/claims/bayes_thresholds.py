@@ -1,7 +1,7 @@
 """Thresholds of Bayes-optimal estimation agree with closed forms and with published values.
 
 Method: attention of two to four tokens has weak recovery at 1/(L (L + 1)), at twice this value for two columns and
-their rotations, and full recovery at 1/L: on the curve of fixed points and by the linearised channel over random
+their rotations, and full recovery at 1/L: on the curve of fixed points and by the linearized channel over random
 samples. Phase retrieval, binary weights learnt from signs and sparse weights seen without noise have thresholds in the
 literature. Noise on the scores increases the weak-recovery threshold and excludes full recovery.
 
@@ -54,7 +54,7 @@ def compute_thresholds(name, n_points, n_replicas):
     return ga.bayes_thresholds(build_model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
 
 
-def linearise(name, noise, n_points, n_replicas):
+def linearize(name, noise, n_points, n_replicas):
     """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
     from gamp_attention._core.numerics import half_width
     from gamp_attention.bayes import Equations
@@ -159,7 +159,7 @@ def main():
         lines = [{"name": name, "noise": 0.0} | size for name in samples]
         few = {"n_points": 256 if args.quick else 2048, "n_replicas": 4}
         lines += [{"name": "attention, L = 2", "noise": noise} | few for noise in noises]
-        linear = run_trials(folder(args, f"{verdict.name}_linear"), linearise, lines, executor)
+        linear = run_trials(folder(args, f"{verdict.name}_linear"), linearize, lines, executor)
         steps = 6 if args.quick else 40
         plan = [{"name": n, "alpha": float(a)} for n in ALPHAS for a in np.linspace(0, ALPHAS[n], steps + 1)[1:]]
         curves = run_trials(folder(args, f"{verdict.name}_curves"), solve_curve, plan, executor)

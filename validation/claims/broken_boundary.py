@@ -1,9 +1,9 @@
 """The changes of phase boundaries by one step of replica symmetry breaking on both branches.
 
-Method: the founding paper's model (σ = .5) at several ω (--quick: one). α_c, at which both branches have equal training
-loss, and the α at which the semantic branch appears are the stored values of `phase_diagram`. By how much one step
-moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well. Parts that
-ended are stored, so that a rerun continues.
+Method: the founding paper's model (σ = 0.5) at several ω (--quick: one). α_c, at which both branches have equal
+training loss, and the α at which the semantic branch appears are the stored values of `phase_diagram`. By how much one
+step moves them is computed by the function `find_changes`, which `phase_boundaries(..., rsb=1)` calls as well. Parts
+that ended are stored, so that a rerun continues.
 
 Criterion: all changes are found; breaking lowers both α by more than the error of the change.
 (Page "Replica symmetry breaking" of the manual.)
@@ -16,7 +16,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments import figure
 from gamp_attention.experiments.phase_diagram import Boundary, find_changes
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table

@@ -41,9 +41,9 @@ FEATURE_PROBLEMS = ("ridge", "lasso", "elastic net", "logistic")
 EXACT = ("ridge", "lasso", "elastic net", "not linear")
 PENALTIES = {"lasso": ga.ElasticNet(0.0, 0.3), "elastic net": ga.ElasticNet(0.2, 0.2)}
 INDEPENDENT = ("independent", "sizes", "t5")
-STRONG = ("AR(.9)", "sizes, AR(.8)", "mean 1", "common factor", "blocks")
-KINDS = (*INDEPENDENT, "row norms", "binary", "AR(.1)", "AR(.5)", *STRONG)
-SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "similar tokens")
+STRONG = ("AR(0.9)", "sizes, AR(0.8)", "mean 1", "common factor", "blocks")
+KINDS = (*INDEPENDENT, "row norms", "binary", "AR(0.1)", "AR(0.5)", *STRONG)
+SENTENCE_KINDS = (*INDEPENDENT, "AR(0.9)", "mean 1", "similar tokens")
 BINS = np.linspace(-3, 3, 21)  # of the errors of weights, in units of their stated errors
 SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise": 0.5}
 
@@ -93,7 +93,7 @@ def measure_zero_weights(seed):
 def draw_features(kind, rng, n, d):
     """Return rows (n, d) of a distribution, and the sizes (d,) of their columns."""
     x, sizes = rng.standard_normal((n, d)), np.ones(d)
-    if kind in ("sizes", "sizes, AR(.8)"):
+    if kind in ("sizes", "sizes, AR(0.8)"):
         sizes = rng.permutation(np.exp(np.linspace(-1.6, 1.6, d)))
     if "AR" in kind:
         a = float(kind[kind.index("(") + 1 : -1])
@@ -172,7 +172,7 @@ def list_feature_cases(quick):
     """Return the arguments of all calls of `on_features`."""
     seeds = 2 if quick else 8
     rows = product(KINDS, FEATURE_PROBLEMS, (0.5, 2.0) if quick else RATIOS, range(seeds))
-    bent = product(("independent", "AR(.5)"), ("not linear",), (4.0, 10.0), range(seeds))
+    bent = product(("independent", "AR(0.5)"), ("not linear",), (4.0, 10.0), range(seeds))
     sentences = product(SENTENCE_KINDS, ("attention",), (2.0,) if quick else (1.0, 2.0, 4.0), range(min(seeds, 6)))
     cases = [*rows, *bent, *sentences]
     return [dict(zip(("kind", "problem", "ratio", "seed"), case, strict=True)) for case in cases]
@@ -299,7 +299,7 @@ def main():
         lines.append([problem, d, *cells, f"{kappa:.2f}", f"{trusted} of {len(mine)}"])
     rejected = float(np.mean([row["rejected"] for row in sparse]))
     most = 0.13 + slack
-    verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below .1")
+    verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below 0.1")
     table = check_features(on, verdict, 0.03 if quick else 0.0)
     check_trust(on, verdict)
     verdict.write_table(markdown_table(heads, lines) + "\n" + table)

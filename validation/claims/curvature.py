@@ -23,7 +23,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data import risk_at
 from gamp_attention.experiments import figure
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, folder, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
@@ -181,7 +181,7 @@ def compare_densities(verdict, rows, theory):
             continue
         distance = float(np.trapezoid(np.abs(np.mean(measured, axis=0) - predicted["density"]), X))
         distances[name] = distance
-        verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below .05")
+        verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below 0.05")
     return distances
 
 
@@ -189,33 +189,33 @@ def draw(stored, path):
     """Draw densities with edges and eigenvalues outside, the densities near the lower edge, and lowest eigenvalues."""
     theory, rows = stored["theory"], stored["rows"]
     with figure(path, 1, 3, (13, 4)) as axes:
-        for branch, colour in zip(BRANCHES, (BLUE, ORANGE), strict=True):
+        for branch, color in zip(BRANCHES, (BLUE, ORANGE), strict=True):
             ax, predicted = axes[0][0], theory[branch]
-            ax.plot(X, predicted["density"], color=colour, label=f"{branch}, d → ∞")
+            ax.plot(X, predicted["density"], color=color, label=f"{branch}, d → ∞")
             measured = [row["density"] for row in rows if row["branch"] == branch and row["density"]]
             if measured:
-                ax.plot(X[::2], np.mean(measured, axis=0)[::2], ".", color=colour, label="instances")
+                ax.plot(X[::2], np.mean(measured, axis=0)[::2], ".", color=color, label="instances")
             for value in predicted["eigenvalues"]:
-                ax.axvline(value, color=colour, ls=":")
+                ax.axvline(value, color=color, ls=":")
             at = sorted({row["d"] for row in rows})
             ax = axes[0][1]
             largest = [row for row in rows if row["branch"] == branch and row["d"] == at[-1]]
             x = np.sort([value for row in largest for value in row["lowest"]])
             x = x[x <= min((row["lowest"][-1] for row in largest), default=0.0)]  # all eigenvalues below are known
-            ax.plot(x, np.arange(1, len(x) + 1) / (max(len(largest), 1) * at[-1]), ".", color=colour)
+            ax.plot(x, np.arange(1, len(x) + 1) / (max(len(largest), 1) * at[-1]), ".", color=color)
             for name, style in ((branch, "-"), (f"{branch}, one step", "--")):
                 if name in theory:
                     near = np.array(theory[name]["near"])
                     total = np.concatenate([[0], np.cumsum(np.diff(EDGE) * (near[1:] + near[:-1]) / 2)])
-                    ax.plot(EDGE, total, style, color=colour, label=name)
+                    ax.plot(EDGE, total, style, color=color, label=name)
             ax = axes[0][2]
             pairs = [
                 mean_and_error([row["lowest"][0] for row in rows if (row["branch"], row["d"]) == (branch, d)])
                 for d in at
             ]
             mean, error = np.array(pairs).T
-            ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=colour, label=branch)
-            ax.plot([0], [predicted["lower_edge"]], "s", color=colour, mfc="none", clip_on=False)
+            ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=color, label=branch)
+            ax.plot([0], [predicted["lower_edge"]], "s", color=color, mfc="none", clip_on=False)
         axes[0][0].set(
             xlabel="eigenvalue", ylabel="density", title="Density and eigenvalues outside", xlim=(-0.004, 0.25)
         )

@@ -86,7 +86,7 @@ def build_model(c, n_layers=2):
     return ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=n_layers, lam=LAM)
 
 
-def integrate_fibre(y, omega, V, c=1.0, reach=6.0, n_nodes=301):
+def integrate_fiber(y, omega, V, c=1.0, reach=6.0, n_nodes=301):
     """Return posterior means (n, 2, 2) of the fields by an integral over the fields of the first layer.
 
     Parameters
@@ -126,7 +126,7 @@ def compute(part, value, seed):
         channel = replace(channel_of(build_model(1.0)), n_nodes=N_NODES)
         y = channel.observe(u, np.zeros((n, 0)))
         found = channel.posterior(y, omega, np.tile(np.diag(V), (2, 1, 1)))
-        exact = (integrate_fibre(y.reshape(n, 2, 2), omega, V) - omega) / V
+        exact = (integrate_fiber(y.reshape(n, 2, 2), omega, V) - omega) / V
         halves = (found.halves.mean - omega) / V
         products = (halves[0] * halves[1] - exact**2).mean(axis=1)
         return {
@@ -198,7 +198,7 @@ def plan(quick):
 
 
 def published(alpha, layer):
-    """Return the published overlap of a layer at α, interpolated between neighbouring points."""
+    """Return the published overlap of a layer at α, interpolated between neighboring points."""
     points = sorted(PUBLISHED_OVERLAPS)
     return float(np.interp(alpha, points, [PUBLISHED_OVERLAPS[point][layer] for point in points]))
 
@@ -211,16 +211,16 @@ def draw(numbers, path):
         alphas = sorted(PUBLISHED_OVERLAPS)
         mine = [row for row in rows if row["part"] == "evolution"]
         runs = [row for row in rows if row["part"] == "amp"]
-        for layer, colour in enumerate(("C0", "C1")):
+        for layer, color in enumerate(("C0", "C1")):
             values = [PUBLISHED_OVERLAPS[alpha][layer] for alpha in alphas]
-            left.plot(alphas, values, "--", color=colour, label=f"layer {layer + 1}, published")
+            left.plot(alphas, values, "--", color=color, label=f"layer {layer + 1}, published")
             left.errorbar(
                 [row["value"] for row in mine], [row["q"][layer] for row in mine],
-                [row["q_error"][layer] for row in mine], fmt="o-", color=colour,
+                [row["q_error"][layer] for row in mine], fmt="o-", color=color,
                 label=f"layer {layer + 1}, state evolution",
             )  # fmt: skip
             left.plot(
-                [row["value"] for row in runs], [row["overlap"][layer] for row in runs], "x", color=colour,
+                [row["value"] for row in runs], [row["overlap"][layer] for row in runs], "x", color=color,
                 label=f"layer {layer + 1}, d = {DIM}",
             )  # fmt: skip
         left.set(xlabel=ALPHA, ylabel="overlap with the teacher")

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import DescentPaths
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -127,7 +127,7 @@ def draw(numbers, path):
             label = f"descent, d = {d}, {branch} start, mean ± 2 s.e."
             for axis, key, *curves in zip(row, KEYS, *parts, strict=True):
                 theory, gap, error = map(np.array, curves)
-                style = {"fmt": "o", "ms": 3, "color": COLOURS[branch], "label": label}
+                style = {"fmt": "o", "ms": 3, "color": COLORS[branch], "label": label}
                 axis.errorbar(np.arange(len(theory)), theory + gap, 2 * error, **style)
                 axis.plot(theory, color=DARK, label="theory", zorder=3)
                 axis.set(title=WORDS[key], xlabel="step")

@@ -22,7 +22,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLOURS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
@@ -103,36 +103,36 @@ def draw(numbers, path):
 
 def _draw_training(axis, numbers, key):
     time, styles = np.array(numbers["times"]), (("--", GREY, "as sampled"), ("-", DARK, "with jumps counted"))
-    for theory, (style, colour, words) in zip(numbers["theory"].values(), styles, strict=True):
+    for theory, (style, color, words) in zip(numbers["theory"].values(), styles, strict=True):
         mean, error = (100 * np.array(theory[key][what]) for what in ("mean", "error"))
-        axis.plot(time, mean, style, color=colour, label=f"theory, {words}")
-        axis.fill_between(time, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.2, lw=0)
+        axis.plot(time, mean, style, color=color, label=f"theory, {words}")
+        axis.fill_between(time, mean - 2 * error, mean + 2 * error, color=color, alpha=0.2, lw=0)
     d, seen = numbers["followed"], numbers["path"][key]
     axis.errorbar(time, 100 * np.array(seen["mean"]), 200 * np.array(seen["error"]), fmt="o", ms=2.5, lw=0.6,
-                  color=COLOURS["positional"], label=f"descents, d = {d}, ± 2 s.e.", zorder=0)  # fmt: skip
+                  color=COLORS["positional"], label=f"descents, d = {d}, ± 2 s.e.", zorder=0)  # fmt: skip
     axis.axhline(0, color=GREY, lw=0.8)
     axis.set(title=f"{WORDS[key]} during training", xlabel="training time: steps × step size", ylim=(-12, 8))
     axis.set_ylabel("difference to the fixed point, %")
 
 
 def _draw_ends(axis, numbers, key):
-    for name, marker, colour in (("descent", "o", COLOURS["positional"]), ("gamp", "s", COLOURS["semantic"])):
+    for name, marker, color in (("descent", "o", COLORS["positional"]), ("gamp", "s", COLORS["semantic"])):
         table = numbers["ends"][name]
         d = np.array([float(each) for each in table])
         mean, error = (100 * land.to_array([table[each][key][what] for each in table]) for what in ("mean", "error"))
         label = {"descent": "where descents end", "gamp": "GAMP's minima"}[name]
-        axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=colour, label=label)
+        axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=color, label=label)
         limit = numbers["limits"][name][key]
-        axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=colour)
+        axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=color)
     ways = zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), WAYS, strict=True)
-    for theory, x, colour, words in ways:
+    for theory, x, color, words in ways:
         end = theory[key]["end"]
-        axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=colour,
+        axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=color,
                       label=f"theory, {words}, d → ∞")  # fmt: skip
     axis.axhline(0, color=GREY, lw=0.8)
     axis.set(title=f"{WORDS[key]} at the end", xlabel=r"$1/\sqrt{d}$ (limit $d \to \infty$ at the left)")
     axis.set_ylabel("difference to the fixed point, %")
-    axis.plot([], [], "o", ms=7, mfc="white", color=DARK, label="limit d → ∞ of the same colour")
+    axis.plot([], [], "o", ms=7, mfc="white", color=DARK, label="limit d → ∞ of the same color")
 
 
 def main():

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLOURS, GREY, draw_legend
+from gamp_attention.experiments import COLORS, GREY, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
@@ -80,7 +80,7 @@ def draw(numbers, path):
         times, losses = axes[0]
         for branch, marker, shift in (("semantic", "o", 0.95), ("positional", "s", 1.05)):
             mine = [row for row in rows if row["branch"] == branch]
-            d, style = shift * np.array([row["d"] for row in mine]), {"color": COLOURS[branch], "mfc": "none", "ms": 6}
+            d, style = shift * np.array([row["d"] for row in mine]), {"color": COLORS[branch], "mfc": "none", "ms": 6}
             times.loglog(d, [row["seconds"] for row in mine], marker, label=f"{branch} branch", **style)
             losses.plot(d, [1e6 * (row["loss"] - row["lbfgs_loss"]) for row in mine], marker, **style)
         losses.axhline(0, color=GREY, lw=0.8)

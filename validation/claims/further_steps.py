@@ -1,6 +1,6 @@
 """Positional branch with one, two and three steps of replica symmetry breaking, and the limit of many steps.
 
-Method: the founding paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)`
+Method: the founding paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)`
 for k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). Then the computation of
 `rsb="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP from
 positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
@@ -21,7 +21,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import broken
 from gamp_attention.state_evolution.rsb import Levels, TwoFields, gap_distribution
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 from validation._tools.tables import markdown_table

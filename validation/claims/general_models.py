@@ -29,7 +29,7 @@ import gamp_attention as ga
 from gamp_attention._core.display import format_with_error, to_json
 from gamp_attention.baselines import TorchRisk
 from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLOURS, DARK
+from gamp_attention.experiments import COLORS, DARK
 from gamp_attention.experiments.sweeps import digest, short_hash
 from gamp_attention.results import Status
 from validation._tools.drawing import figure
@@ -345,11 +345,11 @@ def draw(numbers, path):
     with figure(path, 1, 2, (9.8, 2 + 0.38 * len(names))) as axes:
         for part in parts:
             place = len(names) - 1 - names.index(part["name"])
-            colour = COLOURS["semantic"] if part["binding"] else DARK
+            color = COLORS["semantic"] if part["binding"] else DARK
             for number, key in enumerate(part["keys"]):
                 v, f = part["fixed"][key], part["followed"][key]
                 y = place + 0.3 - 0.6 * number / max(1, len(part["keys"]) - 1)
-                style = {"color": colour, "alpha": 1 if part["d"] == largest else 0.35, "ms": 4}
+                style = {"color": color, "alpha": 1 if part["d"] == largest else 0.35, "ms": 4}
                 scale = 100 / abs(v["se"])
                 axes[0, 0].errorbar(
                     scale * (v["gamp"] - v["se"]), y, xerr=2 * scale * v["error"], fmt="o", lw=1, **style
@@ -369,7 +369,7 @@ def draw(numbers, path):
             axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
             axis.minorticks_off()
         axes[0, 0].figure.suptitle(
-            "From top to bottom in each row: q, θ or m, V. Blue: must agree; dark grey: jumps or no branch.\n"
+            "From top to bottom in each row: q, θ or m, V. Blue: must agree; dark gray: jumps or no branch.\n"
             f"Pale: d = {min(part['d'] for part in parts)}, else d = {largest}. Bars: 2 standard errors"
         )
 

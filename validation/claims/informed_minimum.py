@@ -82,12 +82,12 @@ def draw(numbers, path):
     alphas = [row["alpha"] for row in table]
     with figure(path, 1, 1, (7.5, 4.8)) as axes:
         axis = axes[0, 0]
-        for (kind, name), colour, marker in zip(NAMES.items(), ("C2", "C1", "C0"), "^so", strict=True):
+        for (kind, name), color, marker in zip(NAMES.items(), ("C2", "C1", "C0"), "^so", strict=True):
             fractions = [row["shares"][kind]["share"] for row in table]
-            axis.plot(alphas, fractions, f"{marker}-", color=colour, label=f"fraction from: {name}")
-        for kind, colour in (("posterior", "C1"), ("Bayes-optimal", "C0")):
+            axis.plot(alphas, fractions, f"{marker}-", color=color, label=f"fraction from: {name}")
+        for kind, color in (("posterior", "C1"), ("Bayes-optimal", "C0")):
             overlaps = [row["shares"][kind]["overlap"] for row in table]
-            axis.plot(alphas, overlaps, ":", lw=2, color=colour, label=f"overlap of the {NAMES[kind]}")
+            axis.plot(alphas, overlaps, ":", lw=2, color=color, label=f"overlap of the {NAMES[kind]}")
         axis.axvline(WEAK, color=DARK, lw=1, ls="--", label="weak recovery, α = 1/6")
         axis.set(xscale="log", xlabel=ALPHA, ylabel="fraction that reaches the teacher's\nminimum; overlap",
                  title=f"{len(numbers['rows']) // len(table)} instances at each α, d = {d}")  # fmt: skip

@@ -1,7 +1,7 @@
-"""Unpenalised intercepts: against scikit-learn and scipy at finite d, and against state evolution for d → ∞.
+"""Unpenalized intercepts: against scikit-learn and scipy at finite d, and against state evolution for d → ∞.
 
 Method: (1) Logistic regression, the lasso and least squares with several labels, on columns with means, are trained by
-message passing with `intercept=True` and by scikit-learn; a robust loss, log cosh, is minimised by scipy. (2) Three
+message passing with `intercept=True` and by scikit-learn; a robust loss, log cosh, is minimized by scipy. (2) Three
 models with shifted labels, each with instances of growing d: least squares, logistic regression with classes of unequal
 sizes, and a neuron with tanh. Message passing is compared with state evolution in the intercept, the squared norm, the
 overlap with the teacher and the training loss, and at every of its first iterations with the predicted trajectory of

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data import overlaps, risk_at, susceptibility
-from gamp_attention.experiments import COLOURS, DARK, draw_legend
+from gamp_attention.experiments import COLORS, DARK, draw_legend
 from gamp_attention.state_evolution.equations import Hats, jump_shift
 from gamp_attention.state_evolution.fixed_points import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 from validation._tools.drawing import figure
@@ -78,7 +78,7 @@ def list_rows():
         Row("A = [[5, −3], [2, 4]], ω = 0.3, α = 1", paper(0.3, A=large), 1.0),
         Row("A = [[2, −1], [−1, 2]], α = 1", paper(0.3, A=mixed), 1.0),
         Row("A = [[2, −1], [−1, 2]], ω = 0.6, α = 2", paper(0.6, A=mixed), 2.0),
-        Row("A = [[.3, .7], [.8, .2]], α = 0.7", paper(0.3, A=other), 0.7),
+        Row("A = [[0.3, 0.7], [0.8, 0.2]], α = 0.7", paper(0.3, A=other), 0.7),
         Row("power law a = 1, α = 0.5", power, 0.5, more=True),
         Row("power law a = 1, α = 0.8", power, 0.8),
         Row("power law a = 0.5, α = 1", mild, 1.0),
@@ -326,7 +326,7 @@ def draw(parts, path):
                 gap, error = part["gaps"]["V"]
                 axis.errorbar(
                     100 * number(part), 100 * gap, 200 * error, fmt="s" if part["held_out"] else "o", ms=4, lw=1,
-                    color=COLOURS[part["branch"]], mfc="none" if part["held_out"] else None,
+                    color=COLORS[part["branch"]], mfc="none" if part["held_out"] else None,
                 )  # fmt: skip
             axis.axhline(0, color=DARK, lw=0.6)
             axis.set_xlabel(label)
@@ -335,7 +335,7 @@ def draw(parts, path):
         axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
         axes[0, 0].set_ylabel(f"$V$ of minima at d = {d} minus\nstate evolution, %, ± 2 s.e.")
         for branch in dict.fromkeys(part["branch"] for part in shown):
-            axes[0, 0].plot([], [], "o", ms=5, color=COLOURS[branch], label=f"{branch} branch")
+            axes[0, 0].plot([], [], "o", ms=5, color=COLORS[branch], label=f"{branch} branch")
         axes[0, 0].plot([], [], "s", ms=5, mfc="none", color=DARK, label="model chosen after the factor was measured")
         draw_legend(axes[0, 0], columns=4)
         axes[0, 2].set_xscale("symlog", linthresh=5)

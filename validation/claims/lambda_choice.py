@@ -16,10 +16,9 @@ other problems are the stored rows.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
-from gamp_attention.experiments import COLOURS, DARK, LAMBDA, draw_legend
-from gamp_attention.experiments.inference import sample_errors
-from gamp_attention.experiments.inference.leave_one_out import leave_out
+from gamp_attention.data import risk_at
+from gamp_attention.experiments import COLORS, DARK, LAMBDA, draw_legend
+from gamp_attention.experiments.inference import leave_out, sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -68,7 +67,7 @@ def measure_regrets(kind, d, seed):
 
 def format_table(rows):
     heads = ("problem", "instances", "regret below 2 %", "median", "largest", "1 s.e. rule, median",
-             "leave-one-out only, largest", "λ = .01, median", "in folds")  # fmt: skip
+             "leave-one-out only, largest", "λ = 0.01, median", "in folds")  # fmt: skip
     lines = []
     for kind in {row["kind"]: None for row in rows}:
         mine = [row for row in rows if row["kind"] == kind]
@@ -88,8 +87,8 @@ def draw(numbers, path):
         for axis, kind in zip(axes.flat, kinds, strict=True):
             row = next(each for each in rows if each["kind"] == kind)
             axis.loglog(LAMS, row["fresh"], color=DARK, label="test error on new samples")
-            axis.loglog(LAMS, row["estimate"], "o", ms=4, color=COLOURS["semantic"], label="leave-one-out estimate")
-            axis.axvline(row["lam"], color=COLOURS["positional"], lw=1.2, ls="--", label="chosen λ")
+            axis.loglog(LAMS, row["estimate"], "o", ms=4, color=COLORS["semantic"], label="leave-one-out estimate")
+            axis.axvline(row["lam"], color=COLORS["positional"], lw=1.2, ls="--", label="chosen λ")
             axis.set(title=f"{kind}, d = {row['d']}", xlabel=LAMBDA)
             low, high = axis.get_ylim()
             ticks = [tick for tick in (0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.7, 0.8, 1.0, 1.2) if low < tick < high]

@@ -7,13 +7,13 @@ starts is shown, with and without repeating the choice without each sample. Over
 change from smooth to rough, and estimates from right to too low. There, refits from the minimum are compared with
 training again, from the same random start, without a sample.
 
-Criterion: if an estimate is trusted, the errors by the formulas correlate with the refits by at least .99 (Newton step)
-and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
-default mean is within 2 % of the refits over the same samples. Means over two instances are within 3 combined standard
-errors of the error on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or three
-standard errors of fresh data, their mean is within 2 %, and settings whose mean is more than 7 % too low are trusted in
-at most a quarter of their instances. Under noise, with random starts, the formula is within 2 % of refits from
-the minimum, while training again ends in other minima for more than a tenth of the samples, with higher errors.
+Criterion: if an estimate is trusted, the errors by the formulas correlate with the refits by at least 0.99 (Newton
+step) and 0.98 (cavity field), or 0.95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %);
+the default mean is within 2 % of the refits over the same samples. Means over two instances are within 3 combined
+standard errors of the error on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or
+three standard errors of fresh data, their mean is within 2 %, and settings whose mean is more than 7 % too low are
+trusted in at most a quarter of their instances. Under noise, with random starts, the formula is within 2 % of refits
+from the minimum, while training again ends in other minima for more than a tenth of the samples, with higher errors.
 (Page "Test error from the training data" of the manual.)
 """
 
@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, GREY, draw_legend
+from gamp_attention.experiments import COLORS, DARK, GREY, draw_legend
 from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -204,7 +204,7 @@ def draw(numbers, path):
                 exact[doubtful],
                 errors[doubtful],
                 "o",
-                color=COLOURS["positional"],
+                color=COLORS["positional"],
                 ms=6,
                 mfc="none",
                 label="doubtful sample",
@@ -306,10 +306,10 @@ def _check_noise(verdict, noisy):
     deviations = []  # of estimates that are not trusted, and of these about the mean of their setting
     for mine in group_settings(noisy):
         apart = np.array([row["ratio"] - 1 for row in mine])
-        centred = (apart - apart.mean()) * np.sqrt(len(mine) / (len(mine) - 1))
+        centered = (apart - apart.mean()) * np.sqrt(len(mine) / (len(mine) - 1))
         units = [row["spread"] for row in mine]
         deviations += [
-            (a / unit, b / unit) for a, b, unit, row in zip(apart, centred, units, mine, strict=True)
+            (a / unit, b / unit) for a, b, unit, row in zip(apart, centered, units, mine, strict=True)
             if not row["trusted"]
         ]  # fmt: skip
     all_of, about_mean = np.array(deviations).T

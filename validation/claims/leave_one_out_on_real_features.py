@@ -1,6 +1,6 @@
 """Leave-one-out errors and the choice of λ are right on features that are not independent Gaussians.
 
-Method: features with correlated neighbours, with lognormal row norms, with a common factor, with heavy tails; the
+Method: features with correlated neighbors, with lognormal row norms, with a common factor, with heavy tails; the
 diabetes, breast cancer and digits data of scikit-learn, split at random into training and test halves. Ridge
 regression, lasso, logistic regression and, on the first four kinds, attention. Each instance has a path of 12 values of
 λ. At three of them leave-one-out errors are compared with exact refits by numpy, scipy, scikit-learn or torch: of all
@@ -55,7 +55,7 @@ def draw_features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.nda
 
 
 def load_real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Return training and test halves of a data set of scikit-learn, standardised by the training half."""
+    """Return training and test halves of a data set of scikit-learn, standardized by the training half."""
     from sklearn import datasets
 
     load = {"diabetes": datasets.load_diabetes, "breast cancer": datasets.load_breast_cancer,
@@ -67,8 +67,8 @@ def load_real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndar
         y = 2.0 * y - 1.0
     order = rng.permutation(len(x))[:900]
     train, test = order[: len(order) // 2], order[len(order) // 2 :]
-    centre, scale = x[train].mean(axis=0), x[train].std(axis=0)
-    x = (x - centre) / np.where(scale > 0, scale, 1.0)
+    center, scale = x[train].mean(axis=0), x[train].std(axis=0)
+    x = (x - center) / np.where(scale > 0, scale, 1.0)
     if family != "logistic":
         y = (y - y[train].mean()) / y[train].std()
     return x[train], y[train], x[test], y[test]

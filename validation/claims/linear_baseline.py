@@ -18,9 +18,9 @@ from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
 ALPHA, TOKENS = 1.5, 2
-PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = .09 to 1.83: mean, s.e.
+PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = 0.09 to 1.83: mean, s.e.
 NAMES = ("W_11", "W_12", "ε", "ε_t")
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito
 ALLOWED = 3.0  # bias of means, at most, in standard deviations over √d: the square of ‖Q*‖²/d gives an O(1/d) bias
 OWN = 15.0  # d times the relative deviation of a test error from the baseline for its teacher norm, at most
 SHRINK = 0.35  # relative tolerance of the exponent -1/2 of the standard deviation
@@ -94,23 +94,23 @@ def draw(numbers, path):
         first, second, third, fourth = axes.flat
         first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="limit d → ∞")
         second.plot(fine, [base.test_error for base in curves], color=DARK, label="limit d → ∞")
-        for d, marker, colour in zip((sizes[0], sizes[-1]), "so", COLOURS, strict=False):
+        for d, marker, color in zip((sizes[0], sizes[-1]), "so", COLORS, strict=False):
             rows = [tables[omega][d] for omega in omegas]
             for axis, i in ((first, 0), (second, 2)):
                 mean, spread = ([row[name][i] for row in rows] for name in ("mean", "spread"))
                 label = f"fits at d = {d}, ± spread of one instance"
-                axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=colour, label=label)
+                axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=color, label=label)
         first.set(xlabel=OMEGA, ylabel=r"weight $\hat W_{11}$", title="weight of a token in its own output")
         second.set(xlabel=OMEGA, ylabel=r"test error $\epsilon_{\rm lin}$", title="test error")
         second.legend()
         d = np.array(sizes, dtype=float)
-        for omega, colour, mark in zip(omegas, [*COLOURS, DARK], "osD^v", strict=False):
+        for omega, color, mark in zip(omegas, [*COLORS, DARK], "osD^v", strict=False):
             mean, error = (
                 np.array([row[key][2] for row in tables[omega].values()]) / limits[omega][2]
                 for key in ("mean", "standard_error")
             )
             shift = 1.03 ** (omegas.index(omega) - len(omegas) / 2)
-            style = {"fmt": mark, "ms": 5, "capsize": 2, "color": colour}
+            style = {"fmt": mark, "ms": 5, "capsize": 2, "color": color}
             third.errorbar(d * shift, mean, 2 * error, label=f"ω = {omega:g}", **style)
         third.axhline(1, color=DARK, lw=1)
         third.set(xlabel="dimension d", ylabel=r"mean test error / $\epsilon_{\rm lin}$", xscale="log",
@@ -118,11 +118,11 @@ def draw(numbers, path):
         third.legend(ncols=2)
         last = omegas[-1]
         spread = [row["spread"][2] / limits[last][2] for row in tables[last].values()]
-        fourth.loglog(d, spread, "o", color=COLOURS[0], label=r"spread around the limit $d \to \infty$")
-        fourth.loglog(d, 2 / np.sqrt(d), color=COLOURS[0], lw=1, label=r"$2/\sqrt{d}$")
+        fourth.loglog(d, spread, "o", color=COLORS[0], label=r"spread around the limit $d \to \infty$")
+        fourth.loglog(d, 2 / np.sqrt(d), color=COLORS[0], lw=1, label=r"$2/\sqrt{d}$")
         own = [row["own"]["rms"] / k for k, row in zip(d, tables[last].values(), strict=True)]
-        fourth.loglog(d, own, "s", color=COLOURS[1], label=r"around the limit at its $\|Q_*\|$")
-        fourth.loglog(d, 4 / d, color=COLOURS[1], lw=1, label="4/d")
+        fourth.loglog(d, own, "s", color=COLORS[1], label=r"around the limit at its $\|Q_*\|$")
+        fourth.loglog(d, 4 / d, color=COLORS[1], lw=1, label="4/d")
         fourth.set(xlabel="dimension d", ylabel="relative deviation of the test error",
                    title=f"deviation of one instance, ω = {last:g}", ylim=(3e-4, None))  # fmt: skip
         fourth.legend(loc="lower left")

@@ -24,7 +24,7 @@ from scipy import stats
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLOURS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
@@ -236,11 +236,11 @@ def _draw_differences(axis, numbers):
 
 
 def _draw_cost(axis, numbers):
-    for way, marker, colour in (("uncompressed", "s", COLOURS["positional"]), ("compressed", "o", COLOURS["semantic"])):
+    for way, marker, color in (("uncompressed", "s", COLORS["positional"]), ("compressed", "o", COLORS["semantic"])):
         rows = [row for row in numbers["cost"] if row["way"] == way]
         steps = [row["n_iter"] for row in rows]
-        axis.plot(steps, [row["cpu"] for row in rows], marker + "-", ms=4, color=colour, label=f"{way}: seconds")
-        axis.plot(steps, [row["peak"] / 1e8 for row in rows], marker + ":", ms=4, mfc="white", color=colour,
+        axis.plot(steps, [row["cpu"] for row in rows], marker + "-", ms=4, color=color, label=f"{way}: seconds")
+        axis.plot(steps, [row["peak"] / 1e8 for row in rows], marker + ":", ms=4, mfc="white", color=color,
                   label=f"{way}: memory, 100 MB")  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="number of steps", title="cost of one replica of 4096 paths")
     axis.set_ylim(top=30 * axis.get_ylim()[1])

@@ -1,11 +1,11 @@
 """Whether positional minima are marginal: the lower edge of the Hessian's spectrum with k steps of breaking.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5. In theory the spectrum begins at
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5. In theory the spectrum begins at
 x_k = Σ_l γ_l |jump mass_l| (page "Curvature"), which is computed on two grids at the stored solutions with k = 0 to 3
 steps (`further_steps`), extrapolated to k → ∞ as by `rsb="full"`. At finite d, the lowest eigenvalues at the minima
 that GAMP finds from the positions, together with the minima of `curvature`, are fitted by x + b d^(−2/5): the number of
 eigenvalues below x increases as x^(5/2) if small curvatures come from samples near a jump. Rows are stored when they
-end (--quick: replica symmetry, d = 200).
+end (--quick: replica symmetry, d = 200). The exponent of d is measured, too, by a fit of b d^(−a) without a gap.
 
 Criterion: 95 % of the runs end in a minimum on the branch. The edge decreases with each step, and its limit is less
 than 2 errors from zero; the fitted edge of minima differs from this limit by less than 3 errors, and from the edge of
@@ -20,16 +20,16 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.fixed_points import extrapolate_steps
 from gamp_attention.state_evolution.rsb import Levels, TwoFields
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
-from validation._tools.tables import markdown_table, mean_and_error
+from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
 from validation.claims.further_steps import ALPHA, difference
 from validation.claims.positional_minima import ON_BRANCH, REACHED
 
 GAMMA = 0.25  # γ_l = σ² of both tokens
 RESOLUTIONS, SAFETY = (1, 2), 1.5  # of the grids; error in units of the change from one to the next
-COUNTS = {2000: 6, 1000: 12, 500: 24}  # instances by d
+COUNTS = {4000: 30, 2000: 60, 1000: 150, 500: 300}  # instances by d, for an expected error of 1e-4
 POWER, LIMIT_POWER = 0.4, 2.0  # powers of 1/d and of 1/k
 
 
@@ -83,8 +83,10 @@ def main():
         lowest = [1e4 * row["lowest"] for row in minima if row["d"] == d]
         table.append([f"lowest eigenvalue of {len(lowest)} minima, d = {d}", plus_minus(*mean_and_error(lowest)), ""])
     table.append(["minima, d → ∞", plus_minus(*(1e4 * v for v in fit)), ""])
+    exponent = fit_exponent(minima)
+    table.append([f"minima, exponent a of b d⁻ᵃ (expected {POWER})", plus_minus(*exponent), ""])
     verdict.write_table(markdown_table(["", "lower edge, 10⁻⁴", "minima: difference/error"], table))
-    verdict.end({"edges": edges, "minima": fit})
+    verdict.end({"edges": edges, "minima": fit, "exponent": exponent})
 
 
 def read_minima():
@@ -99,13 +101,18 @@ def read_minima():
 
 def fit_edge(minima):
     """Return the limit x of the lowest eigenvalues x + b d^(−2/5) and its error; their scatter decreases like b."""
-    d, y = (np.array([row[key] for row in minima], dtype=float) for key in ("d", "lowest"))
-    scale = d**POWER
-    columns = np.stack([np.ones(len(d)), 1 / scale], axis=1) * scale[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * scale)
-    noise = np.sum((y * scale - columns @ found) ** 2) / (len(d) - 2)
-    return [float(found[0]), float(np.sqrt(noise * inverse[0, 0]))]
+    sizes, lowest = ([row[key] for row in minima] for key in ("d", "lowest"))
+    (edge, _), (error, _) = fit_sizes(sizes, lowest, power=POWER, scatter=POWER)
+    return [float(edge), float(error)]
+
+
+def fit_exponent(minima):
+    """Return the exponent a of means of lowest eigenvalues that decrease as d^(−a), and its error."""
+    sizes = sorted({row["d"] for row in minima})
+    means, errors = np.array([mean_and_error([row["lowest"] for row in minima if row["d"] == d]) for d in sizes]).T
+    design = np.stack([np.ones(len(sizes)), -np.log(sizes)], axis=1) * (means / errors)[:, None]
+    covariance = np.linalg.inv(design.T @ design)
+    return [float((covariance @ design.T @ (np.log(means) * means / errors))[1]), float(np.sqrt(covariance[1, 1]))]
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ def draw(numbers, path):
             mine = [row["runs"] for row in rows if row["alpha"] == alpha]
             for k, kind in enumerate(KINDS):
                 ratios = [row[kind]["test_error"] / row["teacher"]["test_error"] for row in mine]
-                colour = "C0" if "spectral" in kind else "C2" if "random" in kind else DARK
-                axis.plot(k + np.linspace(-0.3, 0.3, len(ratios)), ratios, "o", ms=3.5, mew=0, color=colour)
+                color = "C0" if "spectral" in kind else "C2" if "random" in kind else DARK
+                axis.plot(k + np.linspace(-0.3, 0.3, len(ratios)), ratios, "o", ms=3.5, mew=0, color=color)
             axis.axhline(WITHIN, color=DARK, lw=0.8, ls=":", label="10 % above the teacher's start")
             axis.set(yscale="log", title=f"α = n/d = {alpha:g}; a dot is one instance", xlabel="initial weights")
             ticks = [1, 2, 5, 10, 20]

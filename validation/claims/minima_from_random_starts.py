@@ -128,7 +128,7 @@ def excess(rows):
             fractions = small, np.mean(ratio < -EQUAL), np.mean(np.abs(ratio) <= EQUAL)
             table.append([label, d, len(here), *(f"{100 * fraction:.0f} %" for fraction in fractions),
                           plus_minus(*mean_and_error(100 * ratio)), f"{100 * np.median(ratio):.2f}"])  # fmt: skip
-    columns = ["from random starts", "d", "minima", "|m| < .1", "lower", "equal", "mean excess, %", "median, %"]
+    columns = ["from random starts", "d", "minima", "|m| < 0.1", "lower", "equal", "mean excess, %", "median, %"]
     return markdown_table(columns, table)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import figure
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
@@ -36,7 +36,7 @@ SURVEY = {250: 3}  # instances with survey propagation by d
 REACHED = 1e-6  # gradient norm of a minimum
 SAME = 1e-3  # relative distance below which two minima are the same
 NAMES = {"gamp": "GAMP", "lbfgs": "L-BFGS", "survey": "survey propagation"}
-COLOURS = {"gamp": "#0072B2", "lbfgs": "#D55E00", "survey": "#009E73"}
+COLORS = {"gamp": "#0072B2", "lbfgs": "#D55E00", "survey": "#009E73"}
 QUANTITIES = {"q_1": "q_1", "q_0": "q_0", "distance": "q_1 − q_0", "same": "fraction of equal pairs", "loss": "ε_t"}
 
 
@@ -57,7 +57,7 @@ def run_cell(algorithm, d, seed, parisi):
         if run.gradient_norm > REACHED or abs(m) < 0.1:
             left_out += run.gradient_norm <= REACHED
             continue
-        minima.append(np.sign(m) * run.Q[:, 0] * 0.5 / np.sqrt(d))  # σ = .5
+        minima.append(np.sign(m) * run.Q[:, 0] * 0.5 / np.sqrt(d))  # σ = 0.5
         losses.append(run.train_loss)
     pairs = [(float(a @ b), float(np.sum((a - b) ** 2) / (a @ a))) for a, b in combinations(minima, 2)]
     row = {"algorithm": algorithm, "d": d, "seed": seed, "norms": norms, "semantic": left_out, "losses": losses}
@@ -152,7 +152,7 @@ def draw(stored, path):
                 pairs = [mean_and_error([row[quantity] for row in rows if row["d"] == d]) for d in sizes]
                 if pairs:
                     mean, error = np.array(pairs).T
-                    ax.errorbar(1 / np.array(sizes), mean, error, fmt="o-", color=COLOURS[name], label=label)
+                    ax.errorbar(1 / np.array(sizes), mean, error, fmt="o-", color=COLORS[name], label=label)
             ax.set(xlabel="1/d", xlim=(-1e-4, None))
         if stored["levels"]:
             axes[0][0].axhline(np.diff(stored["levels"])[0], color="#777777", ls="--", label="one step, ground state")

@@ -122,7 +122,7 @@ def main():
     minima = landscape.minima
     both = len(minima) == 2 and abs(minima[0].semantic) > 0.98 and abs(minima[1].positional) > 0.98
     said = "; ".join(f"({at.positional:.2f}, {at.semantic:.2f}) with loss {at.loss:.4f}" for at in minima)
-    verdict.check(both, f"minima at ω = .67, positional and semantic cosine: {said}")
+    verdict.check(both, f"minima at ω = 0.67, positional and semantic cosine: {said}")
     equal, equal_error = exchange()
     print(f"both minima have equal losses at ω = {equal:.4f} ± {equal_error:.4f}")
     verdict.write_table(counts_table(table, "{}", "run"))
@@ -147,7 +147,7 @@ def draw(curves, landscape, curvatures, errors, omega, d, path):
         levels = middle.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16)
         for at in landscape.minima:
             middle.plot([at.positional, -at.positional], [at.semantic, -at.semantic], "o", color="white", mec="black")
-        middle.set(xlabel="positional cosine", ylabel="semantic cosine", title="population loss, ω = .67")
+        middle.set(xlabel="positional cosine", ylabel="semantic cosine", title="population loss, ω = 0.67")
         middle.figure.colorbar(levels, ax=middle)
         for k, label in enumerate(("positional", "semantic")):
             right.errorbar(OMEGAS, curvatures[:, k], errors[:, k], marker="o", ms=3, color=f"C{k}", label=label)

@@ -35,7 +35,7 @@ def draw_normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def draw_autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Return rows whose neighbouring columns are correlated, with a coefficient between 0.5 and 0.98."""
+    """Return rows whose neighboring columns are correlated, with a coefficient between 0.5 and 0.98."""
     c, z = rng.uniform(0.5, 0.98), rng.normal(size=(n, d))
     x = z.copy()
     for i in range(1, d):
@@ -78,13 +78,13 @@ def draw_unequal_columns(rng: np.random.Generator, n: int, d: int) -> np.ndarray
 
 
 def draw_clusters(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Return samples around a few centres."""
+    """Return samples around a few centers."""
     k = rng.integers(2, 6)
     return rng.normal(size=(k, d))[rng.integers(0, k, n)] * rng.uniform(1, 3) + rng.normal(size=(n, d))
 
 
 def draw_positive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Return exponential entries, not centred."""
+    """Return exponential entries, not centered."""
     return rng.exponential(size=(n, d))
 
 

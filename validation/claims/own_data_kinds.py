@@ -4,7 +4,7 @@ Method: `GampAttention` with its defaults is trained on sparse counts, Student's
 correlated columns (coefficient 0.95), tokens whose norms differ by a factor of 100, outputs that are noise (n < d), a
 time series (coefficient 0.97 from sample to sample, also of the noise), and ten samples of each of twelve subjects. The
 outputs of all others are an attention layer plus noise. `leave_one_out` is compared with the error on 4000 independent
-samples, for raw and for standardised arrays. For subjects, and for five blocks of the time series, cross-validation
+samples, for raw and for standardized arrays. For subjects, and for five blocks of the time series, cross-validation
 with `groups` is compared as well.
 
 Criterion (fixed before the first run with these seeds): for independent samples, at least 90 % of the errors on new
@@ -46,7 +46,7 @@ def draw_similar(rng, n):
 
 
 def draw_correlated(rng, n):
-    """Return entries (n, L, d) with correlated neighbouring columns."""
+    """Return entries (n, L, d) with correlated neighboring columns."""
     x = rng.normal(size=(n, TOKENS, DIM))
     for i in range(1, DIM):
         x[..., i] = 0.95 * x[..., i - 1] + np.sqrt(1 - 0.95**2) * x[..., i]
@@ -96,18 +96,18 @@ def build_arrays(kind, seed):
     return x[:n], y[:n], x[n:], y[n:]
 
 
-def compare_estimates(kind, standardise, seed):
+def compare_estimates(kind, standardize, seed):
     """Return the estimates by leave-one-out and with groups, and the error on new samples."""
     x, y, new_x, new_y = build_arrays(kind, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # runs that do not converge, whose estimates are not trusted
-        layer = ga.GampAttention(lam=LAM, standardise=standardise).fit(x, y)
+        layer = ga.GampAttention(lam=LAM, standardize=standardize).fit(x, y)
         loo = layer.leave_one_out()
     row = {
         "new": layer.test_error(new_x, new_y)[0], "estimate": loo.test_error, "interval": list(loo.interval()),
         "trusted": loo.trusted, "dependent": loo.dependent, "message": loo.message,
     }  # fmt: skip
-    if kind in DEPENDENT and not standardise:  # errors along paths of a standardised layer have other units
+    if kind in DEPENDENT and not standardize:  # errors along paths of a standardized layer have other units
         groups = np.arange(len(x)) * DEPENDENT[kind] // len(x)
         path = layer.regularization_path([LAM], groups=groups)
         row |= {"grouped": float(path.test_error[0]), "grouped_error": float(path.test_error_error[0])}
@@ -159,8 +159,8 @@ def main():
     verdict, quick = Verdict("own_data_kinds", args), args.quick
     kinds = ["heavy tails", "subjects"] if quick else KINDS
     asked = [
-        {"kind": kind, "standardise": standardise, "seed": seed}
-        for seed in range(2 if quick else SEEDS) for kind in kinds for standardise in (False, True)
+        {"kind": kind, "standardize": standardize, "seed": seed}
+        for seed in range(2 if quick else SEEDS) for kind in kinds for standardize in (False, True)
     ]  # fmt: skip
     with pool(args) as executor:
         rows = run_trials(folder(args, verdict.name), compare_estimates, asked, executor)

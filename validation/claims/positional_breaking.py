@@ -1,6 +1,6 @@
 """Positional branch with one step of replica symmetry breaking, against minima at finite d.
 
-Method: the paper's model (ω = .3, σ = .5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=1)` at
+Method: the paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=1)` at
 the ground state and at fixed Parisi parameters (--quick: at one fixed Parisi parameter), each from the overlaps of
 replica symmetry. The minima are the stored minima of GAMP from positional starts, extrapolated to d → ∞
 (`rs_validity`, the asymptotic loss).
@@ -14,7 +14,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import figure
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 

@@ -1,11 +1,11 @@
 """Overlaps of the minima of GAMP on the positional branch, with small errors, against two steps of breaking.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP runs to zero gradient from
-positional starts on many instances at d = 500 and 1000; the stored minima of `rs_validity` at d = 1000 to 8000 are
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. GAMP runs to zero gradient
+from positional starts on many instances at d = 500 and 1000; the stored minima of `rs_validity` at d = 1000 to 8000 are
 added. Most of the scatter of q and of the training loss follows from the labels of an instance: their constant c, the
 part of the loss that does not depend on the weights, has a mean over samples that is known for d → ∞. A number X of a
-minimum is fitted by x + a/d + b (c − E c) with noise of variance 1/d (a control variate), so that x is its limit.
-Every run is stored when it ends. The predictions are the stored results of `further_steps`.
+minimum is fitted by x + a/d + b (c − E c) with noise of variance 1/d (a control variate), so that x is its limit. Every
+run is stored when it ends. The predictions are the stored results of `further_steps`.
 
 Criterion: all runs reach a gradient norm of 1e-6 on the positional branch; the training loss agrees with two steps
 within 3 standard errors, with an error below 1 %. Differences of V, q and m from replica symmetry, one and two steps
@@ -21,14 +21,14 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.rsb import TwoFields
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows
-from validation._tools.tables import markdown_table
+from validation._tools.tables import fit_sizes, markdown_table
 
 ALPHA = 1.5
-COUNTS = {500: 200, 1000: 194}  # instances by d
-FIRST = {500: 90_000, 1000: 100_000}  # first seed
+COUNTS = {500: 200, 1000: 194, 4000: 90}  # instances by d
+FIRST = {500: 90_000, 1000: 100_000, 4000: 110_000}  # first seed
 STORED = {1000: 16, 2000: 8, 4000: 8, 8000: 6}  # instances of `rs_validity` by d, with seeds from 50 000
 KEYS = {"V": "V", "q": "q", "m": "m", "train_loss": "training loss"}
 REACHED, ON_BRANCH = 1e-6, 0.1  # gradient norm of a minimum, and its m on the positional branch
@@ -92,11 +92,7 @@ def fit_limit(rows, name):
     """Return the limit d → ∞ of a number, its coefficient of 1/d, and the fraction of the scatter that is explained."""
     d, y = (np.array([row[key] for row in rows], dtype=float) for key in ("d", name))
     excess = np.array([row["constant"] for row in rows]) - expected_constant()
-    columns = np.stack([np.ones(len(d)), 1 / d, excess], axis=1) * np.sqrt(d)[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * np.sqrt(d))
-    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(y) - 3)
-    errors = np.sqrt(noise * np.diag(inverse))
+    found, errors = fit_sizes(d, y, [excess])
     small = d == d.min()
     share = np.corrcoef(excess[small], y[small])[0, 1] ** 2
     return {"limit": [found[0], errors[0]], "slope": [found[1], errors[1]], "explained": share}

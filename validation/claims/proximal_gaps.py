@@ -1,6 +1,6 @@
 """Gaps between the two lowest minima of the proximal problem of one field, at minima of finite d.
 
-Method: phase retrieval ℓ(z) = ¼(z² − p)² with intensities p = u² + 1.5 N(0, 1), λ = .03, α = 4. GAMP runs from the
+Method: phase retrieval ℓ(z) = ¼(z² − p)² with intensities p = u² + 1.5 N(0, 1), λ = 0.03, α = 4. GAMP runs from the
 teacher's weights to zero gradient. With the response V = tr H⁻¹/d of the Hessian H, a sample with field z has the
 cavity field ω = z + V ℓ'(z), and the minima of its proximal problem are the outer roots of z³ + (1/V − p) z = ω/V. The
 fractions of samples whose gap is below ε, extrapolated to d → ∞ with 1/d, are compared with `gap_distribution` for

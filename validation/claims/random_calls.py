@@ -1,7 +1,7 @@
 """Random valid and invalid calls of the whole public API are answered correctly or refused with a clear error.
 
 Method: a call is a line of Python: a valid call of a public function or class on a random problem of any family
-(attention of several kinds, mixtures, generalised linear models, other penalties, user-defined arrays, losses and
+(attention of several kinds, mixtures, generalized linear models, other penalties, user-defined arrays, losses and
 maps), in which none, one or two random arguments are replaced: by numbers near the original, numbers from 1e-300 to
 1e300, NaN, infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes,
 tensors, objects. Other calls run a solver on a problem with a replaced parameter that passed the checks. Every call is

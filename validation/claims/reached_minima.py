@@ -1,13 +1,13 @@
 """Which minima of the positional branch algorithms reach: the ground state, threshold states or the end of descent.
 
-Method: the founding paper's model (ω = .3, σ = .5, λ = .01), α = 1.5, asymptotic loss. GAMP, survey propagation (at the
-Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS run to
-zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
+Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. GAMP, survey propagation (at
+the Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS
+run to zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
 positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
 Differences from GAMP are paired by instance, averaged with weights d, and added to the limit d → ∞ of GAMP
 (`positional_minima`), as if they did not depend on d. The limit of descent is the stored limit of `end_of_descent`,
-from d up to 8000. Minima with m < .2, which are not on the branch (m = .255, scatter .015 at d = 500), are left
-out. Predictions:
+from d up to 8000. Minima with m < 0.2, which are not on the branch (m = 0.255, scatter 0.015 at d = 500), are left out.
+Predictions:
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -29,17 +29,18 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from validation._tools.catalogue import ROOT, load_result
+from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
-from validation._tools.tables import markdown_table, mean_and_error
+from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
 from validation.claims.end_of_descent import HOW, STEPS
 from validation.claims.further_steps import describe, difference, show
 from validation.claims.positional_minima import FIRST, KEYS, REACHED
 
 ALPHA = 1.5
 COUNTS = {500: 54, 1000: 8, 2000: 28, 4000: 4}  # instances by d
-OTHER = 50_000  # first seed at other d, at which the minima of GAMP of `positional_minima` are of the same instances
+# first seeds; the minima of GAMP of `positional_minima` are of the same instances, and of further instances
+SEEDS = {500: FIRST[500], 1000: FIRST[1000], 2000: 50_000, 4000: 50_000}
 LARGE = 2000  # smallest d without descent by steps, whose end is stored up to d = 8000 by `end_of_descent`
 SEARCHED, N_SEARCHES = {500: 19}, 8  # instances with further starts by d, and starts of each
 PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground state
@@ -53,7 +54,7 @@ WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS,
 
 def run_cell(d, number):
     """Return the minima of all algorithms from the positions on one instance."""
-    seed = FIRST.get(d, OTHER) + number
+    seed = SEEDS.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     rows, minima = [], {}
     for name in NAMES:
@@ -67,7 +68,7 @@ def run_cell(d, number):
             if name == "descent":
                 Q = ga.minimize_risk(data, Q, "asymptotic", max_iter=STEPS, tol=0, **HOW).Q
             run = ga.minimize_risk(data, Q, "asymptotic", "lbfgs", max_iter=3000)
-        scale = np.sign(run.overlaps.m[0, 0]) * 0.5 / np.sqrt(d)  # σ = .5
+        scale = np.sign(run.overlaps.m[0, 0]) * 0.5 / np.sqrt(d)  # σ = 0.5
         minima[name] = scale * run.Q[:, 0]
         overlaps = {other: float(Q @ minima[name]) for other, Q in minima.items() if other != name}
         rows.append(describe_run(name, d, seed, run) | {"overlaps": overlaps})
@@ -83,7 +84,7 @@ def describe_run(algorithm, d, seed, run):
 
 def search_cell(d, number):
     """Return the minima of survey propagation from further starts on one instance."""
-    seed = FIRST.get(d, OTHER) + number
+    seed = SEEDS.get(d, 0) + number
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
@@ -111,7 +112,7 @@ def main():
     parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
     plan = {
-        (d, FIRST.get(d, OTHER) + i, name): partial(cell, d, i)
+        (d, SEEDS.get(d, 0) + i, name): partial(cell, d, i)
         for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
         for d, count in cells.items()
         for i in range(count)
@@ -224,12 +225,8 @@ def paired(rows, name, key):
 
 def change_with_size(rows, name, key):
     """Return the coefficient of 1/d of the difference from GAMP and its error, by least squares with weights d."""
-    d, y = paired(rows, name, key)
-    columns = np.stack([np.ones(len(d)), 1 / d], axis=1) * np.sqrt(d)[:, None]
-    inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ (y * np.sqrt(d))
-    noise = np.sum((y * np.sqrt(d) - columns @ found) ** 2) / (len(d) - 2)
-    return float(found[1]), float(np.sqrt(noise * inverse[1, 1]))
+    (_, drift), (_, error) = fit_sizes(*paired(rows, name, key))
+    return float(drift), float(error)
 
 
 def tabulate_overlaps(rows):

@@ -1,11 +1,11 @@
 """On real text, training losses are as for Gaussian tokens of the same covariance; test errors are higher.
 
 Method: words of the docstrings of Python's standard library have vectors of d = 200 dimensions, samples are two
-neighbouring words, and α is the number of samples over d. Five kinds of tokens are compared:
+neighboring words, and α is the number of samples over d. Five kinds of tokens are compared:
 
 - text: the vectors as they are;
 - shuffled: the second token comes from another sample, so that tokens are independent;
-- normed: every vector has the same norm, as after layer normalisation;
+- normed: every vector has the same norm, as after layer normalization;
 - pairs: Gaussian samples with the covariance of the text, within and between tokens;
 - gaussian: Gaussian tokens with the covariances of the text, independent.
 
@@ -63,7 +63,7 @@ class Corpus(NamedTuple):
     """Words of a text as indices, and vectors of the words."""
 
     text: np.ndarray  # (T,) indices of the words in the vocabulary
-    vectors: np.ndarray  # (V, d) vectors, centred and of mean square σ² over the text
+    vectors: np.ndarray  # (V, d) vectors, centered and of mean square σ² over the text
     about: dict
 
 

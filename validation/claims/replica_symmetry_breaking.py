@@ -1,6 +1,6 @@
 """Replica symmetry breaking: values of k steps against published values of three models.
 
-Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimised
+Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimized
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
 variance 0.001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
 parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge.
@@ -31,7 +31,7 @@ PUBLISHED = {
     "V": (0.4234896, 1e-6),
     "y": (1.76699, 1e-5),
 }
-SYMMETRIC = 0.2068  # published at noise variance .001 by extrapolation from .0015 (.20717) and .0031 (.20824)
+SYMMETRIC = 0.2068  # published at noise variance 0.001 by extrapolation from 0.0015 (0.20717) and 0.0031 (0.20824)
 MAGNET = {1: (0.7652, 1e-4), 2: (0.7636, 1e-4)}
 MAGNET_LIMIT = (0.763166727, 1e-9)  # Oppermann, Schmidt and Sherrington (2007)
 ERRORS = {0: (0.097516, 1e-6)}  # least number of errors per weight at α = 3

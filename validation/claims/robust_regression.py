@@ -4,7 +4,7 @@ Method: the setting of arXiv 2502.20003, labels u + √0.1 ξ of which a tenth i
 (1) Estimation errors ‖Q − Q*‖²/d of state evolution against values computed by the authors' published code (repository
 mvilucchio/linear-regression, commit 969f668, run for this comparison) and against one-dimensional integrals that are
 computed without the package.
-(2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimise the error, found by
+(2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimize the error, found by
 these integrals; state evolution of the package at the optimum, and at α = 3 also at half and twice the optimal λ.
 (3) Message passing from random weights at α = 3 and growing d, at the optima. The gradient of the risk is computed by
 torch from samples and weights only. (4) The weights of scikit-learn's HuberRegressor, whose risk at its fitted scale σ
@@ -25,7 +25,7 @@ import torch
 import gamp_attention as ga
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, options
-from validation._tools.robust import Huber, Tukey, build_model, estimation_error, optimise, solve_scalar
+from validation._tools.robust import Huber, Tukey, build_model, estimation_error, optimize, solve_scalar
 
 KINDS = {"Huber": Huber, "Tukey": Tukey}
 LOWEST_LAM, RTOL = 1e-3, 1e-3
@@ -65,7 +65,7 @@ def check_optima(verdict, alphas):
     rows, optima = [], {}
     for alpha in alphas:
         for name, kind in KINDS.items():
-            lam, loss = optimise(kind, alpha, LOWEST_LAM)
+            lam, loss = optimize(kind, alpha, LOWEST_LAM)
             optima[name, alpha] = lam, loss
             scalar, ours = solve_scalar(loss, lam, alpha), solve(loss, lam, alpha, stability=False)
             o = ours.overlaps
@@ -205,11 +205,11 @@ def main():
 def draw(numbers, path):
     with figure(path, 1, 2, (8.4, 3.6)) as axes:
         left, right = axes.ravel()
-        for name, colour in zip(KINDS, ("C0", "C1"), strict=True):
+        for name, color in zip(KINDS, ("C0", "C1"), strict=True):
             rows = [row for row in numbers["optima"] if row["name"] == name]
-            left.loglog([row["alpha"] for row in rows], [row["error"] for row in rows], color=colour, label=name)
+            left.loglog([row["alpha"] for row in rows], [row["error"] for row in rows], color=color, label=name)
             dots = [[dot[key] for dot in numbers["dots"] if dot["name"] == name] for key in ("alpha", "mean", "error")]
-            left.errorbar(*dots, fmt="o", ms=4, color=colour)
+            left.errorbar(*dots, fmt="o", ms=4, color=color)
         left.set(xlabel="samples per dimension α", ylabel="‖Q − Q*‖²/d", title="optimal λ and width; dots: d = 500")
         left.set_xticks([2, 3, 5, 10, 30], ["2", "3", "5", "10", "30"])
         left.set_xticks([], minor=True)

@@ -1,7 +1,7 @@
 """Message passing and state evolution give no false answer at extremes and on data outside their assumptions.
 
 Method: random instances. Some have parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from
-1e-3 to 10, ω = 0 and 1, α from .01 to 100), or attention of other kinds and sizes. Others are user arrays that violate
+1e-3 to 10, ω = 0 and 1, α from 0.01 to 100), or attention of other kinds and sizes. Others are user arrays that violate
 the assumptions of GAMP: duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal sizes,
 fewer samples than tokens, d = 1. If message passing does not converge, L-BFGS continues from its best weights, as its
 message proposes. Every run is checked independently of its report. "False" counts runs that report convergence although

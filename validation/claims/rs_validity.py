@@ -15,7 +15,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
@@ -155,7 +155,7 @@ def draw(numbers, path):
                     x = 1e3 / np.asarray(entry["d"], dtype=float)
                     axis.errorbar(
                         x, entry["mean"], 2 * np.asarray(entry["error"]), fmt=marker, ms=5,
-                        label=f"GAMP, {risk} risk, ± 2 s.e.", color=COLOURS["positional"],
+                        label=f"GAMP, {risk} risk, ± 2 s.e.", color=COLORS["positional"],
                         mfc="white" if risk == "exact" else None,
                     )  # fmt: skip
                 axis.axhline(entry["stein"], color=DARK, label=r"state evolution, Stein's form of $\hat V$")

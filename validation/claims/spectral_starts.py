@@ -111,13 +111,13 @@ def draw(numbers, path):
     with figure(path, 2, 2, (9.6, 7.6)) as axes:
         for axis, case in zip(axes.flat, CASES, strict=True):
             mine = [row for row in table if row["case"] == case]
-            for name, colour in (("teacher", "C0"), ("positions", "C1")):
+            for name, color in (("teacher", "C0"), ("positions", "C1")):
                 alphas = [row["alpha"] for row in mine]
                 predicted = [np.sum(np.square(row["theory"][name])) for row in mine]
-                axis.plot(alphas, predicted, color=colour, label=f"on the {name}, theory")
+                axis.plot(alphas, predicted, color=color, label=f"on the {name}, theory")
                 for d, mark in zip(mine[0]["told"][name]["sizes"], "v^o", strict=False):
                     mean, error = np.array([row["told"][name]["sizes"][d] for row in mine]).T
-                    style = {"fmt": mark, "color": colour, "alpha": 0.7, "ms": 5}
+                    style = {"fmt": mark, "color": color, "alpha": 0.7, "ms": 5}
                     axis.errorbar(alphas, mean, 2 * error, label=f"on the {name}, d = {d}", **style)
             axis.axhline(0, color=DARK, lw=0.5)
             axis.set(title=TITLES[case], xscale="log", xlim=(0.04, 5))

@@ -26,7 +26,7 @@ from scipy.stats import chi2, ks_2samp
 
 import gamp_attention as ga
 from gamp_attention.experiments import ALPHA, draw_legend
-from gamp_attention.gamp.survey import LADDER, LATE, STEP
+from gamp_attention.gamp import LADDER, LATE, STEP
 from gamp_attention.state_evolution.dynamics import follow_growth, sample_cosines
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
@@ -237,22 +237,22 @@ def draw(path, points):
             here = [points[where, alpha] for alpha in alphas]
             draw_fractions(axes[0, column], alphas, here)
             axes[0, column].set(title=f"ω = {where[0]:g}, σ = {where[1]:g}")
-            for k, colour in ((0, "#D55E00"), (3, "#CC79A7"), (5, SURVEY)):
-                draw_times(axes[1, column], here[k]["times"], colour, alphas[k])
+            for k, color in ((0, "#D55E00"), (3, "#CC79A7"), (5, SURVEY)):
+                draw_times(axes[1, column], here[k]["times"], color, alphas[k])
             axes[1, column].legend(frameon=False, loc="upper left", bbox_to_anchor=(0.0, 1.0))
         draw_legend(axes[0, 0], columns=3)
 
 
 def draw_fractions(axis, alphas, points):
     """Draw predicted and counted fractions of surveys that approach the teacher."""
-    for name, colour, style, label in (
+    for name, color, style, label in (
         ("linear", LINEAR, ":", "0.3 within 10 iterations, linear theory"),
         ("path early", PATH, "--", "0.3 within 10, nonlinear theory"),
         ("path late", PATH, "-", f"0.5 within {LATE}, nonlinear theory"),
     ):
         means, errors = 100 * np.transpose([values[name] for values in points])
-        axis.plot(alphas, means, style, color=colour, lw=1.5, label=label)
-        axis.fill_between(alphas, means - errors, means + errors, color=colour, alpha=0.15, lw=0)
+        axis.plot(alphas, means, style, color=color, lw=1.5, label=label)
+        axis.fill_between(alphas, means - errors, means + errors, color=color, alpha=0.15, lw=0)
     labels = ("surveys, 0.3 within 10", f"surveys, 0.5 within {LATE}")
     for name, marker, label in zip(("survey early", "survey late"), "os", labels, strict=True):
         means, errors = 100 * np.transpose([values[name] for values in points])
@@ -260,13 +260,13 @@ def draw_fractions(axis, alphas, points):
     axis.set(xlabel=ALPHA, ylabel="approach the teacher, %", ylim=(0, 105))
 
 
-def draw_times(axis, times, colour, alpha):
+def draw_times(axis, times, color, alpha):
     """Draw the fraction of surveys and of paths whose cosine reaches 0.5 within t iterations."""
     t = np.arange(LATE + 1)
     for name, style in (("survey", "-"), ("path", "--")):
         words = f"α = {alpha:g}" if name == "survey" else None
         reached = 100 * np.mean(times[name][:, None] <= t, axis=0)
-        axis.step(t, reached, style, where="post", color=colour, lw=1.5, label=words)
+        axis.step(t, reached, style, where="post", color=color, lw=1.5, label=words)
     axis.set(xlabel="iteration t", ylabel="cosine of 0.5 reached by t, %", ylim=(0, 125), xlim=(0, LATE),
              yticks=range(0, 101, 20), title="surveys (solid), nonlinear theory (dashed)")  # fmt: skip
 

@@ -1,11 +1,11 @@
 """What can be learned, by whom: the weights that random starts find against α and ω, beside theoretical thresholds.
 
 Method: `run_gamp(survey=True)`, `run_gamp` and L-BFGS-B start from the same random weights, once in each instance of
-noiseless samples of the attention layer with the exact risk (d = 150, λ = .01). A run has found the teacher if its
+noiseless samples of the attention layer with the exact risk (d = 150, λ = 0.01). A run has found the teacher if its
 cosine with the teacher is at least 0.5 and 0.9 times the cosine of the semantic minimum, which is message passing from
 the weights of the teacher. Thresholds for d → ∞: weak and full recovery of Bayes-optimal estimation
 (`bayes_thresholds`), the α at which an eigenvalue of the matrix of spectral starts leaves the bulk
-(`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = .5).
+(`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = 0.5).
 Error bars are binomial standard errors.
 
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS
@@ -27,7 +27,7 @@ from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
-from validation.claims.survey_propagation import COLOURS, MARKERS, METHODS, STYLES, compute_cosine, draw_starts
+from validation.claims.survey_propagation import COLORS, MARKERS, METHODS, STYLES, compute_cosine, draw_starts
 
 PHASE_DIAGRAM = Path(__file__).parents[1] / "results" / "phase_diagram.json"
 DIM, INSTANCES = 150, 6
@@ -171,7 +171,7 @@ def draw_alphas(axis, rows, where, lines):
         alphas, fractions, n = find_fractions(rows, where, name)
         shift = 0.012 * (STUDENTS.index(name) - 1)
         axis.errorbar(alphas + shift, 100 * fractions, 100 * np.sqrt(fractions * (1 - fractions) / n), lw=2, ms=6,
-                      fmt=MARKERS[name] + STYLES[name], color=COLOURS[name], label=METHODS[name])  # fmt: skip
+                      fmt=MARKERS[name] + STYLES[name], color=COLORS[name], label=METHODS[name])  # fmt: skip
     numbers = select(rows, "thresholds", where)[0]
     for name, label in MARKS.items():
         if numbers[name] is not None:
@@ -194,7 +194,7 @@ def draw_omegas(axis, rows, lines):
         axis.plot(omegas, values, MARK_STYLES[name], color=RECOVERY if name != "spectral" else DARK, label=label)
     for name in STUDENTS:
         halves = [find_half(*find_fractions(rows, where, name)[:2]) for where in places]
-        axis.plot(omegas, halves, MARKERS[name] + STYLES[name], lw=2, ms=7, color=COLOURS[name], label=METHODS[name])
+        axis.plot(omegas, halves, MARKERS[name] + STYLES[name], lw=2, ms=7, color=COLORS[name], label=METHODS[name])
     axis.set(xlabel=OMEGA, ylabel=ALPHA, xlim=(0.1, 0.42), ylim=(0, 3),
              title=f"half of the starts, σ = {FOUNDING[1]:g}")  # fmt: skip
 

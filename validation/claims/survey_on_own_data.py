@@ -1,6 +1,6 @@
 """Survey propagation on data alone: real tokens, trained layers and noise, and the choice of a result by leave-one-out.
 
-Data: samples of the founding paper's kind of layer (σ = .8, ω = .2) with noise s on the scores; word vectors of the
+Data: samples of the founding paper's kind of layer (σ = 0.8, ω = 0.2) with noise s on the scores; word vectors of the
 docstrings of Python's standard library (`real_text`) with a planted teacher, and with the vectors of the two following
 words as outputs of a layer with or without softmax; outputs of a trained `torch.nn.MultiheadAttention`
 (`long_samples`).
@@ -10,7 +10,7 @@ with `survey=True`; and L-BFGS-B of scipy from random starts again and again, as
 than survey propagation took. Test errors are on fresh samples. Leave-one-out errors are computed for the first two from
 the training data; "chosen" is the result of lower leave-one-out error, both runs having been made.
 
-Noise: at s = .3, test errors of GAMP and of surveys at fixed Parisi parameters, in units of `initial_survey`, and with
+Noise: at s = 0.3, test errors of GAMP and of surveys at fixed Parisi parameters, in units of `initial_survey`, and with
 `survey=True`, from the same random start, over λ.
 
 Default: eight spectral starts without surveys against `survey="auto"`, the default of `GampAttention` and `fit`. The
@@ -243,7 +243,7 @@ def format_defaults(rows):
         loss = collect(runs, "auto", "loss") / collect(runs, "none", "loss") - 1
         counts = [np.sum(loss < -EQUAL), np.sum(abs(loss) <= EQUAL), np.sum(loss > EQUAL)]
         cells = [", ".join(f"{np.mean(collect(runs, m, key)):{form}}" for m in ("auto", "none"))
-                 for key, form in (("test", ".3g"), ("seconds", ".2f"))]  # fmt: skip
+                 for key, form in (("test", "0.3g"), ("seconds", "0.2f"))]  # fmt: skip
         error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.inf
         lines.append([
             f"{name}, {len(runs)}", int(np.sum(collect(runs, "auto", "surveys") > 0)), ", ".join(map(str, counts)),

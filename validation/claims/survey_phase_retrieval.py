@@ -1,7 +1,7 @@
 """Survey propagation recovers the signal of phase retrieval from random starts.
 
 Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
-`run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least .99.
+`run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least 0.99.
 The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
 state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. Stored rows
 without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys
@@ -19,14 +19,14 @@ from scipy.stats import beta
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import DARK, figure
-from gamp_attention.gamp.survey import LADDER
+from gamp_attention.gamp import LADDER
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
 ALPHAS, LAM, RECOVERED = (1.15, 1.25, 1.5, 1.75, 2.0, 2.5), 1e-3, 0.99
 SIZES = {200: 10, 500: 6, 1000: 4, 2000: 2}  # number of instances, by d
-COLOURS = {"survey": "#0072B2", "gamp": "#E69F00"}
+COLORS = {"survey": "#0072B2", "gamp": "#E69F00"}
 
 
 def draw_amplitudes(d, alpha, seed):
@@ -82,7 +82,7 @@ def format_recoveries(rows, threshold):
     for alpha in list_values(rows, "alpha"):
         cells = []
         for d in sizes:
-            (k, n), (other, _) = (count_recoveries(rows, d, alpha, method) for method in COLOURS)
+            (k, n), (other, _) = (count_recoveries(rows, d, alpha, method) for method in COLORS)
             cells.append(f"{k}, {other} of {n}")
         lines.append([f"{alpha:g}", *cells, "recovers" if alpha > threshold else "fails"])
     return markdown_table(heads, lines)
@@ -104,7 +104,7 @@ def draw(path, rows, threshold):
                 shift = 0.012 * (k - (len(sizes) - 1) / 2)  # so that the errors of different d do not overlap
                 fractions.errorbar(
                     np.array(alphas) + shift, 100 * n_recovered / n, 100 * errors, fmt="os^D"[k % 4] + "-",
-                    color=COLOURS[method], label=f"{label}, d = {d}", **style,
+                    color=COLORS[method], label=f"{label}, d = {d}", **style,
                 )  # fmt: skip
         fractions.axvline(threshold, color=DARK, ls="--", lw=1, label="Bayes-optimal algorithm, d → ∞")
         ends = [PUBLISHED[y].recovery for y in (100, 10)]
@@ -116,7 +116,7 @@ def draw(path, rows, threshold):
 def check_recoveries(verdict, rows):
     """Check the fractions of recovered signals, and return them."""
     d, alphas = max(list_values(rows, "d")), list_values(rows, "alpha")
-    counts = {method: [count_recoveries(rows, d, alpha, method) for alpha in alphas] for method in COLOURS}
+    counts = {method: [count_recoveries(rows, d, alpha, method) for alpha in alphas] for method in COLORS}
     k, n = counts["survey"][-1]
     verdict.check(
         k == n, f"d = {d}, α = {alphas[-1]:g}: survey propagation recovers the signal in {k} of {n} instances"
@@ -125,7 +125,7 @@ def check_recoveries(verdict, rows):
     verdict.check(not fewer, f"d = {d}: numbers of α at which GAMP recovers the signal more often: {len(fewer)}")
     return {
         f"{method}, d = {size}": {f"{alpha:g}": count_recoveries(rows, size, alpha, method) for alpha in alphas}
-        for method in COLOURS for size in list_values(rows, "d")
+        for method in COLORS for size in list_values(rows, "d")
     }  # fmt: skip
 
 

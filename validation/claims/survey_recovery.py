@@ -2,17 +2,17 @@
 
 Published values: Lucibello, Saglietti and Lu (2019) store the overlaps at the end of state evolution from a weak
 overlap with their code (CarloLucibello/GASP.jl, src/replica_abs/plot_1RSB_lambda_effect), for the loss (|z| − y)²,
-amplitudes without noise, λ = 1e-3 and several Parisi parameters, on a grid of α with steps of .025. For each Parisi
+amplitudes without noise, λ = 1e-3 and several Parisi parameters, on a grid of α with steps of 0.025. For each Parisi
 parameter, the table below has the row of the largest α without recovery, and the smallest α with recovery.
 
 Method: (1) The published overlaps of the former row are inserted in the equations of one step of replica symmetry
 breaking of the package, which return them up to the tolerance of the published iteration if they are a fixed point of
-both. (2) State evolution of undamped survey propagation at both α: the equations are iterated from an overlap θ = .05
-until θ > .9 (recovery) or the overlaps come to rest. For y > 20 this start has too small a variance in a cluster, so
-that (2) is left out. (3) Single surveys of `survey_step` at y = 5 with step .4 from random weights, at most 120
-iterations, until the cosine with the signal exceeds .9.
+both. (2) State evolution of undamped survey propagation at both α: the equations are iterated from an overlap θ = 0.05
+until θ > 0.9 (recovery) or the overlaps come to rest. For y > 20 this start has too small a variance in a cluster, so
+that (2) is left out. (3) Single surveys of `survey_step` at y = 5 with step 0.4 from random weights, at most 120
+iterations, until the cosine with the signal exceeds 0.9.
 
-Criterion: (1) θ, q₀, q₁ and V change by at most .5 %, and F is equal to the published value within 1e-6; (2) recovery
+Criterion: (1) θ, q₀, q₁ and V change by at most 0.5 %, and F is equal to the published value within 1e-6; (2) recovery
 at the smallest α with published recovery and not at the α before; (3) is reported. (Page "Survey propagation".)
 """
 
@@ -174,13 +174,13 @@ def draw(path, rows):
             ys, [row.recovery - 0.0125 for row in PUBLISHED.values()], 0.0125, fmt="o", color=DARK, capsize=3,
             label="published",
         )  # fmt: skip
-        for name, colour, marker, word in (
+        for name, color, marker, word in (
             ("recovery", "#009E73", "^", "recovery"),
             ("alpha", "#D55E00", "v", "no recovery"),
         ):
             points = [(y, getattr(row, name)) for y, row in PUBLISHED.items()]
             points = [(y, alpha) for y, alpha in points if f"iterate {y} {alpha:g}" in rows]
-            line.plot(*np.transpose(points), marker, color=colour, ms=5, label=f"our state evolution: {word}")
+            line.plot(*np.transpose(points), marker, color=color, ms=5, label=f"our state evolution: {word}")
         line.set(xscale="log", xlabel="Parisi parameter y", ylabel="α from which the signal is recovered")
         line.set_xticks(ys, [f"{y}" for y in ys])
         line.minorticks_off()

@@ -1,14 +1,15 @@
 """Settings of survey propagation: nodes of the inner field, cost and memory of an iteration, and steps under noise.
 
 Nodes: from a random start, surveys of 10 and 30 iterations at 1.5 units of the Parisi parameter, for two to four fields
-(ω = .2, σ = .8, no noise). In the state that they reach, the averages over the inner field with few nodes are compared
-with a rule of many nodes: V̂ and Δ, which are sums over samples, and the norm of the differences of the forces ḡ.
+(ω = 0.2, σ = 0.8, no noise). In the state that they reach, the averages over the inner field with few nodes are
+compared with a rule of many nodes: V̂ and Δ, which are sums over samples, and the norm of the differences of the forces
+ḡ.
 
 Cost: processor time of an iteration of survey propagation, divided by the number of nodes and by the time of an
-iteration of GAMP, both from the minimisers of the last iteration; the largest number of bytes that an iteration
+iteration of GAMP, both from the minimizers of the last iteration; the largest number of bytes that an iteration
 allocates, divided by n L r times the number of nodes, at two numbers of samples.
 
-Steps: with noise s = .3 on the scores, α = 1.5, surveys at 3 units of the Parisi parameter with constant and with
+Steps: with noise s = 0.3 on the scores, α = 1.5, surveys at 3 units of the Parisi parameter with constant and with
 decreasing steps: the relative change of the weights per unit of the step in the last iteration, and the training loss
 of GAMP from the weights at the end.
 

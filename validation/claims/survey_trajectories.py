@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve
@@ -117,14 +117,14 @@ def draw(numbers, path):
     """Draw q, θ, V and U of each seed at the largest d with its prediction."""
     with figure(path, len(RUNS), len(DRAWN), (9.8, 2.7 * len(RUNS))) as axes:
         for row, name in zip(axes, RUNS, strict=True):
-            colour = COLOURS["semantic" if "semantic" in name else "random"]
+            color = COLORS["semantic" if "semantic" in name else "random"]
             d = max(map(int, numbers[name]["seeds"]))
             words = f"survey propagation, d = {d}, {'teacher' if 'semantic' in name else 'weak'} start"
             for axis, key in zip(row, DRAWN, strict=True):
                 curves = numbers[name]["curves"][key]
                 predicted, measured = (np.array(curves[part]).T for part in ("predicted", "measured"))
                 lines = axis.plot(predicted, color=DARK, lw=1)
-                dots = axis.plot(measured, "o", ms=3, color=colour, alpha=0.7)
+                dots = axis.plot(measured, "o", ms=3, color=color, alpha=0.7)
                 lines[0].set_label("state evolution, one line for each instance")
                 dots[0].set_label(words)
                 axis.set(title=TITLES[key], xlabel="iteration", xticks=range(0, N_ITER + 1, 4))

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, LABELS, WORDS, deviation, draw_legend
+from gamp_attention.experiments import COLORS, DARK, LABELS, WORDS, deviation, draw_legend
 from gamp_attention.gamp import averaged_memory, naive_memory
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
@@ -135,12 +135,12 @@ def draw(numbers, path):
     with figure(path, len(names) + 1, len(LABELS), (9.8, 9.6)) as axes:
         for row, (name, words) in zip(axes, names.items(), strict=False):
             d = max(map(int, numbers[name]["seeds"]))
-            colour, label = COLOURS[_get_branch(name)], f"GAMP, d = {d}, {_get_branch(name)} branch, mean ± 2 s.e."
+            color, label = COLORS[_get_branch(name)], f"GAMP, d = {d}, {_get_branch(name)} branch, mean ± 2 s.e."
             for axis, (key, curve) in zip(row, numbers[name]["curves"].items(), strict=True):
                 predicted, mean, error = (np.array(curve[part]) for part in ("predicted", "mean", "error"))
                 time = np.arange(len(predicted))
                 axis.plot(time, predicted, color=DARK, label="state evolution")
-                axis.errorbar(time, mean, 2 * error, fmt="o", ms=3, color=colour, label=label)
+                axis.errorbar(time, mean, 2 * error, fmt="o", ms=3, color=color, label=label)
                 axis.set(title=WORDS[key], xlabel="iteration")
             row[0].set_ylabel(words)
         for axis in axes[-1, 2:]:
@@ -148,7 +148,7 @@ def draw(numbers, path):
         for axis, name in zip(axes[-1], ("semantic", "positional"), strict=False):
             x = np.array(list(numbers[name]["seeds"]), float)
             rms = np.array(numbers[name]["deviation_of_one_instance"])
-            axis.loglog(x, rms, "o", color=COLOURS[name])
+            axis.loglog(x, rms, "o", color=COLORS[name])
             axis.loglog(x, rms[0] * (x / x[0]) ** -0.5, "--", color=DARK, label="slope $d^{-1/2}$")
             axis.set(title=f"{name} branch", xlabel="dimension d")
             axis.set_xticks(x, [f"{d:.0f}" for d in x], minor=False)

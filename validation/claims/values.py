@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLOURS, DARK, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 
@@ -32,7 +32,7 @@ def draw(numbers, path):
             for axis, key in zip(column, ROUNDED, strict=True):
                 mean, error = np.array([row[key] for row in table.values()]).T
                 label = f"GAMP, {branch} branch, ± 2 s.e."
-                axis.errorbar(sizes, mean, 2 * error, fmt="o", color=COLOURS[branch], label=label)
+                axis.errorbar(sizes, mean, 2 * error, fmt="o", color=COLORS[branch], label=label)
                 axis.axhline(numbers[branch]["state_evolution"][key], color=DARK, label="state evolution, d → ∞")
                 axis.set(xscale="log", title=WORDS[key])
                 axis.set_xticks(sizes, sizes)

@@ -99,7 +99,7 @@ def compare_ways(rows):
 
 
 SHOWN = (0.3, 2.0)  # s and α of the drawn curves
-WAYS = {  # colours (Okabe and Ito) and line styles
+WAYS = {  # colors (Okabe and Ito) and line styles
     "smallest λ, to the end": ("#999999", "--"), "best λ, to the end": ("#D55E00", "-"),
     "smallest λ, stopped": ("#0072B2", "-"), "best λ, stopped": ("#009E73", ":"),
 }  # fmt: skip
@@ -142,14 +142,14 @@ def _draw_curves(axis, numbers, noise, alpha):
     times = np.array(numbers["times"])
     mine = [row for row in numbers["told"] if (row["noise"], row["alpha"]) == (noise, alpha)]
     for k, row in enumerate(mine):
-        colour = (0.1, 0.25 + 0.6 * k / max(len(mine) - 1, 1), 0.75 - 0.5 * k / max(len(mine) - 1, 1))
-        axis.plot(times[1:], row["test_error"][1:], color=colour, label=f"λ = {row['lam']:g}")
+        color = (0.1, 0.25 + 0.6 * k / max(len(mine) - 1, 1), 0.75 - 0.5 * k / max(len(mine) - 1, 1))
+        axis.plot(times[1:], row["test_error"][1:], color=color, label=f"λ = {row['lam']:g}")
         for point in numbers["tried"]:
             if all(point[key] == row[key] for key in ("noise", "alpha", "lam")):
                 for name, step in (("stopped", point["best"]), ("ended", -1)):
                     seen = point[name]
-                    axis.errorbar(times[step], seen["mean"], 2 * seen["error"], fmt="o", ms=4, color=colour)
-                    axis.plot(times[step], seen["own"], "x", ms=7, color=colour)
+                    axis.errorbar(times[step], seen["mean"], 2 * seen["error"], fmt="o", ms=4, color=color)
+                    axis.plot(times[step], seen["own"], "x", ms=7, color=color)
     axis.set(xscale="log", xlabel="training time: steps × step size", title=f"s = {noise:g}, α = n/d = {alpha:g}")
     axis.plot([], [], "o", ms=4, color=GREY, label=f"instances, d = {numbers['d']}")
     axis.plot([], [], "x", ms=7, color=GREY, label="predicted for their m")
@@ -158,9 +158,9 @@ def _draw_curves(axis, numbers, noise, alpha):
 
 def _draw_ways(axis, numbers, key, values, chosen):
     points = sorted((point for point in numbers["points"] if chosen(point)), key=lambda point: point[key])
-    for name, (colour, style) in WAYS.items():
+    for name, (color, style) in WAYS.items():
         axis.plot(values, [point["ways"][name]["test_error"] for point in points], style, marker="o", ms=4,
-                  color=colour, label=name)  # fmt: skip
+                  color=color, label=name)  # fmt: skip
     axis.set(yscale="log")
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
 from gamp_attention.state_evolution.equations import conjugates, sum_over_components
-from validation._tools import catalogue
+from validation._tools import catalog
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -117,7 +117,7 @@ def check_cells(verdict, rows):
     """Check the criterion except its last part, and return the rows that are low at the end."""
     bad = [row for row in rows if row["status"] not in (*SOLVED, "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
-    diagram = catalogue.load_result(catalogue.ROOT / "results" / "phase_diagram.json")
+    diagram = catalog.load_result(catalog.ROOT / "results" / "phase_diagram.json")
     away, compared = 0.0, 0
     for row in rows:
         i, j = (
@@ -158,12 +158,12 @@ def check_low(verdict, low, args):
 
 def format_table(rows):
     """Return counts of the cells of each branch by outcome."""
-    heads, lines = ("branch", "solved", "lost", "stable", "consistent", "approximate", "inconsistent"), []
+    heads, lines = ("branch", "solved", "lost", "stable", "consistent", "broken by jumps", "inconsistent"), []
     for branch in land.BRANCHES:
         mine = [row for row in rows if row["branch"] == branch]
         solved = [row for row in mine if row["status"] in SOLVED]
         words = [sum(row["validity"].startswith(word) for row in solved)
-                 for word in ("consistent", "approximate", "inconsistent")]  # fmt: skip
+                 for word in ("consistent", ("broken", "approximate"), "inconsistent")]  # fmt: skip
         counts = (len(solved), len(mine) - len(solved), sum(row["stable"] for row in solved), *words)
         lines.append([branch, *counts])
     return markdown_table(heads, lines)

@@ -24,7 +24,7 @@ Running time with --quick: about 80 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from gamp_attention.experiments.sweeps import row_overlaps
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
@@ -120,12 +120,12 @@ def _draw_branch(axis, key, branch, table):
     axis.plot(
         alpha,
         land.to_array([p["theory"][key] for p in table]),
-        color=COLOURS[branch],
+        color=COLORS[branch],
         label=f"{branch}, state evolution",
     )
     mean, error = (land.to_array([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
     judged = np.array([p["judged"] for p in table])
-    draw_means(axis, alpha, mean, error, judged, COLOURS[branch], branch)
+    draw_means(axis, alpha, mean, error, judged, COLORS[branch], branch)
     ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
     if ends:
         axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
@@ -138,12 +138,12 @@ def _draw_gap(axis, table):
     """Draw q of the positional branch relative to Stein's fixed point."""
     shown = [p for p in table if p["exists"] and p["derivative"]]
     alpha, stein = (land.to_array(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
-    axis.axhline(0, color=COLOURS["positional"], label=r"state evolution, Stein's form of $\hat V$")
+    axis.axhline(0, color=COLORS["positional"], label=r"state evolution, Stein's form of $\hat V$")
     gap = land.to_array([p["derivative"]["q"] for p in shown]) / stein - 1
     axis.plot(alpha, 100 * gap, color=DARK, ls="--", label=r"state evolution, $\hat V$ from the derivative")
     mean, error = (land.to_array([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
     axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
-                  color=COLOURS["positional"])  # fmt: skip
+                  color=COLORS["positional"])  # fmt: skip
     axis.set(title="positional branch: $q$ minus\nStein's fixed point, %", xlabel=ALPHA, xlim=(0, None))
 
 

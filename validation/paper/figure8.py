@@ -11,7 +11,7 @@ branch are within three standard errors of state evolution, plus half of one ins
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, draw_legend
+from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -125,16 +125,16 @@ def draw(numbers, path):
         for column, (omega, part) in zip(axes, slices.items(), strict=True):
             theory, alpha = part["theory"], land.to_array(part["theory"]["alpha"])
             for name in QUANTITIES:
-                axis, colour = (column[0], DARK) if name == "difference" else (column[1], COLOURS[name])
+                axis, color = (column[0], DARK) if name == "difference" else (column[1], COLORS[name])
                 scale = 1e3
                 label = {"difference": "difference of losses"}.get(name, f"{name} branch")
-                axis.plot(alpha, scale * land.to_array(theory[name]), color=colour, label=f"{label}, state evolution")
+                axis.plot(alpha, scale * land.to_array(theory[name]), color=color, label=f"{label}, state evolution")
                 shown = land.to_array([p["alpha"] for p in part["gamp"]])
                 mean, error = (
                     scale * land.to_array([p[name][what] for p in part["gamp"]]) for what in ("mean", "error")
                 )
                 judged = np.array([p["judged"][name] for p in part["gamp"]])
-                draw_means(axis, shown, mean, error, judged, colour, label)
+                draw_means(axis, shown, mean, error, judged, color, label)
             column[0].axhline(0, color=GREY, lw=0.8)
             column[1].axhline(1e3 * part["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
             for name, style in (("alpha_c", "-"), ("alpha_l", ":")):

@@ -12,7 +12,7 @@ solution is approximate, so q may be anywhere between the fixed points with Stei
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLOURS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -114,9 +114,9 @@ def draw(numbers, path):
                     land.to_array([stats[key][what] for stats in table.values()])
                     for what in ("mean", "spread", "error")
                 )
-                axis.fill_between(sizes, mean - spread, mean + spread, color=COLOURS[branch], alpha=0.2, lw=0,
+                axis.fill_between(sizes, mean - spread, mean + spread, color=COLORS[branch], alpha=0.2, lw=0,
                                   label=f"spread of one instance, {branch}")  # fmt: skip
-                axis.errorbar(sizes, mean, 2 * error, fmt="o", ms=4, capsize=2, color=COLOURS[branch],
+                axis.errorbar(sizes, mean, 2 * error, fmt="o", ms=4, capsize=2, color=COLORS[branch],
                               label=f"GAMP, {branch}, mean ± 2 s.e.")  # fmt: skip
                 axis.axhline(se[key][0], color=DARK, lw=1.2, label="state evolution")
                 if branch == "positional":

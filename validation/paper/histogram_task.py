@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from gamp_attention.experiments import COLOURS, DARK
+from gamp_attention.experiments import COLORS, DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
@@ -60,7 +60,7 @@ def build_masks(size: Size, start: str) -> dict[str, torch.Tensor]:
 
 
 def draw_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
-    """Return torch's default initialisation of every run, with zeros for weights that its start freezes."""
+    """Return torch's default initialization of every run, with zeros for weights that its start freezes."""
     stacks: dict[str, list[torch.Tensor]] = {}
     for start, seed in runs:
         numbers = torch.Generator().manual_seed(seed)
@@ -329,7 +329,7 @@ def draw(numbers, path):
                     names = [letters[t] for t in tokens]
                     axis.set_xticks(range(len(names)), names, fontsize=8.2)
                     axis.set_yticks(range(len(names)), names, fontsize=8.2)
-                axes[row, 0].set_ylabel(f"{start} start,\n{phase}", color=COLOURS[start])
+                axes[row, 0].set_ylabel(f"{start} start,\n{phase}", color=COLORS[start])
                 row += 1
         bar = axes[0, 0].figure.colorbar(image, ax=axes[:4], shrink=0.5, aspect=40)
         bar.set_label("attention weight")
@@ -339,7 +339,7 @@ def draw(numbers, path):
         axis, falls = axes[0, 0].figure.add_subplot(grid[4, :]), np.array(numbers["losses"])
         for r, (start, seed) in enumerate(numbers["runs"]):
             axis.semilogy(
-                1 + np.arange(len(falls)), falls[:, r], color=COLOURS[start], lw=1, label=start if not seed else None
+                1 + np.arange(len(falls)), falls[:, r], color=COLORS[start], lw=1, label=start if not seed else None
             )
         axis.axvline(numbers["size"]["frozen_epochs"] + 0.5, color=DARK, lw=0.8, ls=":")
         axis.annotate(" all weights free", (numbers["size"]["frozen_epochs"] + 0.5, falls.max()), va="top", fontsize=9)

@@ -1,8 +1,8 @@
-"""Figure 3 (centre, right): the phase diagram in (α, ω) by state evolution.
+"""Figure 3 (center, right): the phase diagram in (α, ω) by state evolution.
 
 Method: a grid of 25 × 25 cells, both branches to a relative accuracy of 1e-3, and boundaries with errors at 12 of its
 ω. Δε_t = ε_t(positional) − ε_t(semantic) is positive if the semantic minimum is the global one. ε_lin − ε_g is positive
-if the global minimum beats the linear baseline. Grey: a branch does not exist. Crosses: from both starts all weights go
+if the global minimum beats the linear baseline. Gray: a branch does not exist. Crosses: from both starts all weights go
 to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` uses the same code.
 
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
@@ -24,7 +24,7 @@ from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool
 
-PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = .3, A of the paper
+PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = 0.3, A of the paper
 LIMITS = {"grid": 600.0, "boundaries": 300.0}  # largest times on two cores, seconds
 ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
@@ -120,7 +120,7 @@ def check_criterion(verdict, args, rows, bounds, numbers):
         for name, published in PUBLISHED.items():
             value, error = (part[at] for part in bounds.line(name))
             off = 100 * (value / published - 1)
-            print(f"{name}(.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
+            print(f"{name}(0.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
     if not args.quick and args.workers == 2:
         for name, limit in LIMITS.items():
             seconds = numbers["seconds"][name]
@@ -160,7 +160,7 @@ def lacks_branch(numbers, branch, k):
 
 
 def draw(numbers, path):
-    colours = build_branch_colormap(missing="#BBBBBB")
+    colors = build_branch_colormap(missing="#BBBBBB")
     from matplotlib.colors import CenteredNorm
 
     names = ((r"training loss, $\varepsilon_t$(positional) − $\varepsilon_t$(semantic)", "difference"),
@@ -169,7 +169,7 @@ def draw(numbers, path):
     with figure(path, 1, 2, (9.8, 6)) as axes:
         for axis, (title, name) in zip(axes[0], names, strict=True):
             values = np.ma.masked_invalid(1e3 * land.to_array(numbers[name]))
-            mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
+            mesh = axis.pcolormesh(omegas, alphas, values, cmap=colors, norm=CenteredNorm(), shading="nearest")
             axis.figure.colorbar(mesh, ax=axis, label=r"$10^{-3}$")
             i, j = np.nonzero(np.atleast_2d(numbers.get("zero", [])) == len(land.BRANCHES))  # older runs have none
             if len(i):
@@ -182,10 +182,10 @@ def draw(numbers, path):
                     axis.errorbar(probed, inside, error, capsize=2, label=label, **style)
             axis.set(title=title, xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
         draw_legend(axes[0, 0], columns=3)
-        name = "A = [[.6, .4], [.4, .6]]" if numbers["matrix"] == "paper" else "A = [[.3, .7], [.8, .2]]"
+        name = "A = [[0.6, 0.4], [0.4, 0.6]]" if numbers["matrix"] == "paper" else "A = [[0.3, 0.7], [0.8, 0.2]]"
         axes[0, 0].figure.suptitle(
             f"{name}; blue: the semantic minimum is lower (left), attention has a lower error\n"
-            "than the linear layer (right); grey: no such solution"
+            "than the linear layer (right); gray: no such solution"
         )
 
 

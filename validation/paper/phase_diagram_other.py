@@ -1,6 +1,6 @@
 """Figure 9: the phase diagram of a target whose A is not symmetric, by state evolution.
 
-Method: every second α and ω of `phase_diagram`, as without that symmetry averages take four times as long; A = [[.3,
+Method: every second α and ω of `phase_diagram`, as without that symmetry averages take four times as long; A = [[0.3,
 0.7], [0.8, 0.2]].
 
 Criterion: the criterion of `phase_diagram`.

@@ -26,9 +26,9 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, draw_legend, figures
+from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, draw_legend, figures
 from gamp_attention.losses import asymptotic_terms
-from validation._tools import catalogue
+from validation._tools import catalog
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, figure
 from validation._tools.report import Verdict, folder, options, pool
@@ -98,7 +98,7 @@ def load_table(name):
 
 def compare_lines():
     """Return published α_c and α_l with the stored boundaries, interpolated smoothly in ω."""
-    stored, rows = catalogue.load_result(catalogue.ROOT / "results" / "phase_diagram.json"), []
+    stored, rows = catalog.load_result(catalog.ROOT / "results" / "phase_diagram.json"), []
     for name in ("alpha_c", "alpha_l"):
         value = land.to_array(stored["lines"][name])
         known = np.isfinite(value)
@@ -112,7 +112,7 @@ def compare_lines():
 def compare_plane(matrix):
     """Return published means of descents at d = 1000 with the stored phase diagram, for cells that have numbers."""
     name = "phase_diagram" + ("" if matrix == "paper" else "_other")
-    stored = catalogue.load_result(catalogue.ROOT / "results" / f"{name}.json")
+    stored = catalog.load_result(catalog.ROOT / "results" / f"{name}.json")
     mine = load_table("plane")
     mine = mine[mine["matrix"] == matrix]
     at = {(round(row["omega"], 3), round(row["alpha"], 3)): row for row in mine}
@@ -140,7 +140,7 @@ def compare_plane(matrix):
 
 def compare_rank2():
     """Return published training losses of students of rank 2 with the minimum of both kinds, at ω = 0.3."""
-    stored = catalogue.load_result(catalogue.ROOT / "results" / "rank2_student.json")["theory"]
+    stored = catalog.load_result(catalog.ROOT / "results" / "rank2_student.json")["theory"]
     known = [row for row in stored if row["train_loss"] is not None]
     curve = _interpolate(*([row[name] for row in known] for name in ("alpha", "train_loss")))
     rows = [{"alpha": float(row["alpha"]), "published": float(row["train_loss"]), "ours": float(curve(row["alpha"])),
@@ -164,7 +164,7 @@ def _compare_signs(published, ours):
 
 def compare_sizes():
     """Return median spreads of one instance times √d over the larger d: published and of message passing."""
-    stored, rows = catalogue.load_result(catalogue.ROOT / "results" / "finite_size.json")["finite_d"], []
+    stored, rows = catalog.load_result(catalog.ROOT / "results" / "finite_size.json")["finite_d"], []
     for branch, own in (("semantic", "theta"), ("positional", "m")):
         mine = [row for row in load_table("sizes") if row["branch"] == branch and row["d"] >= FAR]
         for key in (own, "train_loss", "test_error"):
@@ -183,7 +183,7 @@ LINE, SIGNS, SPREAD, SPREADS, SHARE = 0.08, 0.95, 0.3, 3.0, 0.95
 SLICES = ("sigma", "lam", "omega")
 KEPT = (*SLICES, "alpha", "test_error", "test_error_spread", "m", "theta")
 TRIED = (0.673, 1.337, 2.0)  # α without a fixed point at which training is predicted
-# options of the theory, to the training time 5000 · .15
+# options of the theory, to the training time 5000 · 0.15
 TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}
 
 
@@ -210,9 +210,9 @@ def _draw_curves(axis, curves, key):
     for branch, rows in curves.items():
         alpha = [row["alpha"] for row in rows]
         ours = land.to_array([(row["ours"] or {}).get(key) for row in rows])
-        axis.plot(alpha, ours, color=COLOURS[branch], label=f"{branch}, state evolution")
+        axis.plot(alpha, ours, color=COLORS[branch], label=f"{branch}, state evolution")
         axis.plot(alpha, [row["rule"][key] for row in rows], "--", color=GREY, lw=1, label="with the authors' rule")
-        axis.plot(alpha, [row["published"][key] for row in rows], "x", color=COLOURS[branch], ms=5,
+        axis.plot(alpha, [row["published"][key] for row in rows], "x", color=COLORS[branch], ms=5,
                   label=f"{branch}, published")  # fmt: skip
 
 
@@ -226,9 +226,9 @@ def _draw_lines(axis, rows):
 
 
 def _draw_signs(axis, planes):
-    for matrix, marker, colour in (("paper", ".", COLOURS["semantic"]), ("other", "s", COLOURS["positional"])):
+    for matrix, marker, color in (("paper", ".", COLORS["semantic"]), ("other", "s", COLORS["positional"])):
         one = planes[matrix]["difference"]
-        axis.plot(1e3 * np.array(one["ours"]), 1e3 * np.array(one["published"]), marker, color=colour, ms=3,
+        axis.plot(1e3 * np.array(one["ours"]), 1e3 * np.array(one["published"]), marker, color=color, ms=3,
                   label=f"{'Fig. 3' if matrix == 'paper' else 'Fig. 9'}, descents at d = 1000")  # fmt: skip
     axis.axline((0, 0), slope=1, color=GREY, lw=1)
     axis.set(
@@ -255,11 +255,11 @@ def _draw_slices(axis, rows, name, symbol):
             part = [row for row in mine if row[name] == value and row["branch"] == branch]
             alpha, published = [row["alpha"] for row in part], [1e3 * row["test_error"] for row in part]
             ours = 1e3 * land.to_array([row["ours"] for row in part])
-            axis.plot(alpha, ours, style, color=COLOURS[branch])
+            axis.plot(alpha, ours, style, color=COLORS[branch])
             bars = [1e3 * row["test_error_spread"] for row in part]
             late = [(row["alpha"], 1e3 * row["trained"]) for row in part if "trained" in row]
             axis.plot(*np.reshape(late, (-1, 2)).T, "o", ms=6, mfc="none", color=DARK, label="theory of\ntraining")
-            axis.errorbar(alpha, published, bars, fmt="x", color=COLOURS[branch], ms=4, lw=0.7)
+            axis.errorbar(alpha, published, bars, fmt="x", color=COLORS[branch], ms=4, lw=0.7)
         axis.plot([], [], style, color=DARK, label=f"{symbol} = {value:g}")
     if mine:
         handles, labels = axis.get_legend_handles_labels()
@@ -300,7 +300,7 @@ def compare_curve(branch, every, args, executor):
     alphas, model = [float(row["alpha"]) for row in mine], ga.paper_model(OMEGA)
     solved = ga.sweep(model, folder(args, "published") / branch, alpha=alphas, branch=branch, executor=executor)
     ours = {round(row["alpha"], 3): row for row in land.flatten_rows(solved)}
-    ends = catalogue.load_result(catalogue.ROOT / "results" / "figure2.json")["lines"]
+    ends = catalog.load_result(catalog.ROOT / "results" / "figure2.json")["lines"]
     ends = {name: line["value"] for name, line in ends.items()}
     rows = []
     for row in mine:

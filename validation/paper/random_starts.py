@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLOURS, GREY, draw_legend
+from gamp_attention.experiments import COLORS, GREY, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -48,7 +48,7 @@ def classify(result, informed):
 
 
 def run_trial(d, seed):
-    """Return the two informed minima of one instance, and the end of each optimiser from one random start."""
+    """Return the two informed minima of one instance, and the end of each optimizer from one random start."""
     data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, seed)
     results = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
     informed = {name: get_position(result) for name, result in results.items()}
@@ -75,7 +75,7 @@ def run_trial(d, seed):
 
 
 def count_ends(rows):
-    """Return fractions of the ends by d and optimiser, with intervals, and counts below both informed minima."""
+    """Return fractions of the ends by d and optimizer, with intervals, and counts below both informed minima."""
     table = []
     for d in sorted({row["d"] for row in rows}):
         mine = [row for row in rows if row["d"] == d]
@@ -90,39 +90,39 @@ def count_ends(rows):
                 for row in mine
                 if row[name]["end"] in ENDS
             ]
-            table.append({"d": d, "optimiser": name, "runs": len(ends), "shares": shares, "deeper": sum(deeper)})
+            table.append({"d": d, "optimizer": name, "runs": len(ends), "shares": shares, "deeper": sum(deeper)})
     return table
 
 
 def format_table(table):
-    heads = ("d", "optimiser", "runs", *ENDS, "not converged", "below both informed minima")
+    heads = ("d", "optimizer", "runs", *ENDS, "not converged", "below both informed minima")
     lines = []
     for row in table:
         shares = [f"{v:.0%} ({low:.0%} to {high:.0%})" for v, low, high in row["shares"].values()]
-        lines.append([row["d"], NAMES[row["optimiser"]], row["runs"], *shares, row["deeper"]])
+        lines.append([row["d"], NAMES[row["optimizer"]], row["runs"], *shares, row["deeper"]])
     return markdown_table(heads, lines)
 
 
 def draw(rows, table, path):
     """Draw the fractions of the ends, and all ends in the plane of overlaps."""
     sizes = sorted({row["d"] for row in rows})
-    colours = COLOURS | {"neither": GREY}
+    colors = COLORS | {"neither": GREY}
     with figure(path, 2, len(NAMES), (9.6, 7.2)) as axes:
         for column, (name, label) in enumerate(NAMES.items()):
             axis = axes[0, column]
-            mine = [row for row in table if row["optimiser"] == name]
+            mine = [row for row in table if row["optimizer"] == name]
             for number, end in enumerate(ENDS):
                 value, low, high = np.array([row["shares"][end] for row in mine]).T
                 x = np.arange(len(sizes)) + 0.25 * (number - 1)
-                axis.bar(x, value, 0.22, color=colours[end], label=end)
+                axis.bar(x, value, 0.22, color=colors[end], label=end)
                 axis.errorbar(x, value, [value - low, high - value], fmt="none", color="black", lw=1, capsize=2)
             axis.set(title=label, ylim=(0, 1), xlabel="dimension d", xticks=range(len(sizes)), xticklabels=sizes)
             axis = axes[1, column]
             for row in (row for row in rows if row["d"] == sizes[-1]):
                 for end, where in row["informed"].items():
-                    axis.plot(where[1], where[0], "x", color=colours[end], ms=5, alpha=0.6)
+                    axis.plot(where[1], where[0], "x", color=colors[end], ms=5, alpha=0.6)
                 got = row[name]
-                axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
+                axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colors.get(got["end"], "black"))
             axis.set_xlabel(r"overlap with positions $\sigma |m_1|$")
         axes[1, 0].set_ylabel(r"overlap with teacher $|\theta|/\sigma$")
         axes[0, 0].set_ylabel("fraction of the runs, ± 95 % interval")

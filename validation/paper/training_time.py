@@ -19,7 +19,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
-from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -118,16 +118,16 @@ def _draw_key(axis, alpha, table, key, branch):
     fixed = land.to_array([(point["fixed"] or {}).get(key) for point in table])
     predicted, error = np.array([point["theory"][key] for point in table]).T
     axis.plot(alpha, fixed / share, "--", color=GREY, label="fixed point of state evolution")
-    axis.plot(alpha, predicted / share, color=COLOURS[branch], label=f"theory of this training, {branch} start")
+    axis.plot(alpha, predicted / share, color=COLORS[branch], label=f"theory of this training, {branch} start")
     band = (predicted - 2 * error) / share, (predicted + 2 * error) / share
-    axis.fill_between(alpha, *band, color=COLOURS[branch], alpha=0.3, lw=0)
-    for risk, fill in (("exact", COLOURS[branch]), ("asymptotic", "white")):
+    axis.fill_between(alpha, *band, color=COLORS[branch], alpha=0.3, lw=0)
+    for risk, fill in (("exact", COLORS[branch]), ("asymptotic", "white")):
         tried = np.array([risk in point for point in table])
         mean, error = (
             land.to_array([point[risk][key][what] for point in table if risk in point]) for what in ("mean", "error")
         )
         axis.errorbar(alpha[tried], mean / share[tried], 2 * error / share[tried], fmt="o", ms=5, mfc=fill,
-                      color=COLOURS[branch], lw=1, label=f"descents, {branch} start, {risk} risk")  # fmt: skip
+                      color=COLORS[branch], lw=1, label=f"descents, {branch} start, {risk} risk")  # fmt: skip
     if key in table[0]["published"]:
         axis.plot(alpha, [point["published"][key][0] for point in table] / share, "x", color=DARK, label="published")
     top = max(np.nanmax(predicted / share), np.nanmax(fixed / share))
@@ -200,7 +200,7 @@ def compute_differences(whole, key, of):
 def check_criterion(verdict, numbers):
     apart = numbers["steps apart"]
     verdict.check(
-        apart <= SAME, f"{LONGER} steps of {TIME / LONGER:g} end within {100 * apart:.2f} % of {PAPER} of .15"
+        apart <= SAME, f"{LONGER} steps of {TIME / LONGER:g} end within {100 * apart:.2f} % of {PAPER} of 0.15"
     )
     for branch in land.BRANCHES:
         table = numbers[branch]

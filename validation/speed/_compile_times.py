@@ -46,7 +46,7 @@ MODELS = {
     "first": lambda: ga.paper_model(),
     "another attention model": lambda: ga.attention_model(student=ga.DotProductAttention(0.5, causal=True)),
     "another penalty": lambda: ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
-    "first generalised linear model": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
+    "first generalized linear model": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "user-defined attention map": sigmoid_model,
     "the same map, edited": edited_model,
     "another loss": lambda: ga.glm_model(ga.PhaseRetrievalLoss(), ga.LinearLabels(), lam=0.1),

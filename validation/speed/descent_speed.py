@@ -17,7 +17,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLOURS, draw_legend
+from gamp_attention.experiments import COLORS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
@@ -105,9 +105,9 @@ def draw(numbers, path):
                 mine = [row for row in rows if row["omega"] == omega and row["branch"] == branch]
                 for name, (style, label) in styles.items():
                     values = [[row["alpha"], row[name]["seconds"]] for row in mine]
-                    axis.semilogy(*np.array(values).T, style, color=COLOURS[branch], label=label, mfc="white", ms=4)
+                    axis.semilogy(*np.array(values).T, style, color=COLORS[branch], label=label, mfc="white", ms=4)
                 axis.set(title=f"ω = {omega:g}", xlabel="α = n/d")
-            line[0].set_ylabel(f"{branch} branch: time, s", color=COLOURS[branch])
+            line[0].set_ylabel(f"{branch} branch: time, s", color=COLORS[branch])
         draw_legend(axes[0, 0], columns=min(len(styles), len(omegas)))
 
 

@@ -9,7 +9,7 @@ iteration.
 
 Criteria, the targets of the project: an iteration takes at most 1.4 times as long as the best `X @ Q` in double
 precision and 1.6 times in single precision, as the difference of runs of 40 and of 10 iterations. By default a critical
-point takes at most half of the evaluations of L-BFGS-B on our compiled loss and gradient, .6 of its time, and a
+point takes at most half of the evaluations of L-BFGS-B on our compiled loss and gradient, 0.6 of its time, and a
 hundredth of the time of the paper's torch descent. The time ends when the critical point is reached; the later analysis
 of this point, mainly whether it is a minimum, is counted "with the analysis of the end". Memory is at most 1.1 times
 the data plus the state. Quick sizes only have to be close.
@@ -120,7 +120,7 @@ def _run_loops(repeats, rows, columns, fields, weights, sums):
 
 
 def run_prox(data, state):
-    """Run the proximal steps of an iteration; the centres of the state are near its minimisers."""
+    """Run the proximal steps of an iteration; the centers of the state are near its minimizers."""
     return ga.denoise(data.loss, data.terms("asymptotic").params, state.z - state.D, state.V, state.z, hold=True)
 
 

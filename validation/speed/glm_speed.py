@@ -1,4 +1,4 @@
-"""Generalised linear models of rows take at most 3 times as long as in scikit-learn, with the same coefficients.
+"""Generalized linear models of rows take at most 3 times as long as in scikit-learn, with the same coefficients.
 
 Method: `GampRegressor` and `GampClassifier`, and `Ridge`, `Lasso` and `LogisticRegression` of scikit-learn, are fitted
 in turn to the same rows (normally distributed; 30 % of the teacher's weights are not zero), on one thread. Reported are

@@ -21,7 +21,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main as run_command
-from validation._tools.catalogue import ROOT
+from validation._tools.catalog import ROOT
 from validation._tools.report import Verdict, options
 
 # calls that take minutes, or seconds of compilation in an empty cache; the script prints when it is interrupted

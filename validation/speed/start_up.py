@@ -22,7 +22,7 @@ from statistics import median
 
 from tqdm import tqdm
 
-from validation._tools.catalogue import ROOT
+from validation._tools.catalog import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
 from gamp_attention.data import risk_at
-from validation._tools.catalogue import ROOT
+from validation._tools.catalog import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

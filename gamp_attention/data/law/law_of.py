@@ -168,7 +168,7 @@ class LawParts:
         """
         n, L, d = seen.tokens.shape
         mixing = _mixing(seen) if correlated else None
-        u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centred
+        u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centered
         covariances = [part_covariances(u[:, l], u[:, l], N_PARTS) for l in range(L)]
         pooled = np.sum(covariances, axis=0) / L
         n_rows = float((seen.counts - 1).sum())  # degrees of freedom: each source loses one to its mean
@@ -267,7 +267,7 @@ def _coordinate_classes(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -
     d, t = len(fixed), problem.teacher_rank
     squares = np.zeros((seen.n_sources, d))
     for l in range(seen.tokens.shape[1]):
-        np.add.at(squares, seen.sources[:, l], seen.centred[:, l] ** 2)
+        np.add.at(squares, seen.sources[:, l], seen.centered[:, l] ** 2)
     weights, cov = problem.weights, np.zeros((d, t, t))
     if weights is None:
         weights, cov = np.zeros((d, t)), np.tile(np.eye(t), (d, 1, 1))

@@ -83,21 +83,21 @@ class SeenTokens:
         return total / self.counts[:, None]
 
     @cached_property
-    def centred(self) -> np.ndarray:
+    def centered(self) -> np.ndarray:
         """Tokens (n, L, d) minus the means of their sources."""
         return self.tokens - self.means[self.sources]
 
     @cached_property
     def scales(self) -> np.ndarray:
         """Variances tr Σ/d (S,) of the sources."""
-        squares = np.einsum("nld,nld->nl", self.centred, self.centred) / self.tokens.shape[2]
+        squares = np.einsum("nld,nld->nl", self.centered, self.centered) / self.tokens.shape[2]
         total = np.bincount(self.sources.ravel(), squares.ravel(), minlength=self.n_sources)
         return total / np.maximum(self.counts - 1, 1)
 
     @cached_property
     def unit(self) -> np.ndarray:
-        """Centred tokens (n, L, d) divided by √(tr Σ/d) of their sources."""
-        return self.centred / np.sqrt(self.scales)[self.sources][:, :, None]
+        """Centered tokens (n, L, d) divided by √(tr Σ/d) of their sources."""
+        return self.centered / np.sqrt(self.scales)[self.sources][:, :, None]
 
     @cached_property
     def overlaps(self) -> np.ndarray:

@@ -96,7 +96,8 @@ class DebiasedWeights(Result):
         """(d, r) probabilities that noise alone is as large, two-sided: uniform for zero weights of the teacher."""
         from scipy.special import ndtr, stdtr
 
-        size = -np.abs(self.weights) / self.std
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN for weights that are zero without noise
+            size = -np.abs(self.weights) / self.std
         return 2 * (stdtr(self.dof, size) if np.isfinite(self.dof) else ndtr(size))
 
     def _rows(self) -> Rows:
@@ -241,9 +242,9 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
     squares = np.zeros((S, d))
     for rows, _, x in token_blocks(data.tokens):
-        centred = x + data.positions - data.source_means[owners[rows]]
+        centered = x + data.positions - data.source_means[owners[rows]]
         for l in range(L):
-            np.add.at(squares, owners[rows, l], centred[:, l] ** 2)
+            np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
     counts = np.bincount(owners.ravel(), minlength=S)[:, None]
     variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
     deviations = np.sqrt(variances)
@@ -322,7 +323,7 @@ def _independent(
 
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
-    """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimising over the other free weights."""
+    """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimizing over the other free weights."""
     K, free, penalty, inverse = _of_column(curvature, a)
     A = np.empty(len(K))
     A[free] = 1 / np.diag(inverse) - penalty[free]  # the Schur complement

@@ -1,6 +1,6 @@
 """Exact refits: minima of the risk without a sample, started from the minimum with all samples.
 
-For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − ℓ_μ(Q + P), is minimised over the step P:
+For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − ℓ_μ(Q + P), is minimized over the step P:
 
 1. Smooth or ridge penalty: Newton steps for many samples at the same time. They use the Hessian at the minimum with all
    samples minus the curvature of sample μ, which stays fixed, so that each step costs one pass over the tokens. The
@@ -57,7 +57,7 @@ class Refits:
 def refit_samples(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None
 ) -> Refits:  # fmt: skip
-    """Minimise the risk without each of some samples, from the minimum Q (d, r) with all samples.
+    """Minimize the risk without each of some samples, from the minimum Q (d, r) with all samples.
 
     Eq. :eq:`remainder`.
 

@@ -271,7 +271,7 @@ def phase_boundaries(
 
     Both branches are solved on a grid of α and continued to their ends (pseudo-arclength continuation, Keller (1977)).
     Roots along the branches are refined until their error is at most `tol`. A branch that appears and ends between two
-    neighbouring α of the grid is not detected.
+    neighboring α of the grid is not detected.
 
     Parameters
     ----------

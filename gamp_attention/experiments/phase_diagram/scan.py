@@ -290,7 +290,7 @@ def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
 
 
 def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return neighbouring α between which a function, given as pairs (α, f), changes its sign."""
+    """Return neighboring α between which a function, given as pairs (α, f), changes its sign."""
     return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
 
 

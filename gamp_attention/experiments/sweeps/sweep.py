@@ -118,7 +118,7 @@ def sweep(
         does not use d and seed.
     cells : instead of a single grid, a list of dicts with axes as keys, each of which defines a grid; axes that a dict
         lacks are taken from the arguments above.
-    warm : whether to start state evolution from the neighbouring solution in α, if that stays on the branch.
+    warm : whether to start state evolution from the neighboring solution in α, if that stays on the branch.
     executor : object with `submit` as in concurrent.futures, for instance `gamp_attention.local_pool(2)` or
         `get_executor()` of a dask client; serial if not given.
     threads : number of threads of compiled kernels in a cell; if not given, all for serial runs, and one on an

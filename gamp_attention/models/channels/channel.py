@@ -32,6 +32,7 @@ class Posterior(NamedTuple):
     log_z: np.ndarray  # (N,) log of ∫ N(u; ω, V) P(y | u) du; without noise, up to terms that do not depend on ω and V
     misfit: np.ndarray | None = None  # (N,) posterior mean of the sum of squares of the noise, if it is Gaussian
     halves: Halves | None = None  # only if the posterior was computed from random points of each sample
+    of_class: np.ndarray | None = None  # (N, C) posterior probabilities of the classes, if samples have classes
 
 
 class Channel(Protocol):

@@ -62,10 +62,10 @@ def fields_of_targets(teacher: SoftmaxTeacher, targets: np.ndarray, teacher_rank
     if not (weights > 0).all():
         raise check.fail("targets", float(weights.min()), "positive attention weights, as the model's teacher produces")
     scores = teacher.attention.temperature * np.log(weights)  # u uᵀ up to a constant in each row
-    centred = scores - scores.mean(axis=2, keepdims=True)  # u (u − ū)ᵀ
-    square = centred - centred.mean(axis=1, keepdims=True)  # (u − ū)(u − ū)ᵀ
+    centered = scores - scores.mean(axis=2, keepdims=True)  # u (u − ū)ᵀ
+    square = centered - centered.mean(axis=1, keepdims=True)  # (u − ū)(u − ū)ᵀ
     F = _factors(symmetrize(square), rank)
-    return centred @ F @ np.linalg.inv(F.transpose(0, 2, 1) @ F)
+    return centered @ F @ np.linalg.inv(F.transpose(0, 2, 1) @ F)
 
 
 def _factors(gram: np.ndarray, rank: int) -> np.ndarray:
@@ -237,18 +237,18 @@ class PlaneChannel(KnownFields):
 def _angles_around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
     line, rows, width = np.arange(MAX_ANGLES) / MAX_ANGLES - 0.5, np.arange(n), 2 * np.pi
-    centre = np.zeros((n, 1))
+    center = np.zeros((n, 1))
     for _ in range(N_ZOOMS):
-        angle = centre + width * line
+        angle = center + width * line
         best = exponent(angle).argmax(axis=1)
-        centre, width = angle[rows, best][:, None], width * ZOOM
+        center, width = angle[rows, best][:, None], width * ZOOM
         line = np.arange(-MIN_ANGLES // 2, MIN_ANGLES // 2 + 1) / MIN_ANGLES
     step = width / ZOOM
-    at = exponent(centre + step * np.array([-1.0, 0.0, 1.0]))
+    at = exponent(center + step * np.array([-1.0, 0.0, 1.0]))
     curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
     reach = 0.5 * PEAK_WIDTHS / np.sqrt(curvature)
     local = np.linspace(-reach[:, 0], reach[:, 0], MIN_ANGLES * 2, axis=1)
-    return centre + local, 2 * reach / (2 * np.pi * (2 * MIN_ANGLES - 1))
+    return center + local, 2 * reach / (2 * np.pi * (2 * MIN_ANGLES - 1))
 
 
 def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
@@ -277,8 +277,8 @@ def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray
     weights, log_z = softmax_sum(np.stack([part[0] for part in parts], axis=1))
     mean = sum(weights[:, k, None] * part[1] for k, part in enumerate(parts))
     cov = np.zeros((N, 2 * L, 2 * L))
-    for k, (_, centre, spread, across, rays) in enumerate(parts):
-        columns = [np.sqrt(spread)[:, None] * rays[0], np.sqrt(across)[:, None] * rays[1], centre - mean]
+    for k, (_, center, spread, across, rays) in enumerate(parts):
+        columns = [np.sqrt(spread)[:, None] * rays[0], np.sqrt(across)[:, None] * rays[1], center - mean]
         for column in columns:
             cov += weights[:, k, None, None] * column[:, :, None] * column[:, None, :]
     sizes = np.sum((y**2 + omega**2).sum(axis=2) / V + 2 * np.log(2 * np.pi * V), axis=1)

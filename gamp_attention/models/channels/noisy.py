@@ -4,7 +4,7 @@ Posteriors without a closed form are sums over a grid of equal spacing h in the 
 Gaussian of unit width the error of such a sum is of the order of exp(−2π²/h²). The posterior is narrower than the prior
 by at most √(1 + (slope/noise)²), where slope is the largest derivative of the noiseless observation with respect to x,
 and h is reduced by this factor (`spacing_for`). Two other rules need fewer points: Gauss-Hermite rules if the
-likelihood is nearly constant over the prior (`points_for`), and grids that neighbouring samples have in common
+likelihood is nearly constant over the prior (`points_for`), and grids that neighboring samples have in common
 (`in_blocks`).
 """
 
@@ -110,30 +110,30 @@ def on_grid(
 
 
 def in_blocks(
-    centres: np.ndarray,
+    centers: np.ndarray,
     h: float,
     likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     observations: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
+    """Return the posterior of whitened fields x ~ N(center, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
 
-    Samples with neighbouring centres use the same grid, for which c and f are evaluated once. The logarithms
+    Samples with neighboring centers use the same grid, for which c and f are evaluated once. The logarithms
     of all weights are then products of two matrices.
 
     Parameters
     ----------
-    centres : (n, D) prior means of the whitened fields.
+    centers : (n, D) prior means of the whitened fields.
     h : spacing of the grid.
     likelihood : function that returns f (J, P) and c (J,) at whitened fields (J, D).
     observations : (n, P) y of each sample.
 
     Returns
     -------
-    Means (n, D) of x − centre, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there are
+    Means (n, D) of x − center, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there are
     fewer than `MIN_PER_BLOCK` samples in a block on average.
     """
-    n, D = centres.shape
-    cells = np.round(centres / BLOCK_WIDTH)
+    n, D = centers.shape
+    cells = np.round(centers / BLOCK_WIDTH)
     blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     if n < MIN_PER_BLOCK * len(blocks):
         return None
@@ -150,7 +150,7 @@ def in_blocks(
         averaged = np.concatenate([products, factors, constant[:, None]], axis=1)
         for begin in range(0, len(rows), step):
             part = rows[begin : begin + step]
-            offsets = centres[part] - block
+            offsets = centers[part] - block
             weights = np.concatenate([offsets, observations[part], np.ones((len(part), 1))], axis=1) @ log_factors
             top = weights.max(axis=1, keepdims=True)
             weights -= top
@@ -214,7 +214,7 @@ class ScoreChannel:
         return observed
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the posterior, computed by quadrature on a grid centred at ω with covariance V."""
+        """Return the posterior, computed by quadrature on a grid centered at ω with covariance V."""
         (L, t), n = self.shape, len(y)
         root = psd_root(V)
         steepness = self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
@@ -243,8 +243,8 @@ class ScoreChannel:
             targets = self.teacher(np.einsum("lab,jlb->jla", root, x.reshape(-1, L, t))).reshape(len(x), -1)
             return targets, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
 
-        centres = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
-        moments = in_blocks(centres, h, likelihood, y / self.noise**2)
+        centers = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
+        moments = in_blocks(centers, h, likelihood, y / self.noise**2)
         if moments is None:
             return None
         mean, cov, log_z, more = moments
@@ -354,9 +354,9 @@ class SumChannel(LabelChannel):
         (L, t), N = self.shape, len(y)
         total = V.sum(axis=0)
         gain = V @ np.linalg.inv(total)  # (L, t, t)
-        centre = omega.sum(axis=1)
-        mean, cov_sum, log_z, misfit = self.of_sum(y, centre, total)
-        means = omega + np.einsum("lab,nb->nla", gain, mean - centre)
+        center = omega.sum(axis=1)
+        mean, cov_sum, log_z, misfit = self.of_sum(y, center, total)
+        means = omega + np.einsum("lab,nb->nla", gain, mean - center)
         cov = np.einsum("lab,nbc,mdc->nlamd", gain, cov_sum, gain)
         cov -= np.einsum("lab,mbc->lamc", gain, V)
         for l in range(L):
@@ -364,38 +364,38 @@ class SumChannel(LabelChannel):
         return Posterior(means, cov.reshape(N, L * t, L * t), log_z, misfit)
 
     def of_sum(
-        self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
+        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return mean (N, t), covariance (N, t, t), log Z (N,) and misfit of a sum with prior N(centre, total)."""
+        """Return mean (N, t), covariance (N, t, t), log Z (N,) and misfit of a sum with prior N(center, total)."""
         if isinstance(self.labels, IntensityLabels) and not self.labels.noise:
-            return self._modulus(y[:, 0], centre[:, 0], float(total[0, 0]))
+            return self._modulus(y[:, 0], center[:, 0], float(total[0, 0]))
         if self.jumps:
-            return self._sign(y[:, 0], centre[:, 0], float(total[0, 0]))
+            return self._sign(y[:, 0], center[:, 0], float(total[0, 0]))
         if isinstance(self.labels, IntensityLabels):
-            return self._intensity(y[:, 0], centre[:, 0], float(total[0, 0]))
+            return self._intensity(y[:, 0], center[:, 0], float(total[0, 0]))
         if isinstance(self.labels, ClassLabels):
-            return self._classes(y[:, 0].astype(int), centre, total)
+            return self._classes(y[:, 0].astype(int), center, total)
         root = psd_root(total)
         points, prior = points_for(self._slope() * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
         shifts = points @ root
 
         def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:  # of classes y = ±1 with logistic odds
-            sums = (centre[rows, None] + shifts)[:, :, 0]
+            sums = (center[rows, None] + shifts)[:, :, 0]
             return -np.logaddexp(0, -y[rows] * sums / self.labels.temperature), None
 
         mean, cov, log_z, misfit = on_grid(points, prior, log_likelihood, len(y))
-        return centre + mean @ root, root @ cov @ root, log_z, misfit
+        return center + mean @ root, root @ cov @ root, log_z, misfit
 
-    def _modulus(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+    def _modulus(self, y: np.ndarray, center: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
         """Return the posterior of S = ±√y, for intensities without noise."""
         size = np.sqrt(np.maximum(y, 0))
-        field = size * centre / V
-        log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + centre**2) / V - 0.5 * np.log(2 * np.pi * V)
+        field = size * center / V
+        log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + center**2) / V - 0.5 * np.log(2 * np.pi * V)
         variance = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
         return (size * np.tanh(field))[:, None], variance[:, None, None], log_z, None
 
     def _intensity(
-        self, y: np.ndarray, centre: np.ndarray, V: float
+        self, y: np.ndarray, center: np.ndarray, V: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return averages over equally spaced sums S near √y and −√y, where likelihood and prior are not negligible."""
         noise, reach = self.labels.noise, SUM_REACH * np.sqrt(V)
@@ -406,37 +406,37 @@ class SumChannel(LabelChannel):
         steps, at = [], (np.arange(N_INTENSITY_NODES) + 0.5) / N_INTENSITY_NODES
         sums = []
         for begin, end in ends:
-            begin, end = np.clip(begin, centre - reach, centre + reach), np.clip(end, centre - reach, centre + reach)
+            begin, end = np.clip(begin, center - reach, center + reach), np.clip(end, center - reach, center + reach)
             sums.append(begin[:, None] + (end - begin)[:, None] * at)
             steps.append(np.broadcast_to(((end - begin) / N_INTENSITY_NODES)[:, None], sums[-1].shape))
         S, step = np.concatenate(sums, axis=1), np.concatenate(steps, axis=1)
         squares = (S**2 - y[:, None]) ** 2
-        logs = -0.5 * squares / noise**2 - 0.5 * (S - centre[:, None]) ** 2 / V
+        logs = -0.5 * squares / noise**2 - 0.5 * (S - center[:, None]) ** 2 / V
         weights, log_z = softmax_sum(logs + np.log(np.maximum(step, np.finfo(float).tiny)))
         mean = np.einsum("nj,nj->n", weights, S)
         cov = np.einsum("nj,nj->n", weights, (S - mean[:, None]) ** 2)
         log_z = log_z - np.log(2 * np.pi * noise * np.sqrt(V))
         return mean[:, None], cov[:, None, None], log_z, np.einsum("nj,nj->n", weights, squares)
 
-    def _sign(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+    def _sign(self, y: np.ndarray, center: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
         """Return the posterior of S given its sign: a Gaussian truncated at zero."""
-        at = y * centre / np.sqrt(V)
+        at = y * center / np.sqrt(V)
         log_z = log_ndtr(at)
         hazard = np.exp(-0.5 * at**2 - 0.5 * np.log(2 * np.pi) - log_z)
         cov = V * np.clip(1 - hazard * (at + hazard), 0, 1)
-        return (centre + y * np.sqrt(V) * hazard)[:, None], cov[:, None, None], log_z, None
+        return (center + y * np.sqrt(V) * hazard)[:, None], cov[:, None, None], log_z, None
 
     def _classes(
-        self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
+        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
         """Return averages over a grid of the t − 1 differences of the columns, given which their mean is Gaussian."""
-        n, t = centre.shape
+        n, t = center.shape
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
         W = basis.T @ total @ basis
         root, gain = psd_root(W), total @ basis @ np.linalg.inv(W)
         steepness = self._slope() * float(np.sqrt(np.linalg.eigvalsh(W).max()))
         points, prior = points_for(steepness, t - 1)
-        middle = centre @ basis
+        middle = center @ basis
 
         def log_probabilities(differences: np.ndarray) -> np.ndarray:
             return np.asarray(log_softmax(differences @ basis.T, axis=-1))
@@ -456,7 +456,7 @@ class SumChannel(LabelChannel):
             moments = on_grid(points, prior, log_likelihood, n)
         mean, cov, log_z = moments[:3]
         cov_sum = total - gain @ W @ gain.T + gain @ (root @ cov @ root) @ gain.T
-        return centre + mean @ root @ gain.T, cov_sum, log_z, None
+        return center + mean @ root @ gain.T, cov_sum, log_z, None
 
     def _slope(self) -> float:
         """Return the slope of the likelihood in the sense of slope/noise of Gaussian noise, see `points_for`."""

@@ -1,8 +1,8 @@
-"""Channel of any teacher that can be traced: posteriors of the fields by sums over points of the teacher's fibres.
+"""Channel of any teacher that can be traced: posteriors of the fields by sums over points of the teacher's fibers.
 
 The variables of a sample are its fields u (L, t) and the random numbers ξ that the teacher receives. Targets that are
 always positive are replaced by their logarithms, so that a softmax close to 0 or 1 keeps its information, and all
-targets are divided by their standard deviations. `gamp_attention.models.channels.fibres` computes the posterior.
+targets are divided by their standard deviations. `gamp_attention.models.channels.fibers` computes the posterior.
 
 The subsets of variables that are solved for are selected on random samples (`_select_subsets`):
 
@@ -16,7 +16,7 @@ A posterior is a sum over K points for each subset. Points of a sample are a Sob
 errors of different samples are independent, and include all images under the changes of sign that leave the targets
 unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
 points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
-of sums of order 1/K², see `gamp_attention.models.channels.fibres`.
+of sums of order 1/K², see `gamp_attention.models.channels.fibers`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,16 +31,16 @@ from scipy.special import ndtri
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.numerics import psd_root
-from gamp_attention._core.quadrature import inside_cube
+from gamp_attention._core.quadrature import inside_cube, sobol_sequence
 from gamp_attention.models.channels.channel import Channel, Posterior
-from gamp_attention.models.channels.fibres import (
+from gamp_attention.models.channels.fibers import (
     MAX_BRANCHES,
     N_GROUPS,
-    FibrePoints,
-    FibreProgram,
+    FiberPoints,
+    FiberProgram,
     ReusedPoints,
     count_solutions,
-    fibre_program,
+    fiber_program,
     fill_points,
     for_kernels,
 )
@@ -75,7 +75,7 @@ class TeacherChannel:
     labels : label model of the samples.
     shape : shape (L, t) of the fields.
     used : indices of the random numbers on which targets depend.
-    fibre, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
+    fiber, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
     logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
     subsets, affine : (s, p) variables that are solved for, and (s,) whether targets are affine in them.
     single : (s,) whether all solutions with the same free variables are images under `flips` of each other.
@@ -88,7 +88,7 @@ class TeacherChannel:
     labels: SequenceLabels
     shape: tuple[int, int]
     used: tuple[int, ...]
-    fibre: FibreProgram = field(repr=False)
+    fiber: FiberProgram = field(repr=False)
     h: Program = field(repr=False)
     logarithm: np.ndarray
     scale: np.ndarray
@@ -157,10 +157,10 @@ class TeacherChannel:
         """Return the posteriors of samples y as a function of ω and V, with points that are drawn only if necessary."""
         return ReusedPoints(partial(self.draw, y), rho)
 
-    def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FibrePoints:
-        """Return points on the fibres of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
+    def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
+        """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
         n_nodes = self._nodes(1).shape[1] * np.ones(len(self.subsets), dtype=np.int64)
-        if len(n_nodes) > 1 and self.subsets.shape[1] < self.fibre.n_variables:
+        if len(n_nodes) > 1 and self.subsets.shape[1] < self.fiber.n_variables:
             n_nodes = self._divide(y, omega, V, int(n_nodes.sum()))
         return self._draw(y, omega, V, n_nodes)[0]
 
@@ -178,13 +178,13 @@ class TeacherChannel:
 
     def _draw(
         self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
-    ) -> tuple[FibrePoints, np.ndarray]:
+    ) -> tuple[FiberPoints, np.ndarray]:
         """Return points for given numbers of nodes (s,), and the numbers of evaluations of h (s,)."""
-        n, (L, t), D = len(y), self.shape, self.fibre.n_variables
+        n, (L, t), D = len(y), self.shape, self.fiber.n_variables
         k = L * t
         transformed, error = self._transform(y)
-        centre, cov = np.zeros((n, D)), np.eye(D)
-        centre[:, :k] = omega.reshape(n, -1)
+        center, cov = np.zeros((n, D)), np.eye(D)
+        center[:, :k] = omega.reshape(n, -1)
         cov[:k, :k] = 0
         for l in range(L):
             cov[l * t : (l + 1) * t, l * t : (l + 1) * t] = V[l]
@@ -195,7 +195,7 @@ class TeacherChannel:
         nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while True:
             first = fill_points(
-                for_kernels(self.fibre), transformed, error, centre, nodes, n_nodes, *prior, self.subsets,
+                for_kernels(self.fiber), transformed, error, center, nodes, n_nodes, *prior, self.subsets,
                 self.affine, self.single, self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends,
                 work, *arrays,
             )  # fmt: skip
@@ -206,12 +206,12 @@ class TeacherChannel:
         if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
         fields, logs, groups = (array[: ends[-1]].copy() for array in arrays)
-        return FibrePoints(fields, logs, groups, ends, field_flips, shift), work
+        return FiberPoints(fields, logs, groups, ends, field_flips, shift), work
 
     @property
     def kept(self) -> np.ndarray:
         """For each subset (s, F), whether a change of sign keeps all variables that are not solved for."""
-        free = np.ones((len(self.subsets), 1, self.fibre.n_variables), dtype=bool)
+        free = np.ones((len(self.subsets), 1, self.fiber.n_variables), dtype=bool)
         np.put_along_axis(free[:, 0], self.subsets, False, axis=1)
         return np.asarray(~(free & (self.flips < 0)).any(axis=2))
 
@@ -231,21 +231,13 @@ class TeacherChannel:
 
     def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
         """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
-        D = self.fibre.n_variables
+        D = self.fiber.n_variables
         if self.subsets.shape[1] == D:
             return np.zeros((n, N_GROUPS, D))
         size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
-        cube = (_sobol(size, D)[None, :, None, :] + shifts) % 1.0
+        cube = (sobol_sequence(size, D)[None, :, None, :] + shifts) % 1.0
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
-
-
-@lru_cache(maxsize=16)
-def _sobol(n_points: int, dim: int) -> np.ndarray:
-    """Return the first points (n_points, dim) of the Sobol sequence."""
-    from scipy.stats import qmc
-
-    return qmc.Sobol(dim, scramble=False).random_base2(int(np.ceil(np.log2(n_points))))[:n_points]
 
 
 def _starts(D: int) -> np.ndarray:
@@ -303,10 +295,10 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     probes = _draw(rho, len(used), N_PROBES, rng)
     h, logarithm, scale = _transform_targets(labels.program, used, probes)
     compiled = _differentiate(h, D)
-    fibre = fibre_program(compiled, len(scale), D)
+    fiber = fiber_program(compiled, len(scale), D)
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
     bare = TeacherChannel(
-        labels=labels, shape=(L, t), used=used, fibre=fibre, h=h, logarithm=logarithm, scale=scale,
+        labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
         subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
         flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
     )  # fmt: skip
@@ -449,7 +441,7 @@ def _test(
     # the free variables of another sample, for the number of solutions, then of the sample itself
     for variables in (np.roll(probes, 1, axis=0), probes):
         count_solutions(
-            for_kernels(one.fibre), transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0],
+            for_kernels(one.fiber), transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0],
             _starts(D), SPREAD * one.spread, found, n_solutions,
         )  # fmt: skip
         largest = max(largest, int(n_solutions.max()))

@@ -83,7 +83,7 @@ class PathValues:
 
 
 class GaussianPath:
-    """Sequence of n samples of centred Gaussian vectors, each drawn conditionally on all earlier vectors.
+    """Sequence of n samples of centered Gaussian vectors, each drawn conditionally on all earlier vectors.
 
     All components drawn so far are linear combinations of white columns, white · factorᵀ, with a block triangular
     factor: a Cholesky factorization that grows with each vector.

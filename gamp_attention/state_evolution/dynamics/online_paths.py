@@ -13,6 +13,9 @@ in which m̂, θ̂, Γ and q̂ are averages over the fields at this time (`Onlin
 their second moments contain everything (`OnlineWeights`). If the samples of a batch are used one after the other, in
 steps of size η/(b α d) for the loss of one sample, the moments obey ordinary differential equations, in which the noise
 contributes (η/b) Σ_l γ_l q̂_l per unit of training time (Saad and Solla, 1995).
+
+An intercept without a penalty moves by η Σ_l m̂_l in a step, or Σ_l m̂_l per unit of training time. It is an average over
+all samples of a batch, so that it has no noise for d → ∞.
 """
 
 from collections.abc import Callable
@@ -26,12 +29,12 @@ from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import has_one_strength
-from gamp_attention.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.dynamics.weight_paths import InterceptPath
 from gamp_attention.state_evolution.equations.channel import (
     fields_and_terms,
     n_white,
@@ -94,12 +97,14 @@ class OnlineFields:
 
 
 class OnlineWeights:
-    """Second moments of (x, τ, π) in each of the K classes of coordinates, at one time, for the ridge penalty.
+    """Second moments of (x, τ, π) in each of the K classes of coordinates, and the intercept, at one time.
+
+    The penalty is the ridge. With `spherical`, norms of columns do not include the intercept.
 
     Parameters
     ----------
     model : the model.
-    start : second moments of (x⁰, τ, π).
+    start : second moments of (x⁰, τ, π), and the initial intercept.
     method : step sizes, batch, and whether steps use single samples and keep the norms of the columns.
 
     Attributes
@@ -109,29 +114,44 @@ class OnlineWeights:
 
     def __init__(self, model: Model, start: StartLaw, method: DescentMethod) -> None:
         self.model, self.method, self._V = model, method, start.V
-        self.moments = self._normalise_columns(start.moments) if method.spherical else start.moments.copy()
+        self.moments = self._normalize_columns(start.moments) if method.spherical else start.moments.copy()
+        self._intercept = InterceptPath(model, start)
 
-    def overlaps(self, moments: np.ndarray | None = None) -> Overlaps:
-        """Return the overlaps at the present moments, or at given moments."""
-        r, moments = self.model.rank, self.moments if moments is None else moments
-        return overlaps_of_moments(self.model, moments[:, :r, :r], moments[:, :r, r:], self._V)
+    @property
+    def state(self) -> np.ndarray:
+        """The moments and the intercept as one vector."""
+        return np.concatenate([self.moments.ravel(), self._intercept.value])
+
+    @state.setter
+    def state(self, values: np.ndarray) -> None:
+        self.moments = values[: self.moments.size].reshape(self.moments.shape)
+        self._intercept.value = values[self.moments.size :]
+
+    def overlaps(self) -> Overlaps:
+        """Return the overlaps."""
+        r = self.model.rank
+        sums = overlaps_of_moments(self.model, self.moments[:, :r, :r], self.moments[:, :r, r:], self._V)
+        return self._intercept.add_to(sums)
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
         return 0.5 * self.model.lam * float(self._squares(self.moments).sum())
 
-    def step(self, forces: DescentForces, lr: float) -> None:
-        """Take one step of size η on a batch."""
+    def step(self, forces: DescentForces, t: int) -> None:
+        """Take step t on a batch."""
+        lr = self.method.lr(t)
         rates, noise = self._rates(forces)
         r, move = self.model.rank, np.eye(rates.shape[2]) + np.zeros_like(self.moments)
         move[:, :r] += lr * rates
         moments = move @ self.moments @ np.swapaxes(move, 1, 2)
         moments[:, :r, :r] += lr**2 / self.method.batch * noise
-        self.moments = self._normalise_columns(moments) if self.method.spherical else moments
+        self.moments = self._normalize_columns(moments) if self.method.spherical else moments
+        self._intercept.descend(forces.m, self.method, t)
 
-    def velocity(self, moments: np.ndarray, forces: DescentForces, lr: float) -> np.ndarray:
-        """Return the change of the moments per unit of training time when samples are used one after the other."""
+    def velocity(self, forces: DescentForces, lr: float) -> np.ndarray:
+        """Return the change of the state per unit of training time when samples are used one after the other."""
         rates, noise = self._rates(forces)
+        moments = self.moments
         r, change = self.model.rank, np.zeros_like(moments)
         change[:, :r] = rates @ moments
         change = change + np.swapaxes(change, 1, 2)
@@ -140,7 +160,7 @@ class OnlineWeights:
             shrink = np.zeros(moments.shape[1])
             shrink[:r] = 0.5 * self._squares(change) / self._squares(moments)
             change -= shrink[:, None] * moments + moments * shrink
-        return change
+        return np.concatenate([change.ravel(), self.model.intercept * forces.m.sum(axis=0)])
 
     def _rates(self, forces: DescentForces) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean change of x per unit of time, as coefficients of (x, τ, π), and b times the noise."""
@@ -154,7 +174,7 @@ class OnlineWeights:
         r = self.model.rank
         return np.einsum("k,kaa->a", self.model.coordinates.weight, moments[:, :r, :r])
 
-    def _normalise_columns(self, moments: np.ndarray) -> np.ndarray:
+    def _normalize_columns(self, moments: np.ndarray) -> np.ndarray:
         """Return the moments after the columns are rescaled to ‖Q_a‖² = d."""
         scale = np.ones(moments.shape[1])
         scale[: self.model.rank] /= np.sqrt(self._squares(moments))
@@ -164,7 +184,6 @@ class OnlineWeights:
 def require_ridge(model: Model) -> None:
     """Raise ValueError unless the penalty is a ridge with one λ."""
     penalty = model.penalty
-    refuse_intercept(model.intercept, "False for online gradient descent")
     if not has_one_strength(penalty):
         name = type(penalty).__name__
         raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' needs a ridge with one λ")
@@ -198,32 +217,30 @@ def follow_online(
     if method.one_sample:
         record(forces_at(weights.overlaps()))
         for lr, steps in groupby(method.lr(t) for t in range(n_iter)):
-            for moments in _integrate(weights, forces_at, lr, len(list(steps))):
-                weights.moments = moments
+            for state in _integrate(weights, forces_at, lr, len(list(steps))):
+                weights.state = state
                 record(forces_at(weights.overlaps()))
         return states, losses
     for t in range(n_iter + 1):
         forces = forces_at(weights.overlaps())
         record(forces)
         if t < n_iter:
-            weights.step(forces, method.lr(t))
+            weights.step(forces, t)
     return states, losses
 
 
 def _integrate(
     weights: OnlineWeights, forces_at: Callable[[Overlaps], DescentForces], lr: float, n_iter: int
 ) -> np.ndarray:
-    """Return the moments (n_iter, K, ·, ·) after training times η, 2 η, …, by the method of Dormand and Prince."""
+    """Return the states (n_iter, ·) after training times η, 2 η, …, by the method of Dormand and Prince."""
     from scipy.integrate import solve_ivp  # imported here because it takes long to load
 
-    shape = weights.moments.shape
-
-    def velocity(_: float, flat: np.ndarray) -> np.ndarray:
-        moments = flat.reshape(shape)
-        return weights.velocity(moments, forces_at(weights.overlaps(moments)), lr).ravel()
+    def velocity(_: float, state: np.ndarray) -> np.ndarray:
+        weights.state = state
+        return weights.velocity(forces_at(weights.overlaps()), lr)
 
     times = lr * np.arange(1, n_iter + 1)
-    solution = solve_ivp(velocity, (0, times[-1]), weights.moments.ravel(), t_eval=times, rtol=RTOL, atol=ATOL)
+    solution = solve_ivp(velocity, (0, times[-1]), weights.state, t_eval=times, rtol=RTOL, atol=ATOL)
     if not solution.success:
         raise FloatingPointError(solution.message)
-    return solution.y.T.reshape(-1, *shape)
+    return np.array(solution.y.T)

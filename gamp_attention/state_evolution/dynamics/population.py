@@ -243,7 +243,7 @@ def _mean_loss(fields: Replica, overlaps: Overlaps) -> float:
 
 
 def _grid_minima(loss: np.ndarray) -> list[tuple[int, int]]:
-    """Return the indices of grid points that are not above any of their neighbours inside the disc."""
+    """Return the indices of grid points that are not above any of their neighbors inside the disc."""
     padded = np.pad(np.where(np.isfinite(loss), loss, np.inf), 1, constant_values=np.inf)
     n = len(loss)
     shifts = [(a, b) for a in range(3) for b in range(3) if (a, b) != (1, 1)]

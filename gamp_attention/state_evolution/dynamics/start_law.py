@@ -1,7 +1,7 @@
 """Initial conditions of state evolution: joint second moments of initial weights, positions and teacher.
 
 A start is a name or overlaps. Overlaps determine the second moments if all coordinates have one class, provided that
-some weights have them (`_possible`).
+some weights have them (`_reduce_to_possible`).
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +17,9 @@ from gamp_attention.models.model import UNINFORMED_SIZE, Model, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
+EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
+CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest possible overlap
+
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
@@ -31,10 +34,6 @@ class StartLaw:
         r = model.rank
         sums = overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
         return sums if self.intercept is None else replace(sums, m=sums.m + self.intercept)
-
-
-EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
-CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest possible overlap
 
 
 def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
@@ -100,7 +99,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
             needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
             raise check.fail(f"init.{name}", actual, needs)
     products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
-    products = _possible(given, second, products, moments[0, r:, r:], S)
+    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], S)
     moments[0, :r, :r] = second
     moments[0, :r, r:] = products
     moments[0, r:, :r] = products.T
@@ -113,7 +112,9 @@ def is_unknown(V: Any) -> bool:
     return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())
 
 
-def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int) -> np.ndarray:
+def _reduce_to_possible(
+    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int
+) -> np.ndarray:
     """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
 
     The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
@@ -157,12 +158,13 @@ def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np
         ("m", slice(None, S), "m_l within the bound given by q_l, γ_l E[x] E[x]ᵀ ≤ q_l"),
         ("q", slice(None), "at least the part of it that m and θ together explain"),
     )
-    for name, columns, needs in bounds:
+    fraction = 0.0
+    for name, columns, needs in bounds:  # in the last step, of all columns together
         fraction = explained_fraction(columns)
         if fraction > 1 + EXCESS:
             more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
             raise check.fail(f"init.{name}", getattr(given, name), needs + more)
-    return products / np.sqrt(max(fraction, 1.0))  # `fraction` of q that m and θ together explain
+    return products / np.sqrt(max(fraction, 1.0))
 
 
 def _position_coefficients(model: Model) -> np.ndarray:

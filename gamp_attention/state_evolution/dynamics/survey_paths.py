@@ -136,7 +136,7 @@ def follow_survey(
         states.append(weights.overlaps())
         all_U.append((1 - step(t)) * all_U[-1] + step(t) * weights.W_inner)
     for path in paths:
-        path.draw_centres(states[-1], weights.covariances(), weights.memory() - onsager, deepcopy(rng))
+        path.draw_centers(states[-1], weights.covariances(), weights.memory() - onsager, deepcopy(rng))
     losses.append(mean_losses(alpha, weights, paths))
     return states, all_U, all_hats, losses
 
@@ -175,7 +175,7 @@ class SurveyPaths(MessagePaths):
         """Return the samples for `first_variances`."""
         return self._model.loss, self._paths.terms.params, self.sources, self._n / (alpha * self.probability)
 
-    def draw_centres(
+    def draw_centers(
         self, overlaps: Overlaps, covariances: np.ndarray, memory: np.ndarray,
         rng: np.random.Generator | None = None,
     ) -> Overlaps:  # fmt: skip
@@ -189,7 +189,7 @@ class SurveyPaths(MessagePaths):
         jumps: bool,
     ) -> Moments:  # fmt: skip
         """Return the moments of ḡ at the next time, given overlaps, q^{s,t}, R − D and U of all sources."""
-        now, terms = self.draw_centres(overlaps, covariances, memory), self._paths.terms
+        now, terms = self.draw_centers(overlaps, covariances, memory), self._paths.terms
         averages, self._z = average_fields(
             self._model.loss, terms.params, self._fields, now.V, U[self.sources], parisi, self._z, jumps
         )

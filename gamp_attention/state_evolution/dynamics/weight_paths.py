@@ -20,7 +20,7 @@ import numpy as np
 from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
-from gamp_attention.denoisers.survey import average_weights
+from gamp_attention.denoisers.survey import average_weights, intercept_response, quadratic_clusters
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.standard import penalty_total, proximal_map
@@ -33,18 +33,18 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import (
     intercept_step,
     overlaps_of_moments,
-    penalised_weights,
+    penalized_weights,
 )
 
 
 class InterceptPath:
-    """Unpenalised intercept b (r,) of the fields at every iteration; zero in models without an intercept.
+    """Unpenalized intercept b (r,) of the fields at every iteration; zero in models without an intercept.
 
     Message passing adds a damped Newton step (Σ_l V̂_l)⁻¹ Σ_l m̂_l, and gradient descent η Σ_l m̂_l.
     """
 
     def __init__(self, model: Model, start: StartLaw) -> None:
-        self._present = model.intercept
+        self._present, self._strength = model.intercept, float(model.penalty.strength)
         self.value = np.zeros(model.rank) if start.intercept is None else start.intercept
         self._velocity = np.zeros(model.rank)
 
@@ -52,6 +52,12 @@ class InterceptPath:
         """Take one damped iteration of message passing."""
         if self._present:
             self.value = self.value + damping * intercept_step(hats, hats.V)
+
+    def survey(self, hats: Hats, damping: float, spread: np.ndarray, parisi: float) -> None:
+        """Take one damped iteration of survey propagation."""
+        if self._present:
+            response = intercept_response(self._strength, hats.V, spread, parisi)
+            self.value = self.value + damping * response @ hats.m.sum(axis=0)
 
     def descend(self, m_hat: np.ndarray, method: DescentMethod, t: int) -> None:
         """Take step t of gradient descent, for conjugates m̂ (S, r)."""
@@ -140,15 +146,19 @@ class LinearWeights:
         responses : F(t, s) (t + 1, S, r, r) for every s ≤ t.
         """
         law, x = self.model.coordinates, self._x[-1]
-        zero = np.zeros((len(law.weight), self.model.rank))
-        new = average_weights(self.model.penalty, law.gamma.T, hats.V, spread, zero, zero, parisi)
-        C = new.inner + parisi * new.covariance
-        b = self._drift(hats.m, hats.theta, q_hats) + np.linalg.inv(C) @ x - self._strengths * x
+        force = self._drift(hats.m, hats.theta, q_hats)
         for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
-            b += F @ iterate
-        self._x.append((1 - damping) * x + damping * C @ b)
+            force += F @ iterate
+
+        def second_moments(precision: np.ndarray) -> np.ndarray:
+            b = force + precision @ x
+            return b @ self._gram @ np.swapaxes(b, 1, 2)
+
+        new = quadratic_clusters(self.model.penalty, law.gamma.T, hats.V, spread, parisi, second_moments, law.weight)
+        self._x.append((1 - damping) * x + damping * new.response @ (force + new.precision @ x))
         self.W, self.W_inner = mean_variances(self.model, new.inner, new.covariance)
         self._V = (1 - damping) * self._V + damping * self.W
+        self._intercept.survey(hats, damping, spread, parisi)
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
@@ -267,7 +277,7 @@ class SampledWeights:
             b = self._drift(k, hats.m, hats.theta, q_hats)
             after[part], _ = denoise_weights(penalty, b, A[k : k + 1])
         self._x.append((1 - damping) * x + damping * after)
-        response = penalised_weights(self.model, hats, hats.V).response
+        response = penalized_weights(self.model, hats, hats.V).response
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
         self._intercept.step(hats, damping)
@@ -292,6 +302,7 @@ class SampledWeights:
         self._memory = np.array(memory).transpose(2, 0, 1, 3)
         self.W, self.W_inner = mean_variances(self.model, np.array(inner), np.array(covariance))
         self._V = (1 - damping) * self._V + damping * self.W
+        self._intercept.survey(hats, damping, spread, parisi)
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
         """Take one proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`.

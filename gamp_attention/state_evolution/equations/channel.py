@@ -1,6 +1,6 @@
 """Output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
 
-For every token, (ω̃_l, y_l) is a centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
+For every token, (ω̃_l, y_l) is a centered Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
 z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the conjugate overlaps ("hats") are averages of g: state evolution as
 in Javanmard and Montanari (2013), for attention by Cui, Behrens, Krzakala and Zdeborová (2024).
 
@@ -328,8 +328,8 @@ class Channel:
         n, means, weights = len(white), self._sign_means(y, fields), np.ones(len(white)) if weights is None else weights
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
-            centres = fields[rows] + self.overlaps.m
-            return denoise(self.loss, terms.params[rows], centres, self.overlaps.V, hold=hold, jacobian=squares)
+            centers = fields[rows] + self.overlaps.m
+            return denoise(self.loss, terms.params[rows], centers, self.overlaps.V, hold=hold, jacobian=squares)
 
         def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray) -> Moments:
             chosen = replace(terms, params=terms.params[rows], constant=terms.constant[rows])
@@ -362,8 +362,8 @@ class Channel:
             return None
         # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
         precision = np.linalg.inv(self.root @ self.root)
-        centre, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
-        linear = np.einsum("nla,lab,nlb->na", omega, precision, centre, optimize=True)
+        center, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
+        linear = np.einsum("nla,lab,nlb->na", omega, precision, center, optimize=True)
         exponents = linear @ signs.T
         if (precision != precision * np.eye(len(precision[0]))).any():
             products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)

@@ -1,7 +1,7 @@
 """Derivatives of averages over the channel in the overlaps q, m and θ, from averages of products with scores.
 
-For every token, x_l = (ω̃_l, y_l) is a centred Gaussian with covariance C_l = [[q, θ], [θᵀ, ρ]], and ω_l = m_l + ω̃_l. At
-fixed fields, only the density depends on these overlaps, so that the derivative of E[h] is E[h s] with the score
+For every token, x_l = (ω̃_l, y_l) is a centered Gaussian with covariance C_l = [[q, θ], [θᵀ, ρ]], and ω_l = m_l + ω̃_l.
+At fixed fields, only the density depends on these overlaps, so that the derivative of E[h] is E[h s] with the score
 
     s = ½ x_lᵀ C_l⁻¹ dC_l C_l⁻¹ x_l − ½ tr(C_l⁻¹ dC_l) + (dm_l, 0)ᵀ C_l⁻¹ x_l
 

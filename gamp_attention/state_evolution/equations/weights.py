@@ -132,7 +132,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         else:
             penalty = 0.5 * strengths * float(np.einsum("k,kaa->", law.weight, second))
     else:
-        averages = penalised_weights(model, hats, hats.response(response))
+        averages = penalized_weights(model, hats, hats.response(response))
         V = field_variances(model.penalty, law.gamma.T, averages.response, law.weight)
         H, _ = drift_and_noise(model, hats)
         # Stein's identity: E[x (τ, π)ᵀ] = E[x] E[(τ, π)]ᵀ + E[∂x/∂b] cov(b, (τ, π))
@@ -198,7 +198,7 @@ def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
     return np.einsum("kac,kc->ka", H, law.mean), H @ law.covariance @ np.swapaxes(H, 1, 2) + noise
 
 
-def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:
+def penalized_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:
     """Return averages over the weights for a penalty other than the ridge."""
     A = precisions(model.penalty, model.coordinates.gamma.T, V_hat)
     return weight_averages(model.penalty, A, *weights_law(model, hats))
@@ -218,7 +218,7 @@ def jump_shift(model: Model, hats: Hats) -> float:
 def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     """Return E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
     if not model.penalty.quadratic:
-        return penalised_weights(model, hats, V_hat).pairs
+        return penalized_weights(model, hats, V_hat).pairs
     _, C, _ = linear_response(model, V_hat, *drift_and_noise(model, hats))
     return np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), C[0].size, C[0].size)
 

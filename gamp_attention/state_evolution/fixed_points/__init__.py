@@ -20,6 +20,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     replicon,
     sector_jacobian,
     stability,
+    test_error_slopes,
     validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
@@ -32,5 +33,5 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
     units_of,
 )
-from gamp_attention.state_evolution.fixed_points.search import remove_columns
+from gamp_attention.state_evolution.fixed_points.search import find_fixed_point, remove_columns
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near

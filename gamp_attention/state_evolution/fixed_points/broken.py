@@ -77,6 +77,10 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
     Parisi parameters: `overlaps.q` is q_k, `overlaps.V` is the response of a minimum, and `replicon` belongs to the
     innermost level. Errors are estimated from successive refinements of the grids, times 1.5.
 
+    With `rsb="full"` the overlaps, the losses, V̂ and the jump mass are limits k → ∞, whose errors contain the error of
+    the extrapolation. The number of levels has no limit: `levels`, `parisi`, `complexity`, `replicon`, `replicons` and
+    `consistent` are of the solution with three steps. For k → ∞ each level is marginal, with a replicon of 1.
+
     Attributes
     ----------
     levels, levels_error : (k + 1, L, r, r) overlaps q_0, …, q_k. q_0 is the overlap of minima of different outermost
@@ -346,7 +350,8 @@ def _validity(solution: BrokenSolution, jumps: float, effect: str) -> str:
     if not reasons:
         return f"broken: minima form clusters{effect}; the solution with {steps} is consistent"
     words = " and ".join(reasons)
-    return f"broken: minima form clusters{effect}; the solution with {steps} is an approximation, because {words}"
+    change = f"after {steps}, a further step changes the solution and raises the training loss"
+    return f"broken: minima form clusters{effect}; {change}, because {words}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
@@ -399,8 +404,9 @@ def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
     """Return numbers for k → ∞ from the solutions with k = 1, 2, 3.
 
     For the energy p = 4, the exponent of the Sherrington-Kirkpatrick model, and SHIFT is fitted to its energies for k =
-    1, 2, 3; for overlaps p = 2, and the error is at least the change from the last solution. Levels and Parisi
-    parameters are of the last solution. The status is INACCURATE if an error of the limit is larger than `rtol`.
+    1, 2, 3; for overlaps and for the jump mass p = 2, and the error is at least the change from the last solution.
+    Levels, Parisi parameters and replicons are of the last solution. The status is INACCURATE if an error of the limit
+    is larger than `rtol`.
     """
     results, reference = ladder
     last = results[-1]
@@ -413,7 +419,8 @@ def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
         return value, errors + np.maximum(change, np.abs(value - values[-1]) if cautious else 0.0)
 
     changed: dict[str, Any] = {}
-    for name, power in (("train_loss", ENERGY_POWER), ("test_error", POWER), ("V_hat", POWER)):
+    powers = {"train_loss": ENERGY_POWER, "test_error": POWER, "V_hat": POWER, "jump_mass": POWER}
+    for name, power in powers.items():
         values, errors = [getattr(r, name) for r in results], getattr(last, f"{name}_error")
         changed[name], changed[f"{name}_error"] = limit(values, errors, power, name != "train_loss")
     overlaps = [r.overlaps.arrays() for r in results]
@@ -425,7 +432,8 @@ def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
     loss, loss_error = changed["train_loss"], changed["train_loss_error"]
     effect = describe_effect(reference, V, V_error, loss, loss_error)
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
-    words = f"broken: minima form clusters{effect}; {words}; levels and Parisi parameters are of {MAX_STEPS} steps"
+    of_last = f"levels, Parisi parameters and replicons are of {MAX_STEPS} steps"
+    words = f"broken: minima form clusters{effect}; {words}; {of_last}"
     relative = {name: float(np.max(error / np.abs(value))) for name, (value, error) in limits.items() if value.any()}
     relative["training loss"] = float(loss_error / abs(loss))
     worst = max(relative, key=relative.__getitem__)

@@ -55,6 +55,7 @@ MAX_STEP = 0.3  # largest change of an overlap by one step
 FRACTIONS = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
 DECREASE = 0.1  # smallest relative decrease of the residual by a full step
 SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
+MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
 FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
 MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
 # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
@@ -206,7 +207,7 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
 
     At most `n_steps` steps. A change that grows in a new direction shows that steps overshoot: they are halved, down
     to 1/64 of a damped step. After a few changes in one direction they are doubled again. A change that grows in its
-    direction leaves the neighbourhood of a fixed point or a fold, so that shorter steps would only take longer.
+    direction leaves the neighborhood of a fixed point or a fold, so that shorter steps would only take longer.
     Steps are not halved either if weights vanish, because the relative change of their size never decreases.
     """
     path, slower, last_change, last_move, same_moves = [start], 1.0, np.inf, np.zeros(0), 0
@@ -287,7 +288,8 @@ def newton(
             (J, slopes), is_new = F.linearize(packing, path[-1], DIFFERENCE), True
             continue
         step, there, after = reduced
-        J = broyden_update(J, step, (after - residual) - (J @ step - step))
+        if float(np.abs(step).max()) > MIN_UPDATE:
+            J = broyden_update(J, step, (after - residual) - (J @ step - step))
         was_new, is_new = is_new, False
         x, residual = x + step, after
         path.append(there)

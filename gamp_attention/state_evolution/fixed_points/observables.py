@@ -38,8 +38,8 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing, subtract_explained
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
-from gamp_attention.state_evolution.fixed_points.overlap_map import NOISY_FRACTION, Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested import average_error, error_within
+from gamp_attention.state_evolution.fixed_points.overlap_map import EXPANDED_STEP, NOISY_FRACTION, Image, OverlapMap
+from gamp_attention.state_evolution.rules.nested import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -189,7 +189,10 @@ def largest_jump_fraction(jump_mass: np.ndarray, V_hat: np.ndarray) -> float:
 
 
 def validity(replicon: float, jump_fraction: float, shift: float = np.nan, response: str = "stein") -> tuple[bool, str]:
-    """Return whether the replica-symmetric prediction is consistent, and the reason in words.
+    """Return whether the replica-symmetric prediction is consistent, and the reason and the consequences in words.
+
+    If replica symmetry is broken, minima form clusters. Breaking raises the training loss, because the ground state is
+    the maximum of the free energy over the Parisi parameters, and replica symmetry is the limit of small parameters.
 
     Parameters
     ----------
@@ -204,16 +207,17 @@ def validity(replicon: float, jump_fraction: float, shift: float = np.nan, respo
         return False, "unknown: replicon and jump mass are not known"
     jumps = f"jump mass {float(f'{100 * jump_fraction:.2g}'):g} % of V̂"
     jumping = abs(jump_fraction) > NEGLIGIBLE_JUMPS
+    if replicon < 1 and not jumping:
+        return True, f"consistent (replicon {replicon:.3g}, {jumps})"
     gap = GAP_PER_SHIFT * shift
-    expected = f"; expect V of minima about {-100 * gap:.2g} % lower" if jumping and -1 < gap < 0 else ""
+    effect = ", so that minima form clusters, and the lowest training loss is higher than stated"
     if jumping and response == "derivative":
-        expected = "; this form of V̂ leaves the jumps out and is not the replica-symmetric solution"
-    if not replicon < 1:
-        return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps}){expected}"
-    if jumping:
-        words = f"({jumps}; replicon {replicon:.3g} without them){expected}"
-        return False, f"approximate because the proximal map jumps {words}"
-    return True, f"consistent (replicon {replicon:.3g}, {jumps})"
+        effect = "; this form of V̂ leaves the jumps out and is not the replica-symmetric solution"
+    elif jumping and -1 < gap < 0:
+        effect += f"; expect V of minima about {-100 * gap:.2g} % lower"
+    if replicon < 1:
+        return False, f"broken: the proximal map jumps ({jumps}; replicon {replicon:.3g} without them){effect}"
+    return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps}){effect}"
 
 
 NODES = 64  # number of nodes of the first grid along each coordinate
@@ -283,6 +287,9 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     if not model.attention and fraction.min() > 0 and fraction.max() < NEARLY_ALL:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+    expanded = None if model.attention else expand_error(model, overlaps, SLOPE_TOL)
+    if expanded is not None:
+        value, step = expanded, EXPANDED_STEP  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step

@@ -319,15 +319,28 @@ class OverlapMap:
         expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
         return self.with_choices_at(at), expansion
 
-    def _expansion(self, at: Overlaps) -> Expansion | None:
-        """Return the expansion of the averages at given overlaps, from memory if it was computed before."""
+    def _expansion(self, at: Overlaps, squares: bool = False) -> Expansion | None:
+        """Return the expansion of the averages at given overlaps, from memory if it was computed before.
+
+        With `squares`, its averages include products of derivatives.
+        """
         key = self._key(self.rule, "expansion", at)
-        if key not in self._memory:
-            expansion = self._memory[key] = expand_channels(self.rule, self.model, at)
+        has_squares = self._key(self.rule, True, at) in self._memory
+        if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
+            expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
-                self._memory[self._key(self.rule, False, at)] = [expansion.base]
+                for included in (False, True) if squares else (False,):
+                    self._memory[self._key(self.rule, included, at)] = [expansion.base]
             self._forget()
         return self._memory[key]
+
+    def has_expansion(self, at: Overlaps, jumps: bool = True) -> bool:
+        """Return whether the derivatives of the averages at given overlaps were computed before.
+
+        If not `jumps`, an expansion without a derivative of the response counts as none.
+        """
+        expansion = self._memory.get(self._key(self.rule, "expansion", at))
+        return expansion is not None and (jumps or not expansion.jumps)
 
     @property
     def _uses_response(self) -> bool:
@@ -359,8 +372,8 @@ class OverlapMap:
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""
         key = self._key(rule, squares, overlaps)
-        if rule.expands and not squares and key not in self._memory:
-            self._expansion(overlaps)  # includes the averages, and a Jacobian may be needed there
+        if rule.expands and key not in self._memory:
+            self._expansion(overlaps, squares)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
             if self.limit is not None:
                 self.limit.spend(work_of(rule, self.model))

@@ -51,7 +51,10 @@ LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers:
 
 # Accuracy of the points
 RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
-MIN_AMPLIFICATION = 10.0  # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
+MIN_AMPLIFICATION = 5.0  # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
+# the nested rule, whose levels take little time, then continues to this error in units of the requested accuracy, but
+# not below AMPLIFIED_LIMIT: rounding errors are amplified, too
+AMPLIFIED_ERROR, AMPLIFIED_LIMIT = 0.1, 1e-5
 STEP_ERROR = 0.1  # the same in units of the error on the last rule
 FIRST_ERROR = 1e-2  # relative error expected of the first rule
 TOTAL_WORK = 5.0  # limit of the work of all averages of the refinement on random rules, in units of `max_work`
@@ -66,8 +69,11 @@ MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest e
 MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
 TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
 NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
+STEP_PART = (
+    1.05  # largest error of a deterministic rule, in units of the error without the part of the last Newton step
+)
 NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
-UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that the split rule leaves unresolved
+UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
 UNRESOLVED_LOSS = 0.3  # the same for a loss
 
 # Indicators of replica symmetry. Averages of squared derivatives, which diverge where jumps begin, converge like a
@@ -170,7 +176,7 @@ def errors_of(points: list[Point]) -> np.ndarray:
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
         error = np.max([MEMORY ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
-        unresolved = last.root.F.rule.tol
+        unresolved = last.root.F.rule.unresolved
     error = error + last.uncertain
     k = len(last.best)
     is_loss = np.zeros(len(units), dtype=bool)
@@ -333,7 +339,7 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
                 errors = errors_of(points)
                 error = _largest_error(points, errors)
         amplification = _amplification(points[-1], errors, error)
-        if _is_accurate(points[-1], error, rtol):
+        if _is_accurate(points[-1], error, rtol) and not _is_worth_another_level(last.F, amplification, error, rtol):
             break
         ratio = (_error_without_step(points) if random else error) / rtol
         x, finer = points[-1].overlaps, last.F.refined_for(max(ratio, MIN_EXCESS))
@@ -415,15 +421,21 @@ def _largest_error(points: list[Point], errors: np.ndarray) -> float:
 
 
 def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
-    """Return whether the error exceeds `rtol` only by the last Newton step; another step takes less than a finer rule.
+    """Return whether the last Newton step leaves a large part of the error, so that another step is worthwhile.
 
+    It is if the error exceeds `rtol` only by this part, as another step takes less than a finer rule. It also is if the
+    error is accurate on a deterministic rule, but would be smaller by more than the factor STEP_PART.
     (The change along the step on a coarser rule, instead of another average, was tried for random rules: points at
     which the proximal map begins to jump gave it a larger error than the error that a step leaves.)
     """
-    last = points[-1]
-    if _is_accurate(last, error, rtol) or last.residual > rtol or not is_feasible(last.root.F.model, last.overlaps):
+    last, limit = points[-1], rtol
+    if _is_accurate(last, error, rtol):
+        if not last.root.F.rule.deterministic:
+            return False
+        limit = error / STEP_PART
+    if last.residual > rtol or not is_feasible(last.root.F.model, last.overlaps):
         return False
-    return _error_without_step(points) <= rtol
+    return _error_without_step(points) <= limit
 
 
 def _error_without_step(points: list[Point]) -> float:
@@ -440,6 +452,12 @@ def _amplification(point: Point, errors: np.ndarray, error: float) -> float:
     """
     ratio = error / max(float(errors[: len(point.best)].max()), 1e-12)
     return ratio if point.root.F.rule.deterministic and ratio > MIN_AMPLIFICATION else 1.0
+
+
+def _is_worth_another_level(F: OverlapMap, amplification: float, error: float, rtol: float) -> bool:
+    """Return whether an accurate loss that amplifies errors of the overlaps is computed more accurately."""
+    goal = max(AMPLIFIED_ERROR * rtol, min(AMPLIFIED_LIMIT, rtol))
+    return F.rule.name == "nested" and amplification > 1 and error > goal
 
 
 def _is_accurate(point: Point, error: float, rtol: float) -> bool:

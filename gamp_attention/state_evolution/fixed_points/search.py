@@ -22,6 +22,7 @@ amplified if such overlaps decay slowly. A solution with a small value is theref
 it with zero, if zero attracts (`remove_columns`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,8 +49,9 @@ from gamp_attention.state_evolution.fixed_points.newton import (
 )
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, odd_growth
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
+from gamp_attention.state_evolution.rules.rule import Rule
 
-REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighbourhood
+REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighborhood
 # largest relative change from the start of Newton steps to their solution: NEAR + CHANGES times the last damped change
 NEAR, CHANGES = 0.05, 10.0
 DRIFT = (30.0, 1e-6)  # largest change by two damped steps from that solution: in units of the tolerance; at least 1e-6
@@ -60,11 +62,14 @@ SMALL_COLUMN = 0.15  # overlap of a column in units of √q, below which the fix
 MAX_LEVEL = 2  # highest level of the split rule that resolves a growth close to 1
 MIN_NEWTON = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
 MIN_PREDICTED = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
+# residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
+# exact Jacobian, before it uses it
+COARSE_RESIDUAL = 1e-3
 RESTART = 10.0  # size from which a family that grows back is solved again, in units of the size that counts as zero
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     """Fixed point at which m or θ is zero, and the growth of this family there by one full step."""
 
     root: Root
@@ -85,6 +90,11 @@ def find_fixed_point(
     n_damped : number of damped steps in the first block.
     anywhere : accept the solution of Newton steps at any distance from their start if it attracts.
     """
+    coarse = F.rule.for_search()
+    if F.choices is None and coarse is not F.rule:
+        root = _find_on_coarse_rule(F, coarse, start, tol, max_iter, n_damped, anywhere)
+        if root is not None:
+            return root
     path = [start]
     try:
         F = F.with_choices_at(start)
@@ -92,6 +102,31 @@ def find_fixed_point(
     except BREAKDOWNS as error:
         packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
         return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
+
+
+def _find_on_coarse_rule(
+    F: OverlapMap, coarse: Rule, start: Overlaps, tol: float, max_iter: int, n_damped: int, anywhere: bool
+) -> Root | None:
+    """Return the fixed point next to the fixed point on a coarser rule; None if the latter decides nothing.
+
+    It decides nothing if it is not found, hardly attracts, or is not close to the fixed point on the rule of the map.
+    """
+    found = find_fixed_point(F.on(coarse), start, tol, max_iter, n_damped, anywhere)
+    if not found.status.converged or found.jacobian is None or not found.attracts(RESOLVED_GROWTH):
+        return None
+    if found.F.rule != coarse:  # the search has refined the rule
+        return found
+    with suppress(*BREAKDOWNS):
+        here = F.with_choices_at(found.overlaps, squares=True)  # jump mass and replicon need them later
+        exact = here.has_expansion(found.overlaps, jumps=False)  # a Jacobian then needs no other averages
+        jacobian, slopes = (None, None) if exact else (found.jacobian, found.response_slopes)
+        root = newton(
+            here, found.overlaps, COARSE_RESIDUAL, jacobian=jacobian, packing=found.packing, reach=NEAR,
+            response_slopes=slopes,
+        )  # fmt: skip
+        if root.status.converged and root.attracts(RESOLVED_GROWTH):
+            return replace(root, path=found.path + root.path[1:])
+    return None
 
 
 @dataclass
@@ -105,7 +140,7 @@ class _Search:
     path: list[Overlaps]  # all overlaps of damped steps
     n_damped: int  # number of damped steps in the next block
     # nearby fixed points at which a family is zero, by family; None after it has been tried as the solution
-    neighbours: dict[str, Neighbour | None] = field(default_factory=dict)
+    neighbors: dict[str, Neighbor | None] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)  # families that were set to zero and grew back
 
     def run(self) -> Root:
@@ -194,8 +229,8 @@ class _Search:
 
     def _grows_back(self, overlaps: Overlaps, family: str) -> bool:
         """Return whether a small family grows at a fixed point at which it is zero."""
-        neighbour = find_neighbour(self.F, overlaps, family, self.tol)
-        return (family_growth(self.F, overlaps, family) if neighbour is None else neighbour.growth) >= 1
+        neighbor = find_neighbor(self.F, overlaps, family, self.tol)
+        return (family_growth(self.F, overlaps, family) if neighbor is None else neighbor.growth) >= 1
 
     def _solve_faded(self, block: list[Overlaps]) -> Root | None:
         """Return the fixed point without a family, if the family fades about as fast as it does close to that point.
@@ -206,27 +241,27 @@ class _Search:
             here, rates = block[-1], -np.diff(np.log([family_size(overlaps, family) for overlaps in block]))
             growth = family_size(self.F(here), family) / family_size(here, family)
             slows_down = rates[-1] < STEADY * rates[0]
-            if family in self.neighbours or growth > 1 - RESOLVED_GROWTH or slows_down:
+            if family in self.neighbors or growth > 1 - RESOLVED_GROWTH or slows_down:
                 continue
-            neighbour = find_neighbour(self.F, here, family, self.tol)
-            if neighbour is not None:
-                self.neighbours[family] = neighbour
-                if neighbour.growth < 1 and 1 - growth > AS_FAST * (1 - neighbour.growth):
-                    return neighbour.root
+            neighbor = find_neighbor(self.F, here, family, self.tol)
+            if neighbor is not None:
+                self.neighbors[family] = neighbor
+                if neighbor.growth < 1 and 1 - growth > AS_FAST * (1 - neighbor.growth):
+                    return neighbor.root
         return None
 
     def _solve_fading(self, block: list[Overlaps]) -> Root | None:
         """Return the fixed point without a fading family; if it grows there, the fixed point that branched off."""
         for family in fading_families(block):
-            if family in self.neighbours:
-                neighbour = self.neighbours[family]
+            if family in self.neighbors:
+                neighbor = self.neighbors[family]
             else:
-                neighbour = find_neighbour(self.F, block[-1], family, self.tol)
-            if neighbour is not None:
-                self.neighbours[family] = None  # a neighbour is tried only once
-                if neighbour.growth < 1:
-                    return neighbour.root
-                root = solve_branched_off(neighbour, block[-1], family, self.tol)
+                neighbor = find_neighbor(self.F, block[-1], family, self.tol)
+            if neighbor is not None:
+                self.neighbors[family] = None  # a neighbor is tried only once
+                if neighbor.growth < 1:
+                    return neighbor.root
+                root = solve_branched_off(neighbor, block[-1], family, self.tol)
                 if root is not None:
                     return root
         return None
@@ -287,7 +322,7 @@ def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np
     return (found, remaining) if growth < 1 else None
 
 
-def find_neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:
+def find_neighbor(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbor | None:
     """Return the fixed point next to given overlaps at which m or θ is zero; None if there is none nearby.
 
     The rule is refined until it resolves whether the growth of the family there is above or below 1.
@@ -300,27 +335,27 @@ def find_neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -
         if not (is_near and root.status.converged):
             return None
         F = root.F
-        neighbour = Neighbour(root, family_growth(F, root.overlaps, family))
-        error = RESOLVED_GROWTH if last is None else abs(neighbour.growth - last.growth)
+        neighbor = Neighbor(root, family_growth(F, root.overlaps, family))
+        error = RESOLVED_GROWTH if last is None else abs(neighbor.growth - last.growth)
         finer = F.finer() if F.rule.deterministic and F.rule.level < MAX_LEVEL else None
-        if abs(neighbour.growth - 1) > error or finer is None:
-            return neighbour
-        x, last, F = root.overlaps, neighbour, finer
+        if abs(neighbor.growth - 1) > error or finer is None:
+            return neighbor
+        x, last, F = root.overlaps, neighbor, finer
 
 
-def solve_branched_off(neighbour: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root | None:
-    """Return the fixed point that has just branched off from a neighbour, with a small family; None if not found.
+def solve_branched_off(neighbor: Neighbor, overlaps: Overlaps, family: str, tol: float) -> Root | None:
+    """Return the fixed point that has just branched off from a neighbor, with a small family; None if not found.
 
     To third order, a full step changes the size s of the family by (γ − 1) s − c s³. With c from a step at the given
     overlaps, this gives the size that does not change.
     """
-    F = neighbour.root.F
+    F = neighbor.root.F
     size = family_size(overlaps, family)
-    c = (neighbour.growth - family_size(F(overlaps), family) / size) / size**2
-    fraction = np.sqrt(max(neighbour.growth - 1, 0) / c) / size if c > 0 else 0.0
+    c = (neighbor.growth - family_size(F(overlaps), family) / size) / size**2
+    fraction = np.sqrt(max(neighbor.growth - 1, 0) / c) / size if c > 0 else 0.0
     if not 0 < fraction < 1:
         return None
-    base, there = neighbour.root.overlaps.arrays(), overlaps.arrays()
+    base, there = neighbor.root.overlaps.arrays(), overlaps.arrays()
     even = {name: base[name] + fraction**2 * (there[name] - base[name]) for name in base}
     start = Overlaps(**even | {family: fraction * there[family]})
     if not is_feasible(F.model, start):

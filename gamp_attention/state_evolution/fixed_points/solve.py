@@ -75,6 +75,7 @@ MAX_START_GROWTH = 4.0  # growth of q in these iterations, above which they are 
 START_POINTS = 512  # number of random points of its averages, enough to come close to the right branch
 EASY_ALPHA = 1.5  # sample complexity up to which this damping suffices
 MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample complexities
+SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
 NAMED_DAMPED = 4  # damped steps of the search before its first Newton step, after message passing
 GIVEN_DAMPED = 1  # the same from given overlaps, which may be near a fixed point that repels
 
@@ -220,6 +221,7 @@ def solve_state_evolution(
     result = _check_precision(result, model)
     if stability and last is not None:
         result = _add_stability(result, last, max_work)
+    result = _mention_breaking(result, model, alpha)
     if branch is not None and is_lost(result, branch):
         result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
@@ -240,10 +242,26 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
+def _mention_breaking(result: StateEvolutionResult, model: Model, alpha: float) -> StateEvolutionResult:
+    """Return the result; if replica symmetry is broken and `rsb` accepts the model, its `validity` mentions `rsb`."""
+    solved = result.status in (Status.CONVERGED, Status.INACCURATE) and np.isfinite(result.replicon)
+    if result.consistent or not solved or result.response != "stein":
+        return result
+    try:
+        require_problem(model, alpha)
+    except (TypeError, ValueError):
+        return result
+    return replace(result, validity=f"{result.validity}; rsb=1 computes the changes")
+
+
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
     """Return the result with the stability at its overlaps; a failed result if the map breaks down there."""
+    F, at = last.F.on(last.F.rule.for_stability()), result.overlaps
+    is_near = relative_change(last.overlaps, at) <= SAME_POINT
+    if is_near and last.F.has_expansion(last.overlaps) and last.F.rule.level >= F.rule.level:
+        F, at = last.F, last.overlaps  # its derivatives are known
     try:
-        return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
+        return replace(result, stability=stability(F, at))
     except BREAKDOWNS as error:
         return _build_failed(_record_breakdown(last, error), max_work)
 

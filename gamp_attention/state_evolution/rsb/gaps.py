@@ -34,12 +34,12 @@ from gamp_attention.state_evolution.rsb.one_field import (
 from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels
 
-REACH = 4  # distance in nodes at which minimisers of other nodes are tried as second minima
+REACH = 4  # distance in nodes at which minimizers of other nodes are tried as second minima
 NEGLIGIBLE = 1e-7  # probability of a node, relative to the most likely node, below which it is left out
 DOUBLINGS, HALVINGS = 30, 40  # maximum number of doublings, and number of bisections, of the length of an interval
 ENDED = 1e-6  # distance between two minima in units of their distance at the jump, below which one of them has ended
 INTERVAL_NODES = 12  # nodes of the Gauss-Legendre rule on an interval
-NEIGHBOURS = [(i, j) for i in (-REACH, 0, REACH) for j in (-REACH, 0, REACH) if i or j]
+NEIGHBORS = [(i, j) for i in (-REACH, 0, REACH) for j in (-REACH, 0, REACH) if i or j]
 
 
 class GapDistribution(NamedTuple):
@@ -62,7 +62,7 @@ def gap_distribution(
 ) -> GapDistribution:
     """Return the distribution of gaps over the fields P_k of minima.
 
-    For two fields, second minima are searched from the minimisers at fields in a distance of `REACH` nodes of the
+    For two fields, second minima are searched from the minimizers at fields in a distance of `REACH` nodes of the
     lattice, so that the distribution is complete for gaps that are small compared with the changes of φ_k in this
     distance. For one field, gaps must be smaller than the change of φ_k between two jumps of a label.
 
@@ -75,14 +75,14 @@ def gap_distribution(
     """
     if isinstance(problem, OneField):
         return _one_field_gaps(problem, levels, parisi, np.asarray(gaps, dtype=float), resolution)
-    params, constants, centres, (_, probability) = problem.labels(levels, resolution)
+    params, constants, centers, (_, probability) = problem.labels(levels, resolution)
     variances, V, gaps = problem.variances(levels), float(levels.V[0]), np.asarray(gaps, dtype=float)
     grids = problem.with_fixed_grids(levels, parisi, resolution).grids
     assert grids is not None
     lattice, loss = grids.lattice, problem.model.loss
     below, squares = np.zeros(len(gaps)), np.zeros((len(gaps), 2))
-    for number, (p, constant, centre) in enumerate(zip(params, constants, centres, strict=True)):
-        table = tabulate(loss, p, constant, centre, V, lattice, number)
+    for number, (p, constant, center) in enumerate(zip(params, constants, centers, strict=True)):
+        table = tabulate(loss, p, constant, center, V, lattice, number)
         smoothed = smooth_levels(table, variances, parisi, lattice, squares=False)
         law = smoothed.outer_law(np.zeros(2), float(variances[0]))[0]
         for transition in smoothed.transitions:
@@ -90,7 +90,7 @@ def gap_distribution(
         likely = law > NEGLIGIBLE * law.max()
         likely[:REACH], likely[-REACH:], likely[:, :REACH], likely[:, -REACH:] = False, False, False, False
         nodes = np.argwhere(likely)
-        gap, jump = find_second_minima(loss, p, constant, centre, table, nodes, lattice.spacing)
+        gap, jump = find_second_minima(loss, p, constant, center, table, nodes, lattice.spacing)
         weight, small = probability[number] * law[likely], gap < gaps[:, None]
         below += small @ weight
         squares += small @ (weight[:, None] * jump**2)
@@ -98,19 +98,19 @@ def gap_distribution(
 
 
 def find_second_minima(
-    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, table: Table, nodes: np.ndarray, spacing: float
+    loss: Any, params: np.ndarray, constant: float, center: np.ndarray, table: Table, nodes: np.ndarray, spacing: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the gap (N,) of each of N nodes (N, 2) of a table, infinite without a second minimum, and Δg (N, 2).
 
-    The minimisation starts at the minimisers of nodes at distance `REACH` that deviate from the linear prediction.
+    The minimization starts at the minimizers of nodes at distance `REACH` that deviate from the linear prediction.
     """
     i, j = nodes.T
-    fields = centre + np.stack([table.axes[0][i], table.axes[1][j]], axis=1) @ DIRECTIONS
+    fields = center + np.stack([table.axes[0][i], table.axes[1][j]], axis=1) @ DIRECTIONS
     slope, curvature = table.slope[:, i, j].T, table.curvature[:, i, j][[0, 1, 1, 2]].T.reshape(-1, 2, 2)
     gap, jump = np.full(len(nodes), np.inf), np.zeros((len(nodes), 2))
-    for a, b in NEIGHBOURS:
+    for a, b in NEIGHBORS:
         step, there = spacing * np.array([a, b]) @ DIRECTIONS, table.slope[:, i + a, j + b].T
-        moved = table.V * (there - slope + curvature @ step)  # deviation of the minimiser from its linear prediction
+        moved = table.V * (there - slope + curvature @ step)  # deviation of the minimizer from its linear prediction
         different = np.flatnonzero(np.abs(moved).max(axis=1) > APART * np.abs(step).max())
         start = fields[different] + step + table.V * there[different]
         rows, block = np.tile(params, (len(different), 1)), np.full((2, 1, 1), table.V)
@@ -126,7 +126,7 @@ def _one_field_gaps(
     problem: OneField, levels: Levels, parisi: np.ndarray, gaps: np.ndarray, resolution: int
 ) -> GapDistribution:
     """Return the distribution of gaps for one field, from the intervals of fields around each jump."""
-    labels, _, probability, centres, variances, averages = problem.average_labels(levels, parisi, resolution)
+    labels, _, probability, centers, variances, averages = problem.average_labels(levels, parisi, resolution)
     V, model = float(levels.V[0]), problem.model
     reach = max(float(np.abs(each.before[0]).max()) for each in averages) + CUT * np.sqrt(levels.q[-1, 0])
     jumps = find_jumps(model, labels, hulls_of_labels(model, labels, reach, V), V)
@@ -144,7 +144,7 @@ def _one_field_gaps(
             for x, w in zip(unit.ravel(), weight.ravel(), strict=True):
                 _, jump, phi = pair.at(side * x * length)
                 fields = zip(owner, at + side * x * length, phi, strict=True)
-                density = [density_at(averages[i], centres[i], variances, parisi, *field) for i, *field in fields]
+                density = [density_at(averages[i], centers[i], variances, parisi, *field) for i, *field in fields]
                 measure = w * length * probability[owner] * np.array(density)
                 below[number] += measure.sum()
                 squares[number] += measure @ jump**2
@@ -196,7 +196,7 @@ def find_length(pair: JumpPair, side: int, gap: float, room: np.ndarray) -> np.n
 
 
 def density_at(
-    averages: Averages, centre: float, variances: np.ndarray, parisi: np.ndarray, field: float, phi: float
+    averages: Averages, center: float, variances: np.ndarray, parisi: np.ndarray, field: float, phi: float
 ) -> float:
     """Return the density of P_k of a label at a field, with φ_k = `phi` there."""
     x, probability, before = averages.before
@@ -204,4 +204,4 @@ def density_at(
     if len(parisi):
         exponent = -0.5 * (field - x) ** 2 / variance + parisi[-1] * (phi - before)
         return float(probability @ np.exp(exponent)) / float(np.sqrt(2 * np.pi * variance))
-    return float(np.exp(-0.5 * (field - centre) ** 2 / variance) / np.sqrt(2 * np.pi * variance))
+    return float(np.exp(-0.5 * (field - center) ** 2 / variance) / np.sqrt(2 * np.pi * variance))

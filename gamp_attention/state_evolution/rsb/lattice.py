@@ -28,8 +28,8 @@ import numpy as np
 from gamp_attention.denoisers.output import Denoised, denoise
 
 STRIDE = 4  # distance of the nodes with a global search, in nodes
-STEEP = 2.0  # |∂z/∂ω| above which minimisers are not predicted linearly
-APART = 0.1  # deviation of a minimiser from its linear prediction from a neighbour, in units of the distance of
+STEEP = 2.0  # |∂z/∂ω| above which minimizers are not predicted linearly
+APART = 0.1  # deviation of a minimizer from its linear prediction from a neighbor, in units of the distance of
 # both fields, above which both may belong to different minima
 SMOOTH = 0.5  # smallest eigenvalue of 1 − δH for which the expansion of φ to second order is used
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
@@ -40,8 +40,8 @@ SHIFTS = (0.7548776662466927, 0.5698402909980532)  # shifts of successive lattic
 class Lattice(NamedTuple):
     """Square lattice of fields."""
 
-    spacing: float  # distance of neighbouring nodes of the innermost level
-    n: int  # number of nodes on each side of the centre
+    spacing: float  # distance of neighboring nodes of the innermost level
+    n: int  # number of nodes on each side of the center
     strides: tuple[int, ...]  # (k,) distances of the nodes of level j − 1 in nodes of level j, for j = 1, …, k
 
 
@@ -64,7 +64,7 @@ class Table(NamedTuple):
     """φ_k on the lattice of a label."""
 
     V: float  # response of a minimum
-    # two arrays (n,), displacements from the centre along the directions of the lattice
+    # two arrays (n,), displacements from the center along the directions of the lattice
     axes: tuple[np.ndarray, np.ndarray]
     # phi, slope: (n, n) and (2, n, n) φ_k and its gradient g
     phi: np.ndarray
@@ -109,42 +109,42 @@ def minima_on_lattice(
     """Return the denoiser at the global minimum for fields (n, n, 2, 1) on a lattice, and higher minima of some nodes.
 
     n − 1 is a multiple of `stride`. The global search is done at every `stride`-th node in both directions. At each
-    other node the lowest of the local minima next to the minimisers at the four surrounding searched nodes is taken.
-    Only those minimisers are tried that deviate from the linear prediction from the nearest searched node. Higher
+    other node the lowest of the local minima next to the minimizers at the four surrounding searched nodes is taken.
+    Only those minimizers are tried that deviate from the linear prediction from the nearest searched node. Higher
     minima are returned with the indices of their nodes.
 
-    Raises FloatingPointError if a minimisation fails.
+    Raises FloatingPointError if a minimization fails.
     """
     size = len(fields)
     block = np.full((2, 1, 1), V)
     searched = fields[::stride, ::stride]
     n = len(searched)
     best = denoise(loss, np.tile(params, (n**2, 1)), searched.reshape(-1, 2, 1), block, jacobian=True)
-    minimisers, slopes = best.z.reshape(n, n, 2), best.jacobian.reshape(n, n, 2, 2)
+    minimizers, slopes = best.z.reshape(n, n, 2), best.jacobian.reshape(n, n, 2, 2)
     index = np.arange(size)
     below = np.minimum(index // stride, n - 2)  # cell of searched nodes
     side = (2 * (index - stride * below) > stride).astype(int)  # which end of the cell is the nearest
     here = (below + side)[:, None], below + side
-    centres, rows = fields.reshape(-1, 2, 1), np.tile(params, (size**2, 1))
+    centers, rows = fields.reshape(-1, 2, 1), np.tile(params, (size**2, 1))
     distance = (fields - searched[here])[..., 0]
     change = np.einsum("ijab,ijb->ija", slopes[here], distance)
     change[np.abs(change).max(axis=-1) > STEEP * np.abs(distance).max(axis=-1)] = 0.0  # near the end of a minimum
-    out = denoise(loss, rows, centres, block, (minimisers[here] + change).reshape(-1, 2, 1), hold=True, jacobian=True)
+    out = denoise(loss, rows, centers, block, (minimizers[here] + change).reshape(-1, 2, 1), hold=True, jacobian=True)
     corners = list(product((slice(None, -1), slice(1, None)), repeat=2))
     apart = APART * float(np.linalg.norm(searched[1, 1] - searched[0, 0]))
     deviates = np.empty((4, 4, n - 1, n - 1), dtype=bool)  # by nearest and other corner, for each cell
     for a, first in enumerate(corners):
         for b, second in enumerate(corners):
             apart_by = (slopes[first] @ (searched[second] - searched[first]))[..., 0]
-            deviates[a, b] = np.linalg.norm(minimisers[second] - minimisers[first] - apart_by, axis=-1) > apart
+            deviates[a, b] = np.linalg.norm(minimizers[second] - minimizers[first] - apart_by, axis=-1) > apart
     nearest, cell = 2 * side[:, None] + side, (below[:, None], below)
     rivals = []
     for b, (i, j) in enumerate(product((0, 1), repeat=2)):
         different = np.flatnonzero(deviates[nearest, b, *cell])
         if len(different) == 0:
             continue
-        other = minimisers[(below + i)[:, None], below + j].reshape(-1, 2, 1)[different]
-        trial = denoise(loss, rows[different], centres[different], block, other, hold=True, jacobian=True)
+        other = minimizers[(below + i)[:, None], below + j].reshape(-1, 2, 1)[different]
+        trial = denoise(loss, rows[different], centers[different], block, other, hold=True, jacobian=True)
         lower = trial.moreau < out.moreau[different]
         for values, trial_values in zip(out, trial, strict=True):
             both = values[different[lower]], trial_values[lower]
@@ -156,7 +156,7 @@ def minima_on_lattice(
 
 
 def tabulate(
-    loss: Any, params: np.ndarray, constant: float, centre: np.ndarray, V: float, lattice: Lattice, number: int,
+    loss: Any, params: np.ndarray, constant: float, center: np.ndarray, V: float, lattice: Lattice, number: int,
     radius: float = 0.0,
 ) -> Table:  # fmt: skip
     """Return φ_k on the lattice of a label.
@@ -164,7 +164,7 @@ def tabulate(
     Parameters
     ----------
     loss, params, constant : loss of a sample, its parameters (P,), and the constant of its risk.
-    centre : (2,) centre of the lattice.
+    center : (2,) center of the lattice.
     V : response of a minimum.
     lattice : lattice of the innermost level.
     number : index of the label, which determines the shift of the lattice.
@@ -176,7 +176,7 @@ def tabulate(
     shift = h * ((np.array(SHIFTS) * (number + 1)) % 1 - 0.5)
     axes = line + shift[0], line + shift[1]
     a, b = np.meshgrid(*axes, indexing="ij")
-    fields = (centre + np.stack([a, b], axis=-1) @ DIRECTIONS)[..., None]
+    fields = (center + np.stack([a, b], axis=-1) @ DIRECTIONS)[..., None]
     out, others = minima_on_lattice(loss, params, fields, V, STRIDE)
     phi, *derivatives = _values(out, constant, V)
     rivals = []
@@ -247,7 +247,7 @@ class Bands(NamedTuple):
 def gaussian_bands(n: int, spacing: float, stride: int, variance: float, drift: float) -> Bands:
     """Return the Gaussian of the displacements from each `stride`-th of n nodes to all nodes.
 
-    The Gaussian is normalised on the nodes. The mean and variance of this truncated Gaussian are subtracted from the
+    The Gaussian is normalized on the nodes. The mean and variance of this truncated Gaussian are subtracted from the
     displacement and its square, because they are large at the ends of rows, and ψ changes them only little for small y.
     `drift` is the largest distance of the most likely displacement from zero.
     """
@@ -260,11 +260,11 @@ def gaussian_bands(n: int, spacing: float, stride: int, variance: float, drift: 
         delta = spacing * (np.arange(start, stop) - stride * np.arange(first, last)[:, None])
         gaussian = np.exp(-0.5 * delta**2 / variance)
         gaussian /= gaussian.sum(axis=1, keepdims=True)
-        centred = delta - (gaussian * delta).sum(axis=1, keepdims=True)
-        squares = centred**2 - (gaussian * centred**2).sum(axis=1, keepdims=True)
+        centered = delta - (gaussian * delta).sum(axis=1, keepdims=True)
+        squares = centered**2 - (gaussian * centered**2).sum(axis=1, keepdims=True)
         rows.append(slice(first, last))
         columns.append(slice(start, stop))
-        blocks.append(np.stack([gaussian, gaussian * centred, gaussian * squares]))
+        blocks.append(np.stack([gaussian, gaussian * centered, gaussian * squares]))
     return Bands(rows, columns, blocks, (m, n))
 
 
@@ -326,7 +326,7 @@ class SmoothedLevels(NamedTuple):
     ----------
     levels : k + 1 tuples of φ_j, its gradient and −1 times its second derivatives, from the outermost level inward.
     transitions : k transitions from the nodes of level j − 1 to the nodes of level j.
-    axes : two arrays, displacements of the nodes of the outermost level from the centre.
+    axes : two arrays, displacements of the nodes of the outermost level from the center.
     """
 
     levels: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -366,7 +366,7 @@ def average_table(
     Parameters
     ----------
     table : φ_k on the lattice.
-    move : (2,) difference between the mean of the outer field and the centre of the lattice.
+    move : (2,) difference between the mean of the outer field and the center of the lattice.
     variances : (k + 1,) variance of the outer field, then Δ_1, …, Δ_k.
     parisi : (k,) y_1, …, y_k.
     lattice : lattice of the innermost level, and the coarser lattices of the other levels.

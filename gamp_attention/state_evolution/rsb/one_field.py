@@ -7,7 +7,7 @@ The label of a sample depends on the teacher's field u ~ N(0, ρ) and on noise. 
 and the recursion averages the Moreau envelope of the label's loss over the fields of all levels. `OneField` averages
 its results over a product rule for u and the noise; equal labels are averaged only once if θ = 0.
 
-Proximal map of one field. z(ω) minimises (z − ω)²/2V + ℓ(z). Its global minimum is the vertex of the lower convex hull
+Proximal map of one field. z(ω) minimizes (z − ω)²/2V + ℓ(z). Its global minimum is the vertex of the lower convex hull
 of z²/2V + ℓ(z) at which the slope of the hull is ω/V. Hence z(ω) does not decrease, and it jumps where the hull has a
 straight segment. `trace_hull` finds the hull of ℓ on a grid of z; Newton steps from its vertices give exact minima, and
 Newton steps on the difference of two minima of one objective give the exact fields of the jumps (`find_jumps`).
@@ -28,7 +28,7 @@ follow by the chain rule; ⟨·⟩_j denotes the average over p_j:
 φ_k has kinks where the proximal map jumps, so that φ_k'' is not a function. For j = k the second derivative is
 therefore computed from Stein's identity, φ_{k−1}'' = ⟨φ_k' (ω' − ω)⟩_k/Δ_k − y_k ⟨φ_k'⟩_k² (Stein, 1981).
 
-Discretisation. φ_k is given on Gauss-Legendre panels that end at its kinks. The functions φ_j with j < k are analytic;
+Discretization. φ_k is given on Gauss-Legendre panels that end at its kinks. The functions φ_j with j < k are analytic;
 their integrals are trapezoidal sums on uniform grids, whose errors decrease exponentially with the inverse spacing
 (Trefethen and Weideman, 2014). Each sum is a logarithm of a sum of exponentials, with the maximum subtracted.
 """
@@ -84,7 +84,7 @@ def smooth(x, inner_x, weight, variance, parisi, phi, reach, out, transition):
     """Fill `out` (n,) with (1/y) log E exp(y φ(x + √variance u)) at points x (n,), and its transition matrix (n, N).
 
     `phi` (N,) is given at increasing nodes inner_x with quadrature weights. Rows of `transition` have sum 1. The
-    Gaussian is normalised on the nodes, which corrects the ends of their range. Nodes farther than `reach` are
+    Gaussian is normalized on the nodes, which corrects the ends of their range. Nodes farther than `reach` are
     neglected.
     """
     sd = np.sqrt(variance)
@@ -112,15 +112,15 @@ def smooth(x, inner_x, weight, variance, parisi, phi, reach, out, transition):
             transition[i, j] = 0.0
 
 
-def uniform_grid(centre: float, sd: float, spacing: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of the trapezoidal rule on centre ± reach·sd; one node of weight 1 if sd is 0."""
+def uniform_grid(center: float, sd: float, spacing: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of the trapezoidal rule on center ± reach·sd; one node of weight 1 if sd is 0."""
     n = int(np.ceil(reach * sd / spacing)) if sd > 0 else 0
-    x = centre + (reach * sd / max(n, 1)) * np.arange(-n, n + 1)
+    x = center + (reach * sd / max(n, 1)) * np.arange(-n, n + 1)
     return x, np.full(len(x), reach * sd / n if n else 1.0)
 
 
 def average_levels(
-    innermost: Innermost, centre: float, variances: np.ndarray, parisi: np.ndarray, spacing: float,
+    innermost: Innermost, center: float, variances: np.ndarray, parisi: np.ndarray, spacing: float,
     reach: float,
 ) -> Averages:  # fmt: skip
     """Return the averages of the recursion for one label.
@@ -128,7 +128,7 @@ def average_levels(
     Parameters
     ----------
     innermost : φ_k and its derivatives.
-    centre : mean of P_0.
+    center : mean of P_0.
     variances : (k + 1,) variance of P_0, then Δ_1, …, Δ_k.
     parisi : (k,) y_1, …, y_k.
     spacing : spacing of the uniform grids in units of the smallest scale of a level: the standard deviation of the
@@ -147,7 +147,7 @@ def average_levels(
         total = float(np.sqrt(np.sum(sds[:j] ** 2)))
         steepest = float(np.abs(slope).max())
         scale = min(sds[j - 1] if sds[j - 1] > 0 else np.inf, sds[j], TURN / max(parisi[j - 1] * steepest, 1e-300))
-        grid, grid_weight = uniform_grid(centre, total if j > 1 else float(sds[0]), spacing * scale, reach)
+        grid, grid_weight = uniform_grid(center, total if j > 1 else float(sds[0]), spacing * scale, reach)
         new, transition = np.empty(len(grid)), np.empty((len(grid), len(x)))
         drift = float(parisi[j - 1] * variances[j]) * steepest  # largest distance of the most likely field
         smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
@@ -161,9 +161,9 @@ def average_levels(
         phi, slope, x, weight = new, new_slope, grid, grid_weight
         rows.insert(0, (phi, slope, bend**2))
         transitions.insert(0, transition)
-    outer = _gaussian(x, weight, centre, float(sds[0]))
+    outer = _gaussian(x, weight, center, float(sds[0]))
     if k == 0:  # Stein's identity on P_0
-        bend = slope * (x - centre) / variances[0]
+        bend = slope * (x - center) / variances[0]
     first, minus_bend = float(outer @ slope), -float(outer @ bend)
     means, laws = [], [outer]
     for transition in transitions:
@@ -176,11 +176,11 @@ def average_levels(
     return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, response, before)
 
 
-def _gaussian(x: np.ndarray, weight: np.ndarray, centre: float, sd: float) -> np.ndarray:
+def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np.ndarray:
     """Return the probabilities of nodes under a Gaussian, with sum 1."""
     if sd == 0:
         return np.ones(len(x))
-    density = weight * np.exp(-0.5 * ((x - centre) / sd) ** 2)
+    density = weight * np.exp(-0.5 * ((x - center) / sd) ** 2)
     return density / density.sum()
 
 
@@ -195,7 +195,7 @@ N_HULL = 2049  # number of grid points of z, an odd number
 STRETCH = 8.0  # their density at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
 N_DOUBLINGS = 20  # maximum number of doublings of the range of z
 JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
-CORNER = 4.0  # change of the slope of the hull in units of its neighbours, above which a vertex is a kink
+CORNER = 4.0  # change of the slope of the hull in units of its neighbors, above which a vertex is a kink
 SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
 
 STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
@@ -204,11 +204,11 @@ STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
 class OneFieldAverages(NamedTuple):
     """Labels of a sample, and the averages for each of them."""
 
-    # labels, u, probability, centres: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
+    # labels, u, probability, centers: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
     labels: np.ndarray
     u: np.ndarray
     probability: np.ndarray
-    centres: np.ndarray
+    centers: np.ndarray
     variances: np.ndarray  # (k + 1,) variances of the Gaussian parts of the fields
     averages: list[Averages]
 
@@ -219,7 +219,7 @@ class Hull(NamedTuple):
     # points, values: (N,) its vertices
     points: np.ndarray
     values: np.ndarray
-    # (N - 1,) whether a segment joins neighbours on the grid; other segments are jumps of the minimum
+    # (N - 1,) whether a segment joins neighbors on the grid; other segments are jumps of the minimum
     narrow: np.ndarray
 
 
@@ -297,14 +297,14 @@ class OneField(Problem):
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
         variances = np.array([outer, *levels.gaps[:, 0]])
-        centres = m + theta / rho * u
-        tables = innermost_tables(self.model, labels, centres, variances, float(levels.V[0]), resolution)
+        centers = m + theta / rho * u
+        tables = innermost_tables(self.model, labels, centers, variances, float(levels.V[0]), resolution)
         spacing = SPACING * FINER**resolution
         averages = [
-            average_levels(table, centre, variances, parisi, spacing, REACH)
-            for table, centre in zip(tables, centres, strict=True)
+            average_levels(table, center, variances, parisi, spacing, REACH)
+            for table, center in zip(tables, centers, strict=True)
         ]
-        return OneFieldAverages(labels, u, probability, centres, variances, averages)
+        return OneFieldAverages(labels, u, probability, centers, variances, averages)
 
 
 def assemble(
@@ -335,20 +335,20 @@ def assemble(
 
 
 def innermost_tables(
-    model: Model, labels: np.ndarray, centres: np.ndarray, variances: np.ndarray, V: float, resolution: int
+    model: Model, labels: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, resolution: int
 ) -> list[Innermost]:
-    """Return φ_k = −M_V on panels that end at its kinks, for each label and centre of its fields."""
+    """Return φ_k = −M_V on panels that end at its kinks, for each label and center of its fields."""
     half = REACH * float(np.sqrt(variances.sum()))
     width = float(np.sqrt(min(variances[-1], V)))
-    hulls = hulls_of_labels(model, labels, np.abs(centres).max() + half, V)
+    hulls = hulls_of_labels(model, labels, np.abs(centers).max() + half, V)
     jumps = find_jumps(model, labels, hulls, V)
     corners = [find_corners(hull, V) for hull in hulls]
     n = PANEL_NODES[0] + PANEL_NODES[1] * resolution
     xs, ws, starts = [], [], []
-    for hull, (at, below, above), (_, entry, leave), centre in zip(hulls, jumps, corners, centres, strict=True):
-        inside = np.abs(at - centre) < half
+    for hull, (at, below, above), (_, entry, leave), center in zip(hulls, jumps, corners, centers, strict=True):
+        inside = np.abs(at - center) < half
         at, below, above = at[inside], below[inside], above[inside]
-        pieces = np.concatenate([[centre - half], at, [centre + half]])
+        pieces = np.concatenate([[center - half], at, [center + half]])
         ends, lows, highs = [pieces[:1]], [], []
         for a, b, low, high in zip(pieces[:-1], pieces[1:], [-np.inf, *above], [*below, np.inf], strict=True):
             kinks = np.concatenate([entry, leave])

@@ -4,10 +4,10 @@ The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Pa
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
-2. F is maximised over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
+2. F is maximized over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
    solved at fixed Parisi parameters at each point (`ascend`).
 3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
-   (`newton`) and, around them, of the Parisi parameters (`maximise`). A step is shortened until the step after it is
+   (`newton`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it is
    shorter.
 4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
    (`refine_levels`).
@@ -28,7 +28,7 @@ DAMPING = 0.5  # step of an iteration of the map
 RETREAT = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
 DAMPED_STEPS = 12  # number of damped iterations before Newton steps
 ROUGH = -1  # resolution of damped iterations
-ASCENT_STEPS = 20  # maximum number of steps of the maximisation over the Parisi parameters
+ASCENT_STEPS = 20  # maximum number of steps of the maximization over the Parisi parameters
 INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
 OVERLAP_TOL = 1e-3  # the same in units of the shortest step in log y, because ∂F/∂y_j depends strongly on overlaps
 ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
@@ -135,7 +135,7 @@ class Root(NamedTuple):
     # x, residual: unknowns and residuals there
     x: np.ndarray
     residual: np.ndarray
-    size: float  # largest residual; for Parisi parameters the length of Newton's step instead, see `maximise`
+    size: float  # largest residual; for Parisi parameters the length of Newton's step instead, see `maximize`
     n_iter: int  # number of evaluations of the output channel
     J: np.ndarray | None  # Jacobian, or None if it has to be computed again
     hats: LevelHats  # conjugates at x
@@ -237,12 +237,12 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
 def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, Slopes | None]:
     """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
 
-    If `near`, the start is near the maximum, and Newton steps (`maximise`) are accepted if F is a maximum at their end.
+    If `near`, the start is near the maximum, and Newton steps (`maximize`) are accepted if F is a maximum at their end.
     Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
     """
     if near:
         try:
-            root, slopes = maximise(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
+            root, slopes = maximize(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
             if root.size <= SEARCH_TOL and np.linalg.eigvals(slopes.bends).real.max() < 0:
                 return root.x, slopes
         except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
@@ -251,7 +251,7 @@ def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) 
     return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
 
 
-def maximise(
+def maximize(
     problem: Problem, packing: Packing, x: np.ndarray, tol: float, shortest: float, resolution: int,
     known: Slopes | None = None,
 ) -> tuple[Root, Slopes]:  # fmt: skip
@@ -317,7 +317,7 @@ def maximise(
 def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
     """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
 
-    Each step solves all linearised equations; then the overlaps are solved at the new Parisi parameters. The step is
+    Each step solves all linearized equations; then the overlaps are solved at the new Parisi parameters. The step is
     shortened until F increases. If Newton's direction is not uphill, the step follows the gradient instead.
     """
     k = packing.k
@@ -462,7 +462,7 @@ def refine_levels(
     for resolution in range(max_resolution + 1):
         tol = max(FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol, ROUNDING)
         if free:
-            root, slopes = maximise(problem, packing, x, tol, STEP_TOL * rtol, resolution, slopes)
+            root, slopes = maximize(problem, packing, x, tol, STEP_TOL * rtol, resolution, slopes)
         else:
             root = newton(problem, packing, x, tol, resolution, J)
             J = root.J

@@ -5,7 +5,7 @@ tokens, and with the Moreau envelope M of the sample's loss
 
     φ_0(ω) = (1/y) log E_v exp(y φ_1(ω + √(q_1 − q_0) v)),   φ_1 = −M_V,   v ~ N(0, 1) in two dimensions.
 
-Discretisation. φ_1 is computed at the nodes of a square lattice in the plane of fields. The integral over v is a
+Discretization. φ_1 is computed at the nodes of a square lattice in the plane of fields. The integral over v is a
 trapezoidal sum over the lattice, and so are the averages over the outer field. For smooth functions their errors
 decrease exponentially with the inverse spacing (Trefethen and Weideman, 2014). φ_1 has kinks on lines where the
 proximal map jumps. If the slope of such a line relative to the lattice were rational, the error would be of second
@@ -60,7 +60,7 @@ DIFFERENCE = 1e-2  # step of finite differences in the unknowns
 
 @dataclass(eq=False)
 class Grids:
-    """Lattice and its centres (n, 2) for n labels, and their tables at a V if they fit into memory.
+    """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
     All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
     within RADIUS have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
@@ -68,7 +68,7 @@ class Grids:
     """
 
     lattice: Lattice
-    centres: np.ndarray
+    centers: np.ndarray
     tables: list[Table]
 
 
@@ -124,9 +124,9 @@ class TwoFields(Problem):
         """Return the problem with the grids for these overlaps, or itself if its grids are fixed already."""
         if self.grids is not None:
             return self
-        params, _, centres, _ = self.labels(levels, resolution)
-        lattice = self._lattice(params, centres, self.variances(levels), float(levels.V[0]), parisi, resolution)
-        return replace(self, grids=Grids(lattice, centres, []))
+        params, _, centers, _ = self.labels(levels, resolution)
+        lattice = self._lattice(params, centers, self.variances(levels), float(levels.V[0]), parisi, resolution)
+        return replace(self, grids=Grids(lattice, centers, []))
 
     def variances(self, levels: Levels) -> np.ndarray:
         """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
@@ -143,32 +143,32 @@ class TwoFields(Problem):
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
-        params, constants, centres, (u, probability) = self.labels(levels, resolution)
+        params, constants, centers, (u, probability) = self.labels(levels, resolution)
         variances, V = self.variances(levels), float(levels.V[0])
         grids = self.with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
         if len(parisi) and grids.lattice.spacing > COARSER * spacings(variances, resolution).min():
-            lattice = self._lattice(params, centres, variances, V, parisi, resolution)
-            grids.lattice, grids.centres, grids.tables = lattice, centres, []
+            lattice = self._lattice(params, centers, variances, V, parisi, resolution)
+            grids.lattice, grids.centers, grids.tables = lattice, centers, []
         stored = grids is self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= MAX_STORED
         tables: Any = grids.tables
         if not (stored and tables and abs(tables[0].V - V) <= RADIUS * V):
             radius = RADIUS if stored else 0.0
             tables = (
-                tabulate(self.model.loss, p, constant, centre, V, grids.lattice, number, radius)
-                for number, (p, constant, centre) in enumerate(zip(params, constants, grids.centres, strict=True))
+                tabulate(self.model.loss, p, constant, center, V, grids.lattice, number, radius)
+                for number, (p, constant, center) in enumerate(zip(params, constants, grids.centers, strict=True))
             )
             if stored:
                 grids.tables[:] = tables
                 tables = grids.tables
         averages = [
-            average_table(table.at(V), centre - origin, variances, parisi, grids.lattice, replicons)
-            for table, centre, origin in zip(tables, centres, grids.centres, strict=True)
+            average_table(table.at(V), center - origin, variances, parisi, grids.lattice, replicons)
+            for table, center, origin in zip(tables, centers, grids.centers, strict=True)
         ]
         return self._assemble(averages, u, probability, levels, parisi)
 
     def _lattice(
-        self, params: np.ndarray, centres: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,
+        self, params: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,
         resolution: int,
     ) -> Lattice:  # fmt: skip
         """Return the lattice for given variances of the outer field and of the inner fields.
@@ -183,7 +183,7 @@ class TwoFields(Problem):
             h = SYMMETRIC_SPACING * fine * sds[0]
             return Lattice(h, even_ceil(reach / h), ())
         grid = np.stack(np.meshgrid(*[np.linspace(-reach, reach, PROBES)] * 2), axis=-1).reshape(-1, 2)
-        fields = (centres[:, None] + grid).reshape(-1, 2, 1)
+        fields = (centers[:, None] + grid).reshape(-1, 2, 1)
         out = denoise(self.model.loss, np.repeat(params, len(grid), axis=0), fields, np.full((2, 1, 1), V))
         drifts = parisi * variances[1:] * float(np.sqrt((out.g**2).sum(axis=(1, 2)).max()))
         wanted = spacings(variances, resolution)
@@ -210,7 +210,7 @@ class TwoFields(Problem):
         squares = 0.5 * (squares + squares[:, ::-1, ::-1])
         m_hat = 0.5 * float(first @ signs) if levels.m[0] else 0.0
         theta, theta_hat = float(levels.theta[0]), 0.0
-        if theta:  # Stein's identity E[φ_0' u] = ρ ∂φ_0'/∂u-average, with φ_0'' from the centre's dependence on u
+        if theta:  # Stein's identity E[φ_0' u] = ρ ∂φ_0'/∂u-average, with φ_0'' from the center's dependence on u
             rho = float(self.model.coordinates.rho[0, 0, 0])
             along = float(np.einsum("n,nl,nl->", share, [a.first for a in averages], u)) / 2
             theta_hat = (along + bend * theta) / rho

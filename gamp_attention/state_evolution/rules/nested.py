@@ -7,7 +7,8 @@ the proximal map jumps (`lines`); then over the teacher's second coordinate; the
 Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
 and kinks of the labels (`find_breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
 together. A panel is accepted if the first omitted Legendre coefficients of all averages are expected to be below the
-tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin.
+tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin. A fixed point
+is first searched on short panels that are hardly ever halved (`NestedRule.for_search`).
 
 On a line, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel [a, b],
 
@@ -16,15 +17,6 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
 averages over all coordinates (`average_error`).
-
-**Breakpoints:** jumps and kinks of functions of one variable are found from values alone. Averages over a teacher's
-field converge fast only between such points of the labels, for example of |u| or sign(u):
-
-1. Compute the third differences on an equidistant grid. A jump or a kink makes them locally large.
-2. Zoom into each local maximum: divide the interval into 16 parts and keep the two around the largest second
-   difference, which contain the jump or the kink.
-3. From the fourth to the seventh division, second differences per width decrease by 8³ for a smooth function, stay the
-   same at a kink and increase by 8³ at a jump. This decides whether the point is kept.
 """
 
 from collections.abc import Callable
@@ -40,6 +32,7 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
+from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import (
     LineMoments,
     WorkExceeded,
@@ -49,62 +42,13 @@ from gamp_attention.state_evolution.rules.lines import (
 )
 from gamp_attention.state_evolution.rules.rule import LeveledRule, component_channels
 
-REACH = 9.0  # half-width of the interval that is searched, in standard deviations
-N_CELLS = 128  # number of cells of the grid
-OFFSET = 0.0137  # shift of the grid, so that points of symmetry, such as 0, are not among its points
-CANDIDATE = 1e-3  # smallest third difference that is examined, in units of the range of the values
-MAX_CANDIDATES = 8  # largest number of points that are examined for each function
-N_PARTS = 16  # number of parts into which an interval is divided
-EARLY, LATE, LAST = 3, 6, 12  # divisions whose changes of slope are compared, and number of divisions
-PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 1/512 for smooth functions
-RESOLVED = 1e-6  # smallest change of slope that counts, in units of the mean slope; rounding errors are smaller
-
-
-def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
-    """Return the increasing points of jumps and kinks in [−REACH, REACH] of n functions.
-
-    `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
-    together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed.
-    """
-    grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
-    values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
-    size = np.ptp(values, axis=1).max(axis=1)
-    third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
-    owner, first = _local_maxima(np.where(third > CANDIDATE * size[:, None], third, 0.0))
-    if len(owner) == 0:
-        return [np.zeros(0)] * n
-    low, high = grid[first], grid[first + 3]
-    changes = []
-    for _ in range(LAST):
-        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, N_PARTS + 1)
-        inside = function(np.repeat(owner, N_PARTS + 1), x.ravel()).reshape(len(owner), N_PARTS + 1, -1)
-        second = np.abs(np.diff(inside, 2, axis=1)).max(axis=2)
-        part, row = second.argmax(axis=1), np.arange(len(owner))
-        changes.append(second[row, part] * N_PARTS / (high - low))
-        low, high = x[row, part], x[row, part + 2]
-    late = changes[LATE]
-    kept = (late > PERSISTENT * changes[EARLY]) & (late > RESOLVED * size[owner] / REACH)
-    points = 0.5 * (low + high)
-    return [np.unique(points[kept & (owner == k)]) for k in range(n)]
-
-
-def _local_maxima(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column of the largest positive entries (n, m) that no entry within three columns exceeds."""
-    m = values.shape[1]
-    padded = np.pad(values, ((0, 0), (3, 3)))
-    is_maximum = values > 0
-    for shift in (0, 1, 2):  # of equal entries, the last counts
-        is_maximum &= (values >= padded[:, shift : shift + m]) & (values > padded[:, 4 + shift : 4 + shift + m])
-    strongest = np.sort(np.where(is_maximum, values, 0.0), axis=1)[:, -min(MAX_CANDIDATES, m)]
-    row, column = np.nonzero(is_maximum & (values >= strongest[:, None]))
-    return row, column
-
-
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
 INNER_TOL = 0.1  # tolerance of averages over the second coordinate, in the same unit and for the same reason
 MIN_DENSITY = 1e-2  # lower bound of the relative density by which tolerances are divided
 MAX_TOL = 1e-2  # upper bound of all tolerances
+SEARCH_TOL = 100.0  # tolerance of panels for the search of a fixed point, in units of the tolerance of level 0
+SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
 SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the product of sizes
@@ -113,7 +57,7 @@ NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in 
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
 MAX_FINER = 5  # maximum number of smaller tolerances for the test error
 GOOD = 0.1  # error of the test error, in units of the requested error, below which no smaller tolerance is tried
-UNRESOLVED = 0.3  # smallest error of the test error, in units of the tolerance
+UNRESOLVED = 0.3  # smallest error of averages and of the test error, in units of the tolerance; in tests at most 0.08
 NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
 MIN_NEAR = 1e-9  # smallest width of such panels
 WORK_OF_LINE = 60  # typical number of proximal problems on one line
@@ -128,8 +72,32 @@ Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
 class NestedRule(LeveledRule):
     """Averages over a channel with one field of the student."""
 
+    # whether panels are divided only if they are very inaccurate: errors are then about 1e-3 instead of 1e-4, at a
+    # quarter of the time
+    searching: bool = False
     name: ClassVar[str] = "nested"
     expands: ClassVar[bool] = True
+
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss."""
+        return UNRESOLVED * self.tol
+
+    def finer(self) -> "NestedRule | None":
+        """Return the rule at the next level; from the rule for the search, level 0."""
+        return self.at_level(0) if self.searching else super().finer()
+
+    def at_level(self, level: int) -> "NestedRule":
+        """Return the rule at another level."""
+        return replace(self, level=level, searching=False)
+
+    def for_search(self) -> "NestedRule":
+        """Return the rule for the search of a fixed point; self above level 0."""
+        return self if self.searching or self.level > 0 else replace(self, searching=True)
+
+    def for_stability(self) -> "NestedRule":
+        """Return level 1 without a limit of work, which is accurate enough for derivatives of the overlap map."""
+        return replace(super().for_stability(), searching=False)
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
@@ -139,9 +107,9 @@ class NestedRule(LeveledRule):
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_NestedMoments(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel) -> "FieldExpansion | None":
+    def expansion(self, channel: Channel, squares: bool = False) -> "FieldExpansion | None":
         """Return the averages and their derivatives in the overlaps; None if the teacher nearly determines ω."""
-        return _NestedMoments(self, channel, squares=False).expansion()
+        return _NestedMoments(self, channel, squares).expansion()
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +123,7 @@ class FieldExpansion:
     """
 
     channel: Channel  # the channel at the overlaps of the expansion
-    base: Moments  # averages there, without products of derivatives
+    base: Moments  # averages there
     values: np.ndarray  # (3 + t,) averages of g, g e, g² and g y
     slopes: np.ndarray  # (3 + t, 3 + t) their derivatives in m, u, V and s
     boundary: float  # average of the changes of g over panels, see `LineMoments`
@@ -217,7 +185,7 @@ def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits",
             owner, a, b = np.tile(owner, 2), np.concatenate([a, middle]), np.concatenate([middle, b])
         return total * (2.0 if low == 0.0 else 1.0)
 
-    return average(np.zeros((1, 0)), np.array([limits.tol]))[0]
+    return average(np.zeros((1, 0)), np.array([limits.tol * limits.looser]))[0]
 
 
 @dataclass(frozen=True)
@@ -227,6 +195,7 @@ class Limits:
     tol: float  # tolerance of a panel, relative to the size of the values
     half: bool  # True if the values are even, so that positive values of the first coordinate are enough
     n_nodes: int  # number of Gauss-Legendre nodes of a panel
+    looser: float = 1.0  # error from which panels of the first coordinate are divided, in units of the tolerance
 
     @property
     def end(self) -> float:
@@ -327,18 +296,23 @@ def label_cuts(channel: Channel) -> Cuts:
     return cuts
 
 
+def _size_of_fields(overlaps: Overlaps) -> float:
+    """Return the size of the student's fields."""
+    return float(np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max())
+
+
 class _NestedMoments:
     """One evaluation of the nested rule on a channel with L = r = 1 and one or two coordinates of the teacher."""
 
     def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
-        n, overlaps = PANEL_NODES[rule.level], channel.overlaps
+        n, overlaps = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level], channel.overlaps
         self.channel, self.squares, self.work_left = channel, squares, rule.max_work
-        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, SEARCH_TOL if rule.searching else 1.0)
         self.metric = make_metric(overlaps.V)
         self.direction = channel.root[:, :, 0]
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
         self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
-        self.size = np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max()
+        self.size = _size_of_fields(overlaps)
         self.min_unit = 1e-10 * max(self.size, np.sqrt(overlaps.V.max()))
         self.u = self.direction[0, 0]
         self.has_direction = self.u > MIN_DIRECTION * self.size
@@ -470,15 +444,49 @@ def error_within(model: Model, overlaps: Overlaps, tol: float) -> float:
     """Return the test error with a tolerance of each panel, relative to the size of the errors."""
     total = 0.0
     for probability, _, channel in component_channels(NestedRule(), model, overlaps):
-        errors = _errors_of(channel)
-        points = gauss_hermite(PILOT_NODES)[0]
-        size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0)
-        limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
-        average = nested_average(errors, label_cuts(channel), channel.n_white, limits, size + 1e-300)
-        total += probability * float(average[0])
+        total += probability * float(_average_errors(channel, tol)[0])
     return total
 
 
-def _errors_of(channel: Channel) -> Leaf:
-    """Return the test errors of samples as a function for `nested_average`."""
-    return lambda points, tol: channel.errors(points)[:, None]
+def expand_error(model: Model, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
+    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
+
+    Its derivatives are averages with powers of e, as in `FieldExpansion`. None if the teacher nearly determines ω.
+    """
+    parts = []
+    for _, _, channel in component_channels(NestedRule(), model, overlaps):
+        u = channel.root[0, 0, 0]
+        if not u > MIN_EXPANDED * _size_of_fields(channel.overlaps):
+            return None
+        values = _average_errors(channel, tol, expanded=True)
+        parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
+
+    def error(there: Overlaps) -> float:
+        total = 0.0
+        channels = component_channels(NestedRule(), model, there)
+        for (probability, _, new), (value, slopes, old) in zip(channels, parts, strict=True):
+            shift = [new.overlaps.m[0, 0] - old.overlaps.m[0, 0], new.root[0, 0, 0] - old.root[0, 0, 0]]
+            total += probability * (value + slopes @ np.append(shift, (new.slope - old.slope).ravel()))
+        return float(total)
+
+    return error
+
+
+def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.ndarray:
+    """Return the test error of a channel; if `expanded`, also u times its derivatives in m, u and the slope, (3 + t,).
+
+    `tol` is the tolerance of each panel, relative to the size of the errors.
+    """
+
+    def errors(points: np.ndarray, _: np.ndarray) -> np.ndarray:
+        values = channel.errors(points)[:, None]
+        if not expanded:
+            return values
+        e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
+        return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
+
+    points = gauss_hermite(PILOT_NODES)[0]
+    size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
+    size[1:] = np.inf
+    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
+    return nested_average(errors, label_cuts(channel), channel.n_white, limits, size)

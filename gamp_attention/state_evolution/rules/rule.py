@@ -75,6 +75,11 @@ class Rule(Protocol):
         """Approximate relative error of the averages; by default `initial_tolerance`."""
         return self.initial_tolerance
 
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss; by default `tol`."""
+        return self.tol
+
     def finer(self) -> "Rule | None":
         """Return the next finer rule, or None if there is none."""
 
@@ -87,6 +92,10 @@ class Rule(Protocol):
 
     def at_level(self, level: int) -> "Rule":
         """Return the rule at another level; self for rules without levels."""
+        return self
+
+    def for_search(self) -> "Rule":
+        """Return a less accurate rule on which a search of a fixed point takes less time; self if there is none."""
         return self
 
     def for_stability(self) -> "Rule":
@@ -117,8 +126,11 @@ class Rule(Protocol):
         Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
         """
 
-    def expansion(self, channel: Channel) -> Expansion | None:
-        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives."""
+    def expansion(self, channel: Channel, squares: bool = False) -> Expansion | None:
+        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives.
+
+        Products of derivatives are accurate only if `squares` is True.
+        """
         return None
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
@@ -213,11 +225,11 @@ class ComponentExpansion:
         return sum_over_components(self.model.components, values)
 
 
-def expand_channels(rule: Rule, model: Model, overlaps: Overlaps) -> ComponentExpansion | None:
+def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> ComponentExpansion | None:
     """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
     parts = []
     for _, part, channel in component_channels(rule, model, overlaps):
-        expansion = part.expansion(channel)
+        expansion = part.expansion(channel, squares)
         if expansion is None:
             return None
         parts.append(expansion)

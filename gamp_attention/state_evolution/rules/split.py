@@ -150,9 +150,9 @@ class SplitRule(LeveledRule):
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [_SplitAverage(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel) -> ScoreExpansion | None:
+    def expansion(self, channel: Channel, squares: bool = False) -> ScoreExpansion | None:
         """Return the averages to first order in q, m and θ; None if the distribution of the fields is singular."""
-        return _SplitAverage(self, channel, False, Scores(channel)).expansion() if Scores.exist(channel) else None
+        return _SplitAverage(self, channel, squares, Scores(channel)).expansion() if Scores.exist(channel) else None
 
 
 @lru_cache(maxsize=8)
@@ -258,7 +258,7 @@ class _SplitAverage:
         searched = np.flatnonzero((panels.side == 0) & changes.any(axis=1))
         if len(searched) == 0:
             return onsets
-        left = np.argmax(changes[searched], axis=1)  # first pair of neighbouring nodes with different numbers of jumps
+        left = np.argmax(changes[searched], axis=1)  # first pair of neighboring nodes with different numbers of jumps
         towards = np.where(n_jumps[searched, left] < n_jumps[searched, left + 1], 1, -1)  # direction of more jumps
         outside = np.where(towards > 0, left, left + 1)  # the node of this pair that has fewer jumps
         near = outside + towards

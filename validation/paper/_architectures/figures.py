@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention.experiments import ALPHA, COLOURS, DARK, GREY, OMEGA
+from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, OMEGA
 from validation._tools.drawing import build_branch_colormap, figure
 from validation._tools.landscape import to_array
 from validation._tools.report import plus_minus
@@ -89,7 +89,7 @@ def draw(result, path):
 
 def draw_plane(result, axis):
     """Draw Δε_t, or the difference of the order parameters of the deepest minimum if minima are of both kinds."""
-    colours = build_branch_colormap(missing="#DDDDDD")
+    colors = build_branch_colormap(missing="#DDDDDD")
     from matplotlib.colors import CenteredNorm
 
     alphas, omegas = (np.array(result["size"][name]) for name in ("alphas", "omegas"))
@@ -102,9 +102,9 @@ def draw_plane(result, axis):
             values[place] = 1e3 * cell["difference"]["mean"]
         else:
             kind = "semantic" if cell["semantic_deeper"] > 0.5 else "positional"
-            axis.plot(cell["omega"], cell["alpha"], "o", color=COLOURS[kind], ms=6)
+            axis.plot(cell["omega"], cell["alpha"], "o", color=COLORS[kind], ms=6)
     mesh = axis.pcolormesh(
-        omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
+        omegas, alphas, np.ma.masked_invalid(values), cmap=colors, norm=CenteredNorm(), shading="nearest"
     )
     axis.figure.colorbar(mesh, ax=axis, label=SHORT if result["kinds"] else " − ".join(ORDERS.values()))
     title = "difference of losses; dots: only this branch exists"
@@ -133,10 +133,10 @@ def draw_curve(axis, result, branch, key, scale, **style):
 
 def draw_difference(result, axis):
     """Draw Δε_t along the slice, if half of the instances keep both branches, and Δε_t of the paper's model."""
-    for of, colour, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
+    for of, color, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
         cells = [cell for cell in select_slice(result, of) if cell["pairs"] >= cell["instances"] / 2]
         means = [(cell["alpha"], cell["difference"]) for cell in cells]
-        draw_points(axis, means, 1e3, fmt="o", color=colour, label=f"{SHORT}, {label}")
+        draw_points(axis, means, 1e3, fmt="o", color=color, label=f"{SHORT}, {label}")
     alphas = result["size"]["predicted"]
     semantic, positional = (
         np.array([get_prediction(result, alpha, branch, "train_loss") for alpha in alphas]) for branch in ORDERS
@@ -150,12 +150,12 @@ def draw_losses(result, axis):
     """Draw training losses along the slice: all starts, and the minima of the paper's model."""
     for start, marker in zip(result["starts"], "^vo+x", strict=True):
         means = [(cell["alpha"], cell["starts"][start]["train_loss"]) for cell in select_slice(result)]
-        style = {"color": COLOURS.get(start.split()[-1], DARK), "mfc": "white" if start in COLOURS else DARK}
+        style = {"color": COLORS.get(start.split()[-1], DARK), "mfc": "white" if start in COLORS else DARK}
         draw_points(axis, means, 1e3, fmt=marker, label=f"{start} start", **style)
     for kind in ORDERS:
         means = [(cell["alpha"], cell["starts"][kind]["train_loss"]["mean"]) for cell in select_slice(result, "paper")]
         alphas, values = to_array(means).T
-        axis.plot(alphas, 1e3 * values, "--", color=COLOURS[kind], lw=1, label=f"rank 1, {kind}")
+        axis.plot(alphas, 1e3 * values, "--", color=COLORS[kind], lw=1, label=f"rank 1, {kind}")
     draw_curve(axis, result, "mixed", "train_loss", 1e3, color=DARK, label="state evolution, mixed")
     axis.set_ylabel(r"$10^3\,\varepsilon_t$")
 
@@ -166,6 +166,6 @@ def draw_orders(result, axis):
         branch = kind if result["kinds"] else "mixed"
         cells = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in select_slice(result)]
         means = [(alpha, mine[kind]) for alpha, instances, mine in cells if mine["count"] >= instances / 2]
-        draw_points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch} branch")
-        draw_curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"overlap, {kind}, state evolution")
+        draw_points(axis, means, 1.0, fmt="o", color=COLORS[kind], label=f"{label}, {branch} branch")
+        draw_curve(axis, result, branch, kind, 1.0, color=COLORS[kind], label=f"overlap, {kind}, state evolution")
     axis.set(ylabel="overlap with teacher or positions", ylim=(0, None))

@@ -193,7 +193,7 @@ def check_shift(verdict, study, later):
     (value, error), (plain, plain_error) = (get_alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
     both = float(np.hypot(error, plain_error))
     measured, expected = plus_minus(value, error), plus_minus(plain, plain_error)
-    words = f"α_c(.3) = {measured}, {expected} in the paper's model, d = {d}"
+    words = f"α_c(0.3) = {measured}, {expected} in the paper's model, d = {d}"
     if later:
         verdict.check(value - plain > ERRORS * both, f"{words}: later by more than {ERRORS:g} errors")
     else:

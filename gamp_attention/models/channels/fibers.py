@@ -1,13 +1,13 @@
-"""Points on the fibres of a teacher: all variables at which it returns a given target, with posterior weights.
+"""Points on the fibers of a teacher: all variables at which it returns a given target, with posterior weights.
 
 The variables v (D,) of a sample are the teacher's fields and its noise, with the Gaussian prior N(ω, V). The target
-y = h(v) restricts them to a surface, its fibre: for h(v) = v₁² + v₂² and y = 1 the unit circle. If h depends on p
+y = h(v) restricts them to a surface, its fiber: for h(v) = v₁² + v₂² and y = 1 the unit circle. If h depends on p
 combinations of the variables, the surface has the dimension D − p. The moments of the posterior, which is the prior
-restricted to the fibre, are computed by importance sampling. `fill_points` draws points:
+restricted to the fiber, are computed by importance sampling. `fill_points` draws points:
 
 1. A subset S of p variables is solved for; the others, the free variables a, are drawn from their prior N(ω_a, V_aa).
 2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
-3. A change of signs F that leaves h unchanged maps points of the fibre to points of the fibre, its images. Only one of
+3. A change of signs F that leaves h unchanged maps points of the fiber to points of the fiber, its images. Only one of
    the m_S solutions of a draw that are images of each other is stored; m_S is the number of F that keep a.
 
 With K_S draws for each subset S, the density of all points and images is
@@ -18,15 +18,15 @@ With K_S draws for each subset S, the density of all points and images is
 V of the weights may differ from ω and V of the draw: points are drawn once, and used as long as both are similar.
 
 The determinants of rectangular Jacobians, of targets that contain the same information several times, are
-|J| = √det(JᵀJ). A fold of the fibre, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
+|J| = √det(JᵀJ). A fold of the fiber, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
 other subsets (balance heuristic of Veach and Guibas, 1995).
 
-A `FibreProgram` is made for one traced function, as a `gamp_attention.losses.sequence.SequenceLoss` is: its class
+A `FiberProgram` is made for one traced function, as a `gamp_attention.losses.sequence.SequenceLoss` is: its class
 contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. These are compiled
-for each function; all other kernels are compiled once, and call them at the address in a `Fibre`.
+for each function; all other kernels are compiled once, and call them at the address in a `Fiber`.
 
-**Reuse of points.** The fibre of a sample, the surface of variables with its target, does not change during message
-passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fibre that were drawn for one
+**Reuse of points.** The fiber of a sample, the surface of variables with its target, does not change during message
+passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fiber that were drawn for one
 prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost of new points.
 `ReusedPoints` draws new points if the prior has changed too much:
 
@@ -66,7 +66,7 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 VECTOR = types.float64[::1]
 
 
-class FibreProgram(NamedTuple):
+class FiberProgram(NamedTuple):
     """A traced function h of D variables with P results, and its Jacobian; base of one class for each function."""
 
     n_targets: int = 0
@@ -74,30 +74,30 @@ class FibreProgram(NamedTuple):
     program = None  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
-        return (fibre_program, (self.program, *self)) if self.program is not None else (FibreProgram, tuple(self))
+        return (fiber_program, (self.program, *self)) if self.program is not None else (FiberProgram, tuple(self))
 
 
 @cache
-def fibre_program(program: Program, n_targets: int, n_variables: int) -> FibreProgram:
+def fiber_program(program: Program, n_targets: int, n_variables: int) -> FiberProgram:
     """Return the compiled form of a program whose results are h (P,) and the Jacobian (P, D), row by row."""
-    name = f"FibreProgram_{hash_bytes(repr((program, n_targets)).encode())}"
-    cls = type(name, (FibreProgram,), {"__module__": __name__, "__slots__": (), "program": program})
+    name = f"FiberProgram_{hash_bytes(repr((program, n_targets)).encode())}"
+    cls = type(name, (FiberProgram,), {"__module__": __name__, "__slots__": (), "program": program})
     setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
     return cls(n_targets, n_variables)
 
 
-class Fibre(NamedTuple):
-    """A `FibreProgram` as kernels receive it."""
+class Fiber(NamedTuple):
+    """A `FiberProgram` as kernels receive it."""
 
     address: int  # of the compiled program
     n_targets: int
     n_variables: int
 
 
-def for_kernels(fibre: FibreProgram) -> Fibre:
+def for_kernels(fiber: FiberProgram) -> Fiber:
     """Return a compiled program in the form that kernels receive, which is valid in this process only."""
-    cls: Any = type(fibre)
-    return Fibre(_compile(cls), fibre.n_targets, fibre.n_variables)
+    cls: Any = type(fiber)
+    return Fiber(_compile(cls), fiber.n_targets, fiber.n_variables)
 
 
 @cache
@@ -105,9 +105,9 @@ def _compile(cls: Any) -> int:
     return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
 
 
-def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
+def _emit_evaluation(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
     """Fill out (P + P D,) with h and its Jacobian at v (D,), for a pointer to a program, whose type is all it needs."""
-    program: Program = fibre.dtype.instance_class.program
+    program: Program = fiber.dtype.instance_class.program
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args[1:3]
@@ -124,19 +124,19 @@ def _emit_evaluation(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
             builder.store(result, place(1, number))
         return context.get_dummy_value()
 
-    return types.void(fibre, v, out), generate
+    return types.void(fiber, v, out), generate
 
 
 _fill_results: Any = intrinsic(_emit_evaluation)
 
 
 @sample_kernel
-def _fill(fibre, v, out):
-    _fill_results(fibre, v, out)
+def _fill(fiber, v, out):
+    _fill_results(fiber, v, out)
 
 
-def _emit_call(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
-    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a `Fibre`."""
+def _emit_call(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a `Fiber`."""
     if (v, out) != (VECTOR, VECTOR):
         return None
 
@@ -146,7 +146,7 @@ def _emit_call(typing_context: Any, fibre: Any, v: Any, out: Any) -> Any:
         emit_call(context, builder, address, types.none, (types.voidptr, v, out), [no_program, *arguments[1:]])
         return context.get_dummy_value()
 
-    return types.void(fibre, v, out), generate
+    return types.void(fiber, v, out), generate
 
 
 _evaluate: Any = intrinsic(_emit_call)
@@ -224,13 +224,13 @@ def _take_step(out, y, P, D, chosen, p, damp, gram, step):
 
 
 @sample_kernel
-def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
+def _solve(fiber, y, error, chosen, p, v, out, trial, trial_out, gram, step):
     """Solve h(v) = y for the variables `chosen` of v, starting from v; return the number of evaluations of h.
 
     It is negative if there is no solution nearby. At the end, out has h and its Jacobian at v.
     """
-    P, D = fibre.n_targets, fibre.n_variables
-    _evaluate(fibre, v, out)
+    P, D = fiber.n_targets, fiber.n_variables
+    _evaluate(fiber, v, out)
     cost, damp, count = _cost(out, y, P), 1e-3, 1
     for _ in range(MAX_EVALUATIONS):
         if not np.isfinite(cost):
@@ -251,7 +251,7 @@ def _solve(fibre, y, error, chosen, p, v, out, trial, trial_out, gram, step):
         _copy(v, trial)
         for i in range(p):
             trial[chosen[i]] += scale * step[i]
-        _evaluate(fibre, trial, trial_out)
+        _evaluate(fiber, trial, trial_out)
         count += 1
         new = _cost(trial_out, y, P)
         if new < cost or (damp < 1e-6 and size < 1e-6):
@@ -291,9 +291,9 @@ def _is_known(branches, n_branches, v, chosen, p, flips, kept):
 
 
 @sample_kernel
-def _log_density(fibre, out, v, centre, precisions, constants, subsets, p, flips, gram):
+def _log_density(fiber, out, v, center, precisions, constants, subsets, p, flips, gram):
     """Return the logarithm of the density of points and their images at v."""
-    P, D = fibre.n_targets, fibre.n_variables
+    P, D = fiber.n_targets, fiber.n_variables
     top, total = -np.inf, 0.0
     for s in range(len(subsets)):
         size = constants[s]
@@ -304,7 +304,7 @@ def _log_density(fibre, out, v, centre, precisions, constants, subsets, p, flips
             part = size
             for i in range(D):
                 for j in range(D):
-                    left, right = flips[f, i] * v[i] - centre[i], flips[f, j] * v[j] - centre[j]
+                    left, right = flips[f, i] * v[i] - center[i], flips[f, j] * v[j] - center[j]
                     part -= 0.5 * left * precisions[s, i, j] * right
             if part > top:
                 total = total * np.exp(top - part) + 1.0 if top > -np.inf else 1.0
@@ -315,7 +315,7 @@ def _log_density(fibre, out, v, centre, precisions, constants, subsets, p, flips
 
 
 @sample_kernel
-def _fill_start(v, free, start, chosen, p, previous, n_previous, centre, starts, row, scale):
+def _fill_start(v, free, start, chosen, p, previous, n_previous, center, starts, row, scale):
     """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
     for i in range(len(v)):
         v[i] = free[i]
@@ -323,13 +323,13 @@ def _fill_start(v, free, start, chosen, p, previous, n_previous, centre, starts,
         if start < n_previous:
             v[chosen[i]] = previous[start, i]
         elif start == n_previous:
-            v[chosen[i]] = centre[chosen[i]]
+            v[chosen[i]] = center[chosen[i]]
         else:
             v[chosen[i]] = scale[chosen[i]] * starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
 
 
 @kernel
-def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, starts, scale, found, n_solutions):
+def count_solutions(fiber, y, error, variables, chosen, affine, flips, kept, starts, scale, found, n_solutions):
     """Search for all solutions with given free variables from random starts.
 
     Parameters
@@ -339,9 +339,9 @@ def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, sta
     n_solutions : (n,) to be filled with the number of solutions that are not images of each other.
     Others : as for `fill_points`.
     """
-    P, D, p = fibre.n_targets, fibre.n_variables, len(chosen)
+    P, D, p = fiber.n_targets, fiber.n_variables, len(chosen)
     size = P + P * D
-    out, trial_out, v, trial, centre = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.zeros(D)
+    out, trial_out, v, trial, center = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.zeros(D)
     gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
     branches, truth = np.empty((MAX_BRANCHES, max(p, 1))), np.empty((1, max(p, 1)))
     for mu in range(len(y)):
@@ -349,8 +349,8 @@ def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, sta
         for i in range(p):
             truth[0, i] = variables[mu, chosen[i]]
         for start in range(1 if affine else 1 + len(starts)):
-            _fill_start(v, variables[mu], start, chosen, p, branches, 0, centre, starts, 0, scale)
-            if _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step) < 0:
+            _fill_start(v, variables[mu], start, chosen, p, branches, 0, center, starts, 0, scale)
+            if _solve(fiber, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step) < 0:
                 continue
             if count == MAX_BRANCHES or _is_known(branches, count, v, chosen, p, flips, kept):
                 continue
@@ -363,16 +363,16 @@ def count_solutions(fibre, y, error, variables, chosen, affine, flips, kept, sta
 
 @kernel
 def fill_points(
-    fibre, y, error, centre, nodes, n_nodes, roots, precisions, constants, subsets, affine, single, flips, kept, starts,
+    fiber, y, error, center, nodes, n_nodes, roots, precisions, constants, subsets, affine, single, flips, kept, starts,
     n_starts, scale, n_fields, first, ends, work, fields, logs, groups,
 ):  # fmt: skip
-    """Fill points on the fibres of n samples, from sample `first` on; return the first sample without enough memory.
+    """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
 
     Parameters
     ----------
-    fibre : the traced function, from `for_kernels`.
+    fiber : the traced function, from `for_kernels`.
     y, error : (n, P) targets, and allowed differences from them.
-    centre : (n, D) prior means ω of the variables.
+    center : (n, D) prior means ω of the variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
     n_nodes : (s,) number of nodes of each subset, at most K.
     roots : (s, D, D) matrices that map them to deviations of the free variables, zero for the others.
@@ -391,7 +391,7 @@ def fill_points(
         the node's index modulo `N_GROUPS`.
     work : (s,) numbers of evaluations of h, to which the new evaluations are added.
     """
-    n, P, D, p = len(y), fibre.n_targets, fibre.n_variables, subsets.shape[1]
+    n, P, D, p = len(y), fiber.n_targets, fiber.n_variables, subsets.shape[1]
     size = P + P * D
     out, trial_out, v, trial, free = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.empty(D)
     gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
@@ -404,16 +404,16 @@ def fill_points(
                 if end + MAX_BRANCHES > len(logs):
                     return mu
                 for i in range(D):
-                    free[i] = centre[mu, i]
+                    free[i] = center[mu, i]
                     for j in range(D):
                         free[i] += roots[s, i, j] * nodes[mu, k, j]
                 n_branches = 0
                 n_random = n_starts if k > 0 else len(starts)
                 for start in range(1 if p == 0 or affine[s] else n_previous + 1 + n_random):
                     _fill_start(
-                        v, free, start, chosen, p, previous, n_previous, centre[mu], starts, k * n_starts, scale
+                        v, free, start, chosen, p, previous, n_previous, center[mu], starts, k * n_starts, scale
                     )
-                    count = _solve(fibre, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step)
+                    count = _solve(fiber, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step)
                     work[s] += abs(count)
                     if count < 0:
                         continue
@@ -423,7 +423,7 @@ def fill_points(
                         branches[n_branches, i] = v[chosen[i]]
                     n_branches += 1
                     log_density = _log_density(
-                        fibre, out, v, centre[mu], precisions, constants, subsets, p, flips, gram
+                        fiber, out, v, center[mu], precisions, constants, subsets, p, flips, gram
                     )
                     if np.isfinite(log_density):
                         for i in range(n_fields):
@@ -453,7 +453,7 @@ def _add(mean, second, factor, mu, source, target):
 
 
 @sample_kernel
-def _normalise(mean, second, mu, total, top, highest):
+def _normalize(mean, second, mu, total, top, highest):
     """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
 
     Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
@@ -486,8 +486,31 @@ def _divide(mean, second, size, mu, group):
             second[group, mu, i, j] /= size
 
 
+@sample_kernel
+def _fill_weights(fields, logs, groups, begin, end, flips, omega, inverse, weight, top, image):
+    """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
+
+    The arguments are described in `weigh_points`; image (k,) is overwritten.
+    """
+    k = fields.shape[1]
+    for g in range(N_GROUPS):
+        top[g] = -np.inf
+    for q in range(begin, end):
+        for f in range(len(flips)):
+            value = logs[q]
+            for i in range(k):
+                image[i] = flips[f, i] * fields[q, i] - omega[i]
+            for i in range(k):
+                part = 0.5 * inverse[i, i] * image[i]
+                for j in range(i):
+                    part += inverse[i, j] * image[j]
+                value -= part * image[i]
+            weight[q - begin, f] = value
+            top[groups[q]] = max(top[groups[q]], value)
+
+
 @kernel
-def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisation, mean, second, log_z, effective):
+def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
     """Fill posterior moments of the fields of n samples, separately for the points of each group.
 
     Parameters
@@ -507,20 +530,9 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
     weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
+        _fill_weights(fields, logs, groups, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
         for g in range(N_GROUPS):
-            top[g], total[g] = -np.inf, 0.0
-        for q in range(begin, ends[mu]):
-            for f in range(F):
-                value = logs[q]
-                for i in range(k):
-                    image[i] = flips[f, i] * fields[q, i] - omega[mu, i]
-                for i in range(k):
-                    part = 0.5 * inverse[i, i] * image[i]
-                    for j in range(i):
-                        part += inverse[i, j] * image[j]
-                    value -= part * image[i]
-                weight[q - begin, f] = value
-                top[groups[q]] = max(top[groups[q]], value)
+            total[g] = 0.0
         squares, highest = 0.0, -np.inf
         for g in range(N_GROUPS):
             highest = max(highest, top[g])
@@ -543,12 +555,12 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalisatio
                     mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
                         second[g, mu, i, j] += w * image[i] * image[j]
-        both = _normalise(mean, second, mu, total, top, highest)
+        both = _normalize(mean, second, mu, total, top, highest)
         for g in range(len(second)):
             for i in range(k):
                 for j in range(i):
                     second[g, mu, j, i] = second[g, mu, i, j]
-        log_z[mu] = normalisation + highest + np.log(both)
+        log_z[mu] = normalization + highest + np.log(both)
         effective[mu] = both * both / squares if squares > 0 else 0.0
 
 
@@ -558,7 +570,7 @@ COVERED = 1.02  # largest ratio of V to the covariance of a draw, in any directi
 
 
 @dataclass(frozen=True, eq=False)
-class FibrePoints:
+class FiberPoints:
     """Points of n samples, which `fill_points` has drawn."""
 
     fields: np.ndarray  # (M, k) fields of each point
@@ -580,17 +592,17 @@ class FibrePoints:
         blocks = np.zeros((L, t, L, t))
         blocks[np.arange(L), :, np.arange(L)] = V
         cov = blocks.reshape(L * t, L * t)
-        centre, normalisation = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
+        center, normalization = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
         mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
         log_z, effective = np.empty(n), np.empty(n)
         weigh_points(
-            self.fields, self.logs, self.groups, self.ends, self.flips, np.ascontiguousarray(centre),
-            np.ascontiguousarray(np.linalg.inv(cov)), normalisation, mean, second, log_z, effective,
+            self.fields, self.logs, self.groups, self.ends, self.flips, np.ascontiguousarray(center),
+            np.ascontiguousarray(np.linalg.inv(cov)), normalization, mean, second, log_z, effective,
         )  # fmt: skip
         lost = ~np.isfinite(mean).all(axis=(0, 2))
         if lost.any():
-            mean[:, lost], log_z[lost] = centre[lost], 0.0
-            second[:, lost] = cov + centre[lost, :, None] * centre[lost, None, :]
+            mean[:, lost], log_z[lost] = center[lost], 0.0
+            second[:, lost] = cov + center[lost, :, None] * center[lost, None, :]
         corrected = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
         halves = Halves(*(m.reshape(2, n, L, t) if m.ndim == 3 else m for m in corrected))
         average = mean[4:].mean(axis=0).reshape(n, L, t)
@@ -613,9 +625,9 @@ class ReusedPoints:
     rho : (L, t, t) covariances of the fields without information.
     """
 
-    def __init__(self, draw: Callable[[np.ndarray, np.ndarray], FibrePoints], rho: np.ndarray) -> None:
+    def __init__(self, draw: Callable[[np.ndarray, np.ndarray], FiberPoints], rho: np.ndarray) -> None:
         self._draw, self._rho = draw, rho
-        self._points: FibrePoints | None = None
+        self._points: FiberPoints | None = None
         self._V, self._effective = rho, 0.0
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:

@@ -1,0 +1,176 @@
+"""State evolution of Bayes-optimal estimation for samples with classes.
+
+`gamp_attention.models.channels.classes` has the posterior of a sample. Classes with equal variances of their tokens
+form a group g; a token l of a group is one of the S = (number of groups) · L sources of these averages. With the
+posterior covariance C of a row of Q* and q = N − C, a sample of class c has
+
+    ω_l = q a_cl + N(0, σ_l² q),   u_l = ω_l + C a_cl + N(0, σ_l² C),
+
+and known means enter by log P(c') ∋ D_cc' − ½ D_c'c' + N(0, D), D_cc' = Σ_l μ_cl·μ_c'l/σ_l². The known means have no
+overlap with Q* for d → ∞, because they are independent of it.
+
+The spikes change message passing in two places (`bayes.class_amp`). The factor exp(−½ a·N a/σ²) of each sample is a
+function of N = QᵀQ/d, and adds ⟨a aᵀ⟩/σ² to the precision A of the rows, averaged over the posterior of the class. The
+output function g_l = V_l⁻¹(E[u_l] − ω_l) contains the shift by the spike. By the Nishimori conditions both sum up to
+
+    A = α Σ_s σ_s² q̂_s,   q̂_s = E[g_l g_lᵀ; g] = −E[∂g_l/∂ω_l; g] + E[a aᵀ; g]/σ_s⁴,
+
+with averages over samples of the group (E[·; g] includes its probability), so that all equations of
+`gamp_attention.bayes.equations` hold with sources in place of tokens. Without targets g_l = ⟨a⟩/σ_l², which is the
+state evolution of Gaussian mixtures (Lesieur et al., 2016).
+"""
+
+from typing import Any, cast
+
+import numpy as np
+
+from gamp_attention._core.numerics import project_psd, psd_root
+from gamp_attention._core.quadrature import gaussian_points
+from gamp_attention.bayes.equations import (
+    MIN_V,
+    Equations,
+    OutputAverages,
+    OutputTerms,
+    controlled_products,
+    response_of,
+)
+from gamp_attention.bayes.priors import Kind, MixturePrior
+from gamp_attention.models.channels.channel import Posterior
+from gamp_attention.models.channels.classes import Seen, class_channel
+from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceMixture
+
+MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the random numbers of a sample
+ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
+
+
+class ClassEquations(Equations):
+    """State evolution of samples with classes, averaged over one set of randomized points.
+
+    Eq. :eq:`bayes-class-overlaps`.
+
+    Attributes
+    ----------
+    channel, kinds, exact : as for `Equations`.
+    rho : (S, t, t) prior covariances of the fields of all sources, without the shift by the spikes.
+    last_change : as for `Equations`; smaller, because posteriors are exact.
+    """
+
+    last_change = 1e-7
+
+    def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
+        self._law = class_channel(model)
+        self.channel, self.rho, self.exact = cast(Any, self._law), self._law.rho, False
+        t = self._law.shape[1]
+        prior = MixturePrior(np.ones(1), np.zeros((1, t)), self._law.prior[None])
+        variance = self._law.group_variance.ravel()
+        self.kinds = [Kind(1.0, variance, np.zeros_like(variance), prior)]
+        self._draw(n_points, rng)
+
+    def _draw(self, n_points: int, rng: np.random.Generator) -> None:
+        """Draw the classes, fields, noise and weights of classes of all samples, which do not depend on q."""
+        law, (L, t) = self._law, self._law.shape
+        k, C = L * t, len(law.probability)
+        roots, parts = psd_root(law.rho).reshape(-1, L, t, t), []
+        for c in range(C):
+            same = law.group == law.group[c]
+            products = law.mean_products * np.outer(same, same)
+            side = psd_root(products) if products.any() else np.zeros((C, 0))
+            dim = 2 * k + law.n_noise + side.shape[1]
+            white = gaussian_points(max(round(n_points * law.probability[c] / 2) * 2, MIN_OF_CLASS * dim), dim, rng)
+            u = np.einsum("lab,nlb->nla", roots[law.group[c]], white[:, :k].reshape(-1, L, t))
+            u += law.spikes[c] @ law.prior
+            y = law.labels.of_class[c](u, white[:, 2 * k : 2 * k + law.n_noise])
+            logs = products[c] - 0.5 * np.diagonal(products) + white[:, 2 * k + law.n_noise :] @ side.T
+            logs = logs + np.log(law.probability)
+            parts.append((np.full(len(u), c), u, white[:, k : 2 * k].reshape(-1, L, t), y, logs))
+        self._of_class, self._u, self._white, y, logs = (np.concatenate(part) for part in zip(*parts, strict=True))
+        self._weight = (law.probability / np.bincount(self._of_class))[self._of_class]
+        self._seen = Seen(y.reshape(len(y), -1), law.group[self._of_class], logs)
+
+    def omega(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return means ω (N, L, t) of the fields, drawn given the fields, for covariances V of u − ω and `known` of ω.
+
+        Given u, ω_l has the mean q a + q ρ⁻¹(u_l − ρ a) and the covariance q ρ⁻¹ V, with covariances of the token.
+        """
+        law, (L, t) = self._law, self._law.shape
+        share = known @ np.linalg.inv(self.rho)
+        roots = psd_root(share @ V).reshape(-1, L, t, t)
+        omega = np.empty_like(self._u)
+        for c in range(len(law.probability)):
+            rows, g = self._of_class == c, law.group[c]
+            part = slice(g * L, (g + 1) * L)
+            rest = self._u[rows] - law.spikes[c] @ law.prior
+            omega[rows] = np.einsum("lab,nlb->nla", share[part], rest)
+            omega[rows] += np.einsum("lab,nlb->nla", roots[g], self._white[rows])
+            omega[rows] += np.einsum("lab,lb->la", known[part], law.spikes[c] / law.group_variance[g][:, None])
+        return omega
+
+    def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
+        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
+        omega = self.omega(V, known)
+        return omega, self._law.posterior(self._seen, omega, V, known)
+
+    def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
+        """Return E[g gᵀ] of all sources, which contains the probability of their group, and E[log Z]."""
+        law, (L, t) = self._law, self._law.shape
+        known = self.rho - V if known is None else known
+        V = V + MIN_V * self.rho
+        omega, posterior = self.posterior(V, known)
+        assert posterior.of_class is not None
+        hats, signs = np.empty_like(self.rho), law.column_signs
+        for g in range(law.n_groups):
+            rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
+            difference = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
+            blocks = posterior.cov[rows].reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
+            tilt = np.einsum("nc,clab->nlab", posterior.of_class[rows], self.tilts, optimize=True)
+            terms = OutputTerms(difference, difference, blocks, self._weight[rows], False, tilt)
+            hats[part] = controlled_products(terms, V[part], self.rho[part])
+        coupled = (signs[:, :, None] * signs[:, None] > 0).all(axis=0)
+        return OutputAverages(project_psd(hats * coupled), float(self._weight @ posterior.log_z))
+
+    @property
+    def tilts(self) -> np.ndarray:
+        """Products a aᵀ/σ⁴ (C, L, t, t) of the spikes of each class."""
+        a = self._law.spikes / self._law.variance[:, :, None]
+        return np.asarray(a[..., None] * a[..., None, :])
+
+    def responses(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """Return E[G_lm ⊗ G_lm] of columns without overlap, as `Equations.responses`, for all pairs of sources."""
+        L, S, k = self._law.shape[0], len(self.rho), len(unknown)
+        _, posterior = self.posterior(self.rho - known, known)
+        flat = posterior.mean.reshape(len(posterior.mean), -1)
+        second, out = posterior.cov + flat[:, :, None] * flat[:, None], np.zeros((S, k, k, S, k, k))
+        for g in range(self._law.n_groups):
+            rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
+            G = response_of(second[rows], self.rho[part], unknown)
+            out[part, :, :, part] = np.einsum("n,nlamb,nlcmd->lacmbd", self._weight[rows], G, G, optimize=True)
+        return out
+
+    def squared_means(self, known: np.ndarray) -> np.ndarray:
+        """Return E[u | y]² (N, t) of the samples, summed over tokens, for covariances `known` of ω."""
+        squares = (self.posterior(self.rho - known, known)[1].mean ** 2).sum(axis=1)
+        return np.where(squares > ZERO_MEAN * np.abs(self.rho).max(), squares, 0.0)
+
+    def signless_columns(self) -> np.ndarray:
+        """Return the columns (t,) whose sign can be changed, alone or with others, without a change of the samples."""
+        return self._law.signless_columns
+
+    def signs_are_free(self, known: np.ndarray) -> np.ndarray:
+        """Return the columns (t,) whose sign samples do not determine even if columns `known` (t,) are known."""
+        signs = self._law.column_signs
+        keeping = signs[(signs[:, known] > 0).all(axis=1)]
+        return np.asarray((keeping < 0).any(axis=0))
+
+    def has_zero_fixed_point(self) -> bool:
+        """Return whether q = 0 is a fixed point, because samples do not determine the sign of any column."""
+        return self._law.even
+
+    def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
+        """Return the mean square error of the posterior mean of a new sample's target, given its tokens."""
+        return float(self._weight @ self._law.target_error(self._seen, self.omega(V, known), V, known))
+
+
+def build_equations(model: Model, n_points: int, rng: np.random.Generator) -> Equations:
+    """Return the state evolution of a model with or without classes."""
+    return (ClassEquations if isinstance(model, SequenceMixture) else Equations)(model, n_points, rng)

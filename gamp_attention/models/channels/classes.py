@@ -1,0 +1,325 @@
+"""Channel of samples with classes: the posterior of the fields is a mixture over the classes that a sample may have.
+
+A sample of class c has tokens x_l = μ_cl + Q* a_cl/√d + σ_cl z_l, and targets teacher(u, ξ, c) of u_l = x_lᵀQ*/√d. The
+class is not observed. The tokens are informative about Q*, because their means contain it. As a function of a candidate
+Q, with N = QᵀQ/d, and up to factors that do not depend on Q and c, the density of the tokens is
+
+    Π_l exp{[x_l·μ_cl − ½‖μ_cl‖² + a_cl·u_l − ½ a_clᵀ N a_cl]/σ_cl²}.
+
+Given all other samples, u_l ~ N(ω_l, V_l), where V_l = σ_l² C and C = N − q is the posterior covariance of a row of Q*.
+The factor exp(a·u/σ²) shifts this Gaussian, so that
+
+    u_l | c ~ N(ω_l + V_l a_cl/σ_l², V_l),
+    log P(c) = const + log p_c + Σ_l {[x_l·μ_cl − ½‖μ_cl‖² + a_cl·ω_l]/σ_l² − ½ a_clᵀ q_l a_cl/σ_l⁴},   q_l = σ_l² q.
+
+The posterior given the targets is the mixture of the posteriors of the classes, with P(c) times the density of the
+targets. Classes that differ in σ are known for d → ∞, because ‖x_l‖²/d = σ_l²; classes with equal σ form a group, and
+mixtures are over the classes of a group.
+
+Targets have to be linear in the fields and the noise for each class, so that posteriors are Gaussian; targets that are
+constant, as labels that only depend on the class, are included. Targets of a class lie in an affine subspace. A sample
+has a class with the subspace of the smallest dimension that contains its targets, as its targets lie there with
+probability zero otherwise.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.channels.channel import Posterior, softmax_sum
+from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses, SequenceLabels
+
+SIZES, N_PROBES = (0.7, 1.0, 4.0, 20.0), 32  # sizes and number of random variables at which targets have to be linear
+LINEAR_ERROR = 1e-9  # relative deviation from a linear function that counts as rounding
+SUPPORT_ERROR = 1e-6  # relative distance up to which targets lie in a subspace
+RANK_ERROR = 1e-9  # relative size of singular values that count as zero
+
+
+class Evidence(NamedTuple):
+    """Posterior of the fields of n samples if they have a given class."""
+
+    log_z: np.ndarray  # (n,) logarithm of the density of the targets, −∞ if the class does not have such targets
+    mean: np.ndarray  # (n, L t)
+    cov: np.ndarray  # (L t, L t)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTargets:
+    """Targets y = offset + B u + noise of a class.
+
+    Attributes
+    ----------
+    offset, slope : (P,) and (P, L t).
+    noise : (P, P) covariance of the noise.
+    basis : (P, r) orthonormal basis of the subspace offset + span in which the targets lie.
+    """
+
+    offset: np.ndarray
+    slope: np.ndarray
+    noise: np.ndarray
+    basis: np.ndarray
+
+    @property
+    def rank(self) -> int:
+        """Dimension of the subspace."""
+        return self.basis.shape[1]
+
+    def contain(self, y: np.ndarray) -> np.ndarray:
+        """Return whether targets (n, P) lie in the subspace of the class."""
+        rest = y - self.offset
+        outside = rest - rest @ self.basis @ self.basis.T
+        return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
+
+    def evidence(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Evidence:
+        """Return the posterior given targets y (n, P), for the prior N(center, V) of the fields (n, L t)."""
+        B = self.basis.T @ self.slope
+        spread = B @ V @ B.T + self.basis.T @ self.noise @ self.basis
+        gain = np.linalg.solve(spread, B @ V).T
+        rest = (y - self.offset) @ self.basis - center @ B.T
+        log_z = -0.5 * np.einsum("na,na->n", rest, np.linalg.solve(spread, rest.T).T)
+        log_z = log_z - 0.5 * np.linalg.slogdet(2 * np.pi * spread)[1]
+        return Evidence(np.where(self.contain(y), log_z, -np.inf), center + rest @ gain.T, V - gain @ B @ V)
+
+
+def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> LinearTargets:
+    """Return the targets of class c as a linear function; ValueError if they are not linear."""
+    L, t = shape
+    k, D = L * t, L * t + labels.count
+
+    def evaluate(v: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return labels(v[:, :k].reshape(-1, L, t), v[:, k:])
+
+    at = evaluate(np.concatenate([np.zeros((1, D)), np.eye(D)]))
+    offset, slope = at[0], (at[1:] - at[0]).T
+    probes = np.random.default_rng(12).standard_normal((N_PROBES, D))
+    for size in SIZES:
+        values = evaluate(size * probes)
+        if not np.abs(offset + size * probes @ slope.T - values).max() <= LINEAR_ERROR * (1 + np.abs(values).max()):
+            needs = (
+                "targets that are linear in the fields and the noise for each class, with any dependence on the class"
+            )
+            got = f"other targets of class {c}: the mixture of their posteriors is not implemented"
+            raise check.fail("model.teacher", got, needs)
+    left, values, _ = np.linalg.svd(slope)
+    basis = left[:, : int(np.sum(values > RANK_ERROR * max(values[0], 1e-300)))]
+    return LinearTargets(offset, slope[:, :k], slope[:, k:] @ slope[:, k:].T, basis)
+
+
+class Seen(NamedTuple):
+    """What is known about n samples in addition to the fields."""
+
+    targets: np.ndarray  # (n, P)
+    group: np.ndarray  # (n,) groups of classes with equal standard deviations
+    log_weight: np.ndarray  # (n, C) log p_c + Σ_l [x_l·μ_cl − ½‖μ_cl‖²]/σ_l², up to a number for each sample
+
+
+@dataclass(frozen=True, eq=False)
+class ClassChannel:
+    """Observation model of samples with classes.
+
+    Eq. :eq:`bayes-class`.
+
+    Attributes
+    ----------
+    labels : label models of the classes.
+    shape : shape (L, t) of the fields.
+    probability : (C,) of the classes.
+    variance : (C, L) variances σ² of the tokens.
+    group : (C,) group of each class: classes of a group have equal variances.
+    spikes : (C, L, t) components a of the means along the teacher.
+    mean_products : (C, C) products Σ_l μ_cl·μ_c'l/σ_cl² of the means that are known.
+    targets : targets of each class.
+    prior : (t, t) second moment of the rows of the teacher, of mean zero.
+    """
+
+    labels: LabelsOfClasses
+    shape: tuple[int, int]
+    probability: np.ndarray
+    variance: np.ndarray
+    group: np.ndarray
+    spikes: np.ndarray
+    mean_products: np.ndarray
+    targets: tuple[LinearTargets, ...]
+    prior: np.ndarray
+
+    jumps = False
+    noise = float("nan")
+
+    @property
+    def n_noise(self) -> int:
+        """Number of random numbers that the teacher receives for each sample."""
+        return self.labels.count
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups of classes with equal variances."""
+        return int(self.group.max()) + 1
+
+    @property
+    def group_variance(self) -> np.ndarray:
+        """Variances (groups, L) of the tokens."""
+        return self.variance[np.unique(self.group, return_index=True)[1]]
+
+    @property
+    def rho(self) -> np.ndarray:
+        """Prior covariances (groups L, t, t) of the fields, without the shift by the spikes."""
+        return self.group_variance.reshape(-1, 1, 1) * self.prior
+
+    @property
+    def sources(self) -> np.ndarray:
+        """Index (C L,) of the pair of group and token, among those of `rho`, for each pair of class and token."""
+        L = self.shape[0]
+        return np.asarray((L * self.group[:, None] + np.arange(L)).ravel())
+
+    def with_noise(self, noise: float) -> "ClassChannel":
+        """Raise ValueError: the noise of a function cannot be learnt."""
+        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
+
+    @property
+    def even(self) -> bool:
+        """True if the sign of each column can be changed, alone or with others."""
+        return bool(self.signless_columns.all())
+
+    @property
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign can be changed, alone or with others, without a change of the samples."""
+        return np.asarray((self.column_signs < 0).any(axis=0))
+
+    @cached_property
+    def column_signs(self) -> np.ndarray:
+        """Changes of signs (F, t) of the teacher's columns after which samples have the same distribution.
+
+        They may exchange classes, and change the sign of the noise. Together with a class c, all classes that are equal
+        to c are exchanged with all classes that are equal to its image.
+        """
+        (L, t), C, rng = self.shape, len(self.probability), np.random.default_rng(4)
+        u, noise = rng.standard_normal((8, L, t)), rng.standard_normal((8, self.n_noise))
+        plain = np.array([labels(u, noise) for labels in self.labels.of_class]).reshape(C, -1)
+        scale = 1 + np.abs(plain).max()
+
+        def matches(signs: np.ndarray, of_noise: float) -> np.ndarray:
+            changed = np.array([labels(signs * u, of_noise * noise) for labels in self.labels.of_class]).reshape(C, -1)
+            same = np.abs(plain[:, None] - changed[None]).max(axis=2) <= SYMMETRY_ERROR * scale
+            same &= np.abs(self.spikes[:, None] - signs * self.spikes[None]).max(axis=(2, 3)) <= SYMMETRY_ERROR
+            D = self.mean_products
+            distance = np.diagonal(D)[:, None] + np.diagonal(D)[None] - 2 * D
+            same &= (self.group[:, None] == self.group[None]) & (np.abs(distance) <= SYMMETRY_ERROR * (1 + np.abs(D)))
+            return np.asarray(same @ self.probability)
+
+        equal = matches(np.ones(t), 1.0)
+        found = []
+        for signs in (np.array(s) for s in product((1.0, -1.0), repeat=t)):
+            choices = (1.0, -1.0) if self.n_noise else (1.0,)
+            if any(np.allclose(matches(signs, of_noise), equal, rtol=1e-9, atol=0) for of_noise in choices):
+                found.append(signs)
+        return np.array(found)
+
+    def posterior(self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray | None = None) -> Posterior:
+        """Return the posterior of the fields.
+
+        Parameters
+        ----------
+        seen : the samples.
+        omega : (n, L, t) means ω of the fields, given all other samples.
+        V, known : (groups L, t, t) their covariances V, and the covariances q of ω; ρ − V if not given.
+        """
+        n, (L, t) = len(omega), self.shape
+        known = self.rho - V if known is None else known
+        mean, cov = np.empty((n, L * t)), np.empty((n, L * t, L * t))
+        log_z, of_class = np.empty(n), np.zeros((n, len(self.probability)))
+        for g in range(self.n_groups):
+            rows, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
+            y, block, at = seen.targets[rows], _blocks(V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            logs, shifts = self._class_weights(seen, omega, V, known, g)
+            parts = [
+                self.targets[c].evidence(y, at + shift.ravel(), block) for c, shift in zip(members, shifts, strict=True)
+            ]
+            logs += np.stack([part.log_z for part in parts], axis=1)
+            ranks = np.array([self.targets[c].rank for c in members])
+            smallest = np.where(np.isfinite(logs), ranks, np.iinfo(int).max).min(axis=1)
+            weight, log_z[rows] = softmax_sum(np.where(ranks > smallest[:, None], -np.inf, logs))
+            of_class[np.ix_(rows, members)] = weight
+            means = np.stack([part.mean for part in parts], axis=1)
+            mean[rows] = np.einsum("nc,nca->na", weight, means)
+            apart = means - mean[rows, None]
+            cov[rows] = np.einsum("nc,cab->nab", weight, np.stack([part.cov for part in parts]))
+            cov[rows] += np.einsum("nc,nca,ncb->nab", weight, apart, apart, optimize=True)
+        return Posterior(mean.reshape(n, L, t), cov, log_z, of_class=of_class)
+
+    def _class_weights(
+        self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray, g: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log P(c) without targets (n_g, C_g), and the shifts V a/σ² (C_g, L, t) of the fields, for a group."""
+        L, members, rows = self.shape[0], self.group == g, seen.group == g
+        part, sigma2 = slice(g * L, (g + 1) * L), self.group_variance[g]
+        a = self.spikes[members] / sigma2[:, None]
+        logs = seen.log_weight[np.ix_(rows, members)] + np.einsum("nla,cla->nc", omega[rows], a)
+        logs = logs - 0.5 * np.einsum("cla,lab,clb->c", a, known[part], a)
+        return logs, np.einsum("lab,clb->cla", V[part], a)
+
+    def target_error(self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return the posterior variance (n,) of the targets of samples whose tokens are known, summed over entries."""
+        (L, t), errors = self.shape, np.empty(len(omega))
+        for g in range(self.n_groups):
+            rows, members = seen.group == g, np.nonzero(self.group == g)[0]
+            logs, shifts = self._class_weights(seen, omega, V, known, g)
+            weight, _ = softmax_sum(logs)
+            block, at = _blocks(V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            means, variances = [], []
+            for c, shift in zip(members, shifts, strict=True):
+                of_class = self.targets[c]
+                means.append(of_class.offset + (at + shift.ravel()) @ of_class.slope.T)
+                variances.append(np.trace(of_class.slope @ block @ of_class.slope.T + of_class.noise))
+            mean = np.einsum("nc,cnp->np", weight, np.array(means))
+            apart = np.sum((np.array(means) - mean) ** 2, axis=2)
+            errors[rows] = weight @ np.array(variances) + np.einsum("nc,cn->n", weight, apart)
+        return errors
+
+
+def _blocks(V: np.ndarray) -> np.ndarray:
+    """Return the block-diagonal matrix (L t, L t) of matrices (L, t, t)."""
+    L, t, _ = V.shape
+    out = np.zeros((L, t, L, t))
+    out[np.arange(L), :, np.arange(L)] = V
+    return out.reshape(L * t, L * t)
+
+
+def class_channel(model: Model) -> ClassChannel:
+    """Return the channel of a sequence model with classes.
+
+    Raises
+    ------
+    ValueError : if columns are fixed, the variances of tokens or the prior of the teacher differ between coordinates or
+        the teacher has a mean, or the targets are not linear in the fields and the noise for each class.
+    """
+    assert isinstance(model, SequenceMixture)
+    law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank
+    if model.fixed_columns:
+        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
+        raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
+    for name in ("gamma", "teacher_cov"):
+        values = getattr(law, name)
+        if (values != values[:1]).any():
+            raise check.fail(f"coordinates.{name}", values, "equal values in all coordinates, for samples with classes")
+    if law.teacher_mean.any():
+        needs = "zeros for samples with classes: a mean of the teacher would be known together with the means of tokens"
+        raise check.fail("coordinates.teacher_mean", law.teacher_mean, needs)
+    at, spikes = model.classes.patterns, law.spikes
+    variance = law.gamma[0][at]
+    _, first, group = np.unique(variance, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))  # groups in the order of their first classes
+    means = model.class_means[:, at]
+    products = np.einsum("k,kcl,kel,cl->ce", law.weight, means, means, 1 / variance)
+    targets = [linear_targets(labels, (L, t), c) for c, labels in enumerate(model.teacher.of_class)]
+    return ClassChannel(
+        labels=model.teacher, shape=(L, t), probability=model.classes.probability, variance=variance,
+        group=order[group.ravel()], spikes=np.zeros((C, L, t)) if spikes is None else spikes[at],
+        mean_products=products, targets=tuple(targets), prior=law.teacher_cov[0],
+    )  # fmt: skip

@@ -1,0 +1,248 @@
+"""Bayes-optimal estimation of samples with classes: against closed forms, importance sampling and Monte Carlo."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+import gamp_attention as ga
+from gamp_attention.models.channels import Seen, class_channel, log_normal
+
+L, NU, NOISE = 2, 4.0, 0.5
+SPIKES = np.array([[[1.5, 0.0], [0.2, -0.3]], [[0.0, 0.4], [1.0, 0.0]]])
+
+
+def first_field(z):
+    """Return the prediction of a student that has no effect here."""
+    return z[0, 0]
+
+
+def build(teacher, n_tokens=1, rank=1, **options):
+    """Return a model with two classes of equal probability, if not given otherwise."""
+    options = {"classes": [0.5, 0.5]} | options
+    return ga.sequence_model(teacher, first_field, n_tokens=n_tokens, rank=rank, **options)
+
+
+def clusters(spike, sigma, teacher=lambda u, noise, c: 0.0, **options):
+    """Return two Gaussian clusters around ±Q* spike/√d, by default without labels."""
+    return build(teacher, spikes=[[[spike]], [[-spike]]], sigma=sigma, **options)
+
+
+def spiked():
+    """Return single-location regression: the mean of the token with the target is shifted by √ν along Q*_1."""
+    spikes = [[[np.sqrt(NU) * (l == c), 0] for l in range(L)] for c in range(L)]
+    return build(lambda u, noise, c: u[c, 1] + NOISE * noise[0], L, 2, n_noise=1, spikes=spikes)
+
+
+def uneven(sigma):
+    """Return a model whose classes differ in probabilities, means, spikes and targets."""
+    return build(
+        lambda u, noise, c: u[c, 1] + (0.5 - c) * u[1 - c, 0] + NOISE * noise[0], L, 2, n_noise=1,
+        classes=[0.3, 0.7], means=[[0.5, -0.4], [0.0, 0.7]], spikes=SPIKES, sigma=sigma, tau=[0.3, -0.2],
+    )  # fmt: skip
+
+
+def overlap_of_clusters(alpha, signal):
+    """Return q of two clusters with (spike/σ)² = signal, from q = A/(1 + A), A = α signal E tanh(signal q + √·)."""
+    q = 0.5
+    for _ in range(500):
+        A = alpha * signal * quad(
+            lambda z, q=q: np.exp(-z * z / 2) * np.tanh(signal * q + np.sqrt(signal * q) * z), -9, 9
+        )[0] / np.sqrt(2 * np.pi)  # fmt: skip
+        q = A / (1 + A)
+    return q
+
+
+@pytest.mark.parametrize(("alpha", "spike", "sigma"), [(1.0, 1.3, 1.0), (0.6, 1.3, 0.7), (0.3, 1.3, 1.0)])
+def test_clusters_without_labels_have_the_known_overlap(alpha, spike, sigma):
+    point = ga.solve_bayes_state_evolution(clusters(spike, sigma), alpha, n_points=2048)
+    exact = overlap_of_clusters(alpha, (spike / sigma) ** 2)
+    assert point.converged
+    assert abs(point.q[0, 0] - exact) <= point.q_error[0, 0] + 1e-6
+    assert np.allclose(point.V, sigma**2 * (1 - point.q))
+    assert point.V.shape == (2, 1, 1)
+
+
+def test_clusters_are_found_from_their_threshold():
+    thresholds = ga.bayes_thresholds(clusters(1.3, 0.7), n_points=512, n_replicas=3)
+    assert thresholds.weak_recovery == pytest.approx((0.7 / 1.3) ** 4, rel=1e-3)
+
+
+def test_labels_that_are_the_class_leave_no_mixture():
+    """With the class known, a token with a spike a measures Q* with the precision a²/(d σ²)."""
+    spikes = np.array([[2, 2, 0], [0, 0, 1]])[..., None]
+    model = build(lambda u, noise, c: 1.0 - 2.0 * c, 3, classes=[0.4, 0.6], spikes=spikes, sigma=0.8)
+    A = 1.5 * (0.4 * 8 + 0.6) / 0.64
+    point = ga.solve_bayes_state_evolution(model, 1.5, n_points=64, n_replicas=2)
+    assert point.q[0, 0] == pytest.approx(A / (1 + A), abs=1e-6)
+
+
+def test_a_token_in_one_of_many_places_is_nearly_found():
+    """A strong spike in one of ten places: q is slightly below the value for a known place."""
+    spikes = np.concatenate([6 * np.eye(10), np.zeros((1, 10))])[..., None]
+    model = build(lambda u, noise, c: 1.0 - 2.0 * (c == 10), 10, classes=[*[0.02] * 10, 0.8], spikes=spikes)
+    point = ga.solve_bayes_state_evolution(model, 2.0, n_points=256, n_replicas=2)
+    A = 2.0 * 0.2 * 36
+    assert point.converged
+    assert 0.98 * A / (1 + A) < point.q[0, 0] <= A / (1 + A) + point.q_error[0, 0]
+
+
+@pytest.mark.parametrize("sigma", [1.0, [[1.0], [1.0]]])
+def test_classes_that_differ_in_nothing_give_the_model_without_classes(sigma):
+    model = build(lambda u, noise, c: u[0, 0] + 0.3 * noise[0], n_noise=1, sigma=sigma)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), 1.5)
+    point = ga.solve_bayes_state_evolution(model, 1.5, n_points=1024)
+    for name in ("q", "test_error", "free_entropy"):
+        error = np.max(getattr(point, f"{name}_error"))
+        assert np.allclose(getattr(point, name), getattr(exact, name), rtol=0, atol=error + 1e-3), name
+
+
+def test_known_classes_with_linear_targets_have_closed_forms():
+    """If σ tells the class, the posterior of each class is Gaussian: iterate A = α Σ_c p_c Σ_l σ² E[g gᵀ] by hand."""
+    sigma = np.array([[1.0, 0.8], [1.2, 0.9]])
+    alpha, q = 1.5, np.zeros((2, 2))
+    slopes = np.zeros((2, 4))
+    slopes[0, 1], slopes[0, 2], slopes[1, 3], slopes[1, 0] = 1, 0.5, 1, -0.5  # targets are slopes·(u₀, u₁) + noise
+    for _ in range(100):
+        C, A = np.eye(2) - q, np.zeros((2, 2))
+        for c, p in enumerate((0.3, 0.7)):
+            V = np.kron(np.diag(sigma[c] ** 2), C)
+            information = np.outer(slopes[c], slopes[c]) / (slopes[c] @ V @ slopes[c] + NOISE**2)
+            for l in range(2):
+                part, a = slice(2 * l, 2 * l + 2), SPIKES[c, l] / sigma[c, l]
+                A += alpha * p * (sigma[c, l] ** 2 * information[part, part] + np.outer(a, a))
+        q = A @ np.linalg.inv(np.eye(2) + A)
+    point = ga.solve_bayes_state_evolution(uneven(sigma), alpha, n_points=64, n_replicas=2)
+    assert np.allclose(point.q, q, atol=1e-6)
+    assert np.allclose(point.V[3], 0.81 * (np.eye(2) - q), atol=1e-6)
+
+
+def test_posterior_agrees_with_importance_sampling():
+    """Weigh points of N(ω, V) by the density of tokens and targets, summed over classes."""
+    channel, rng = class_channel(uneven([1.0, 0.8])), np.random.default_rng(0)
+    root = np.linalg.cholesky([[0.5, 0.1], [0.1, 0.4]])
+    C, q, sigma2 = root @ root.T, np.eye(2) - root @ root.T, np.array([1.0, 0.64])
+    V, known, omega = sigma2[:, None, None] * C, sigma2[:, None, None] * q, np.array([[0.4, -0.7], [0.9, 0.3]])
+    y, logs = 0.6, np.log([0.3, 0.7]) + np.array([0.2, -0.1])
+    seen = Seen(np.array([[y]]), np.zeros(1, dtype=int), logs[None])
+    posterior = channel.posterior(seen, omega[None], V, known)
+    u = omega + np.sqrt(sigma2)[:, None] * (rng.standard_normal((400_000, L, 2)) @ root.T)
+    weights = np.empty((2, len(u)))
+    for c in range(2):
+        a = SPIKES[c] / sigma2[:, None]
+        tokens = np.einsum("nla,la->n", u, a) - 0.5 * np.einsum("la,la->", a, SPIKES[c])  # N = 1
+        rest = y - u[:, c, 1] - (0.5 - c) * u[:, 1 - c, 0]
+        weights[c] = np.exp(logs[c] + tokens + log_normal(rest[:, None, None], np.full((1, 1, 1), NOISE**2)))
+    total = weights.sum(axis=0)
+    flat = u.reshape(len(u), 4)
+    mean = total @ flat / total.sum()
+    assert np.allclose(posterior.of_class[0], weights.sum(axis=1) / total.sum(), atol=5e-3)
+    assert np.allclose(posterior.mean.ravel(), mean, atol=1e-2)
+    assert np.allclose(posterior.cov[0], (total * flat.T) @ flat / total.sum() - np.outer(mean, mean), atol=1e-2)
+    assert posterior.log_z[0] == pytest.approx(np.log(total.mean()), abs=1e-2)
+
+
+def sample_posterior(data, n_draws, step=0.12, n_steps=15):
+    """Return the mean of Q (d, 2) by Hamiltonian Monte Carlo from the density of tokens and targets of `spiked`."""
+    x, y, d, rng = np.asarray(data.tokens), np.ravel(data.targets), data.dim, np.random.default_rng(0)
+
+    def evaluate(Q):
+        u, means = x @ Q / np.sqrt(d), np.sqrt(NU / d) * Q[:, 0]
+        tokens = -0.5 * ((x - means) ** 2 - x**2).sum(axis=2)  # of each token, if it has the spike
+        rest = y[:, None] - u[:, :, 1]
+        logs = tokens - 0.5 * (rest / NOISE) ** 2
+        top = logs.max(axis=1)
+        weight = np.exp(logs - top[:, None])
+        value = (top + np.log(weight.sum(axis=1))).sum() - 0.5 * (Q**2).sum()
+        weight /= weight.sum(axis=1)[:, None]
+        along = np.sqrt(NU / d) * (np.einsum("nl,nld->d", weight, x) - weight.sum() * means)
+        values = np.einsum("nl,nld->d", weight * rest / NOISE**2, x) / np.sqrt(d)
+        return value, np.stack([along, values], axis=1) - Q
+
+    Q, total, kept = data.Q_star.copy(), np.zeros((d, 2)), 0
+    value, slope = evaluate(Q)
+    for number in range(n_draws):
+        p = rng.standard_normal(Q.shape)
+        new, force, momentum = Q, slope, p
+        for _ in range(n_steps):
+            momentum = momentum + 0.5 * step * force
+            new = new + step * momentum
+            new_value, force = evaluate(new)
+            momentum = momentum + 0.5 * step * force
+        if np.log(rng.random()) < new_value - value + 0.5 * (p**2).sum() - 0.5 * (momentum**2).sum():
+            Q, value, slope = new, new_value, force
+        if number >= n_draws // 10:
+            total, kept = total + Q, kept + 1
+    return total / kept
+
+
+@pytest.mark.slow
+def test_message_passing_has_the_posterior_mean_of_monte_carlo():
+    data = ga.sample(spiked(), 60, 2.0, seed=1)
+    mean = sample_posterior(data, 600)
+    run = ga.run_bayes_amp(data)
+    assert run.converged
+    assert np.linalg.norm(run.Q - mean) < 0.1 * np.linalg.norm(mean)
+
+
+@pytest.mark.parametrize(
+    ("model", "alpha"),
+    [(spiked(), 1.5), (uneven([1.0, 0.8]), 1.5), (uneven([[1.0, 0.8], [1.2, 0.9]]), 1.0)],
+    ids=["spiked", "one group", "two groups"],
+)
+def test_message_passing_agrees_with_state_evolution(model, alpha):
+    d, runs = 400, 4
+    point = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
+    samples = [ga.sample(model, d, alpha, seed=seed) for seed in range(runs)]
+    found = [ga.run_bayes_amp(data, tol=1e-3) for data in samples]
+    assert all(run.converged for run in found)
+    along = np.array([(run.Q - data.Q_star).mean(axis=0) for run, data in zip(found, samples, strict=True)])
+    assert (np.abs(along) < 5 * np.sqrt((1 - np.diagonal(point.q)) / d)).all()  # the known means do not add a bias
+    values = np.array([np.diagonal(run.history.norm[-1]) for run in found])
+    spread = values.std(axis=0, ddof=1) / np.sqrt(runs)
+    assert (np.abs(values.mean(axis=0) - np.diagonal(point.q)) < 5 * spread + np.diagonal(point.q_error) + 5 / d).all()
+    assert found[0].V.shape == point.V.shape == (4, 2, 2)
+
+
+@pytest.mark.slow
+def test_features_with_random_signs_are_found_in_stages():
+    """The spike is k₁ ± 2 k₂ in one of two tokens: the mean spike is seen at any α, k₂ from its own threshold on."""
+    spikes = np.zeros((4, L, 2))
+    for number in range(4):
+        spikes[number, number // 2] = 1, 2 - 4 * (number % 2)
+    model = build(lambda u, noise, c: 0.0, L, 2, classes=np.full(4, 0.25), spikes=spikes)
+    first, second = ga.bayes_thresholds(model, n_points=1024, n_replicas=3).stages
+    assert (first.columns, first.alpha) == ((0,), 0.0)
+    assert second.columns == (1,)
+    assert 0 < second.alpha < 0.25
+    data = ga.sample(model, 400, 1.0, seed=0)
+    run = ga.run_bayes_amp(data, "staged", max_iter=60)
+    point = ga.solve_bayes_state_evolution(model, 1.0, n_points=512)
+    assert np.abs(np.diagonal(run.history.norm[-1]) - np.diagonal(point.q)).max() < 0.15
+    assert point.q[1, 1] > 0.6
+
+
+def test_own_arrays_with_the_model():
+    data = ga.sample(spiked(), 200, 2.0, seed=0)
+    own = ga.LabelledDataset(data.tokens, data.targets, data.student, lam=0.1, rank=2)
+    assert np.allclose(ga.run_bayes_amp(own, model=spiked()).Q, ga.run_bayes_amp(data).Q, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (build(lambda u, noise, c: np.tanh(u[0, 0])), "linear in the fields and the noise for each class"),
+        (ga.fix_columns(uneven([1.0, 0.8]), {0: [1.0, 0.0]}), "fixed_columns"),
+    ],
+    ids=["targets", "fixed columns"],
+)
+def test_refusals_name_the_reason(model, message):
+    with pytest.raises(ValueError, match=message):
+        ga.solve_bayes_state_evolution(model, 1.0)
+
+
+def test_targets_that_no_class_has_are_refused():
+    model = clusters(1.0, 1.0, teacher=lambda u, noise, c: 2.0 * c)
+    data = ga.sample(model, 50, 1.0, seed=0)
+    wrong = ga.LabelledDataset(data.tokens, np.ravel(data.targets) + 1, data.student, lam=0.1, rank=1)
+    with pytest.raises(ValueError, match="targets no class has"):
+        ga.run_bayes_amp(wrong, model=model)

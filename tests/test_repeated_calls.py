@@ -1,0 +1,34 @@
+"""Results depend on the arguments only: calls in another order, after calls of other functions, have equal bits."""
+
+import pytest
+
+import gamp_attention as ga
+
+MODEL = ga.paper_model(omega=0.3)
+DATA = ga.sample(MODEL, d=40, alpha=1.5, seed=0)
+CALLS = {
+    "sample": lambda: ga.sample(MODEL, d=40, alpha=1.5, seed=0).tokens,
+    "GAMP": lambda: ga.run_gamp(DATA, init="random", n_starts=2, seed=1),
+    "another penalty": lambda: ga.run_gamp(ga.Dataset(DATA.tokens, DATA.outputs, lam=0.1), init="random", seed=1),
+    "L-BFGS": lambda: ga.minimize_risk(DATA, init="positional", method="lbfgs"),
+    "state evolution": lambda: ga.solve_state_evolution(MODEL, 1.5, rtol=1e-2, stability=False),
+    "another alpha": lambda: ga.solve_state_evolution(MODEL, 1.2, rtol=1e-2, stability=False),
+    "trajectory": lambda: ga.trajectory(MODEL, 1.5, init="semantic", n_iter=3),
+    "Bayes-optimal": lambda: ga.solve_bayes_state_evolution(MODEL, 1.5),
+}
+
+
+def compute(name):
+    """Return the result of a call, as text with all digits."""
+    result = CALLS[name]()
+    return repr(result.to_dict() if hasattr(result, "to_dict") else result.tobytes())
+
+
+@pytest.fixture(scope="module")
+def forwards():
+    return {name: compute(name) for name in CALLS}
+
+
+def test_results_do_not_depend_on_earlier_calls(forwards):
+    backwards = {name: compute(name) for name in reversed(CALLS)}
+    assert [name for name in CALLS if backwards[name] != forwards[name]] == []
