@@ -76,6 +76,16 @@ def test_labels_that_are_the_class_leave_no_mixture():
     assert point.q[0, 0] == pytest.approx(A / (1 + A), abs=1e-6)
 
 
+def test_a_token_in_one_of_many_places_is_nearly_found():
+    """A strong spike in one of ten places: q is slightly below the value for a known place."""
+    spikes = np.concatenate([6 * np.eye(10), np.zeros((1, 10))])[..., None]
+    model = build(lambda u, noise, c: 1.0 - 2.0 * (c == 10), 10, classes=[*[0.02] * 10, 0.8], spikes=spikes)
+    point = ga.solve_bayes_state_evolution(model, 2.0, n_points=256, n_replicas=2)
+    A = 2.0 * 0.2 * 36
+    assert point.converged
+    assert 0.98 * A / (1 + A) < point.q[0, 0] <= A / (1 + A) + point.q_error[0, 0]
+
+
 @pytest.mark.parametrize("sigma", [1.0, [[1.0], [1.0]]])
 def test_classes_that_differ_in_nothing_give_the_model_without_classes(sigma):
     model = build(lambda u, noise, c: u[0, 0] + 0.3 * noise[0], n_noise=1, sigma=sigma)

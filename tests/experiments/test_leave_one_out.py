@@ -434,3 +434,28 @@ def test_the_choice_among_minima_extends_the_interval_upwards():
     assert np.isclose(loo.test_error - low, 1.96 * np.sqrt(rest), rtol=1e-3)
     smooth = data.replace(lam=5.0)
     assert ga.leave_one_out(smooth, ga.run_gamp(smooth, "random", seed=0)).selection == 0
+
+
+def test_repeated_samples_are_not_trusted():
+    """Leaving out one of two equal samples changes little: the estimate is far below the error of new samples."""
+    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
+    x, y, p = np.array(data.tokens), np.array(data.outputs), np.array(data.positions)
+    once = ga.Dataset(x, y, p)
+    twice = ga.Dataset(np.concatenate([x, x]), np.concatenate([y, y]), p)
+    of_once, of_twice = (ga.leave_one_out(each, ga.run_gamp(each)) for each in (once, twice))
+    assert of_once.trusted
+    assert of_twice.test_error < 0.7 * of_once.test_error
+    assert not of_twice.trusted
+    assert of_twice.dependent
+    assert "50% of the samples repeat the tokens of another sample" in of_twice.message
+
+
+def test_without_penalty_and_with_few_samples_the_weights_are_not_determined():
+    rng = np.random.default_rng(0)
+    data = ga.LabelledDataset(rng.normal(size=(20, 40)), rng.normal(size=20), ga.SquaredLoss(), [0.0])
+    run = ga.run_gamp(data)
+    assert run.is_minimum  # a flat minimum
+    loo = ga.leave_one_out(data, run)
+    assert not loo.trusted
+    assert "not determined" in loo.message
+    assert "saddle" not in loo.message

@@ -427,3 +427,9 @@ def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_dat
     ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
     assert (ratio > 0.75).all()
     assert (ratio < 1.35).all()
+
+
+def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
+    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
+    assert data.n_samples == 3
+    assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)

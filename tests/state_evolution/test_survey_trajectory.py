@@ -162,7 +162,7 @@ def test_settings_of_other_methods_raise_errors(options, pattern):
         ga.trajectory(ATTENTION, 1.0, **options)
 
 
-def measure_growth(model, alpha, parisi, direction, seed, n_iter, d=1000, size=0.02):
+def measure_growth(model, alpha, parisi, direction, seed, n_iter, d=500, size=0.02):
     """Return the ratio of the cosine with the teacher or the positions to its small value at the start."""
     data = ga.sample(model, d, alpha, seed)
     axes = np.stack([data.positions[0], data.Q_star[:, 0]], axis=1)
@@ -187,7 +187,7 @@ def measure_growth(model, alpha, parisi, direction, seed, n_iter, d=1000, size=0
 def test_small_overlaps_grow_as_in_runs(direction):
     model, alpha, parisi, n_iter, seeds = ga.paper_model(), 1.0, 480.0, 3, 8
     predicted = [
-        getattr(follow_growth(model, alpha, STEP, parisi, n_iter, 8192, np.random.default_rng(k)), direction)
+        getattr(follow_growth(model, alpha, STEP, parisi, n_iter, 4096, np.random.default_rng(k)), direction)
         for k in range(2)
     ]
     measured = [measure_growth(model, alpha, parisi, direction, seed, n_iter) for seed in range(seeds)]

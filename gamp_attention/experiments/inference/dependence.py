@@ -37,7 +37,7 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     """
     k = data.n_tokens * data.rank
     size = min(data.n_samples, FIELDS // k) // BLOCKS
-    if size < 2 or _is_sorted_by_label(data):
+    if size < 2 or H.size == 0 or _is_sorted_by_label(data):
         return 0.0
     starts = np.linspace(0, data.n_samples - size, BLOCKS).round().astype(int)
     blocks = starts[:, None] + np.arange(size)

@@ -429,10 +429,12 @@ def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
     which the proximal map begins to jump gave it a larger error than the error that a step leaves.)
     """
     last, limit = points[-1], rtol
+    if _is_accurate(last, error, rtol):
+        if not last.root.F.rule.deterministic:
+            return False
+        limit = error / STEP_PART
     if last.residual > rtol or not is_feasible(last.root.F.model, last.overlaps):
         return False
-    if _is_accurate(last, error, rtol):
-        limit = error / STEP_PART if last.root.F.rule.deterministic else 0.0
     return _error_without_step(points) <= limit
 
 

@@ -1,0 +1,44 @@
+"""Stated errors of state evolution are no larger than at commit 9144762.
+
+Method: with --base PATH, the checkout of that commit, both checkouts solve the same problems at the same time: both
+branches of the paper's model at several α and accuracies, a wide distribution of tokens, a mixture, three tokens, two
+columns, and generalized linear models. Reported is the stated relative error, the largest of all overlaps, of V̂ and of
+both losses, in units of the requested accuracy. Without --base nothing is measured.
+
+Criterion: all solutions converge in both checkouts; a stated error grows by at most 5 %, or is below a tenth of the
+requested accuracy; and the test errors of both checkouts agree within both stated errors.
+
+Running time: 2 minutes on two cores, with compilation.
+"""
+
+from pathlib import Path
+
+from validation._tools.checkouts import BASE, run_side_by_side
+from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
+
+CASES = Path(__file__).with_name("_stated_error_cases.py")
+GROWTH, SMALL = 1.05, 0.1  # largest ratio of the stated errors, above this error in units of the requested accuracy
+
+
+def main():
+    args = options(__doc__, base=BASE)
+    verdict, rows, lines = Verdict("error_growth", args), {}, []
+    pairs = zip(*run_side_by_side(args.base, CASES, *["quick"] * args.quick), strict=True) if args.base else ()
+    for old, new in pairs:
+        name, rtol = old["name"], old["rtol"]
+        rows[name] = {"before": old, "now": new}
+        before, now = old["relative_error"] / rtol, new["relative_error"] / rtol
+        converged = old["status"] == new["status"] == "converged"
+        words = f"{name}: stated error {now:.3g} of the requested accuracy, before {before:.3g}"
+        verdict.check(converged and now <= max(GROWTH * before, SMALL), words)
+        apart = abs(new["test_error"] - old["test_error"]) / (new["test_error_error"] + old["test_error_error"])
+        verdict.check(apart <= 1, f"{name}: test errors differ by {apart:.2f} of both stated errors")
+        lines.append([name, old["rule"], new["rule"], f"{before:.3g}", f"{now:.3g}", f"{apart:.2f}"])
+    heads = ["problem, accuracy", "rule before", "rule now", "error over accuracy, before", "now"]
+    verdict.write_table(markdown_table([*heads, "difference over errors"], lines))
+    verdict.end({"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
