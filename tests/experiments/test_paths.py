@@ -76,7 +76,7 @@ def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
 
 
 def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
-    from gamp_attention.experiments.inference import paths as module
+    from gamp_attention.experiments.inference import path_training as module
 
     calls, run = [], module.run_gamp
 
