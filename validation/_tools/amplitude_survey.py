@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 def average_samples(omega: np.ndarray, labels: np.ndarray, V: float, U: float, y: float) -> Averages:
-    """Return the averages for centres ω and labels of equal shape (n,)."""
+    """Return the averages for centers ω and labels of equal shape (n,)."""
     result = Averages(*(np.empty(len(omega)) for _ in Averages._fields))
     negative = labels < 0
     for rows, average in ((~negative, _average_truncated), (negative, _average_nodes)):

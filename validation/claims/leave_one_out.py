@@ -306,10 +306,10 @@ def _check_noise(verdict, noisy):
     deviations = []  # of estimates that are not trusted, and of these about the mean of their setting
     for mine in group_settings(noisy):
         apart = np.array([row["ratio"] - 1 for row in mine])
-        centred = (apart - apart.mean()) * np.sqrt(len(mine) / (len(mine) - 1))
+        centered = (apart - apart.mean()) * np.sqrt(len(mine) / (len(mine) - 1))
         units = [row["spread"] for row in mine]
         deviations += [
-            (a / unit, b / unit) for a, b, unit, row in zip(apart, centred, units, mine, strict=True)
+            (a / unit, b / unit) for a, b, unit, row in zip(apart, centered, units, mine, strict=True)
             if not row["trusted"]
         ]  # fmt: skip
     all_of, about_mean = np.array(deviations).T
