@@ -157,7 +157,7 @@ def compare_choices(
         from gamp_attention.experiments.inference import PathPlan, fold_errors
 
         along = PathPlan(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
-        folds = int(np.argmin(fold_errors(along, 5, {}, lambda: None)[0].mean(axis=1)))
+        folds = int(np.argmin(fold_errors(along, 5, {}, lambda is_new: None)[0].mean(axis=1)))
     rows = [] if compared is None else compared
     for k in COMPARED if compared is None else ():
         data, result = list(made.values())[k], path.results[k]

@@ -391,7 +391,7 @@ def check_bayes(verdict, rows, chains, trained, quick):
 
 
 def draw(paths, bayes, trained, path):
-    with figure(path, 1, 3, (13, 3.6)) as axes:
+    with figure(path, 1, 3, (9, 3.2)) as axes:
         last = axes.ravel()[2]
         last.semilogx(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
         last.plot(ALPHA, trained, "s", color="#D55E00", label=f"softmax attention, λ = {LAM:g}")

@@ -420,15 +420,15 @@ def regularization_path(
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 
-    def save_progress() -> None:
+    def save_progress(is_new: bool = True) -> None:
         if file is not None:
             file.save(lambda: known)
-        bar.update()
+        if is_new:
+            bar.update()
 
     with Progress("path", total=len(values) + 1, shown=progress) as bar:
         for k, _, result in along.runs(known.setdefault("all", {})):
-            if k not in ends:
-                save_progress()
+            save_progress(k not in ends)
             ends[k] = result
         results = tuple(ends[k] for k in range(len(values)))
         if not any(result.converged for result in results):
