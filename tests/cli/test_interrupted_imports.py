@@ -67,7 +67,7 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
     # ctypes prints and drops exceptions in callbacks; the callback gets Ctrl-C, as the Sobol generator of scipy may
     work = (
         "def work(*_, **__):\n"
-        "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.01))\n"
+        "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
         "    press(); time.sleep(30); sys.exit('went on')\n"
     )
     process = start("-c", f"import ctypes, os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")

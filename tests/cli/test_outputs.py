@@ -196,7 +196,7 @@ def test_all_that_is_not_installed_is_named_at_once(command, here, monkeypatch, 
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("rows", ["0.6,0.4/.4,0.6", "0.6,0.4;0.4,0.6", "0.6,0.4/.4,6e-1"])
+@pytest.mark.parametrize("rows", [".6,.4/.4,.6", ".6,.4;.4,.6", "0.6,0.4/.4,6e-1"])
 def test_a_matrix_needs_no_quotes(rows, capsys):
     from gamp_attention.cli.options import matrix
 

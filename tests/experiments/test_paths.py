@@ -433,3 +433,11 @@ def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
     data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
     assert data.n_samples == 3
     assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)
+
+
+def test_values_with_equal_errors_are_plausible():
+    """The penalty makes both weights nearly zero, and the remaining difference is the error of training."""
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=30, alpha=3.0, seed=0)
+    path = ga.regularization_path(data, [50.0, 100.0], init="semantic")
+    assert path.test_error[0] == pytest.approx(path.test_error[1], rel=1e-7)
+    assert path.plausible.all()

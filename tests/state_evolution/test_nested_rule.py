@@ -169,12 +169,15 @@ def test_stated_errors_near_perfect_recovery_do_not_exceed_earlier_ones(lam, rto
 
 
 def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
-    """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps."""
+    """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps.
+
+    Steps of 0.1 % of this part have rounding errors of 1 % of the derivatives.
+    """
     model = amplitude(1e-3)
     at = ga.solve_state_evolution(model, 3.0, rtol=1e-6, stability=False).overlaps
     packing = Packing.of(model, at)
     F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(3))
-    large, small = (F.linearize(packing, at, step)[0] for step in (5e-3, 1e-3))
+    large, small = (F.linearize(packing, at, step)[0] for step in (1e-2, 5e-3))
     allowed = np.maximum(0.01 * np.abs(small).max(axis=1, keepdims=True), 5e-3)
     assert np.all(np.abs(large - small) < allowed)
     shift = np.array([1e-9, 0.0, 0.0])  # a change of q that is small compared with this part

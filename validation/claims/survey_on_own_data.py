@@ -243,7 +243,7 @@ def format_defaults(rows):
         loss = collect(runs, "auto", "loss") / collect(runs, "none", "loss") - 1
         counts = [np.sum(loss < -EQUAL), np.sum(abs(loss) <= EQUAL), np.sum(loss > EQUAL)]
         cells = [", ".join(f"{np.mean(collect(runs, m, key)):{form}}" for m in ("auto", "none"))
-                 for key, form in (("test", "0.3g"), ("seconds", "0.2f"))]  # fmt: skip
+                 for key, form in (("test", ".3g"), ("seconds", ".2f"))]  # fmt: skip
         error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.inf
         lines.append([
             f"{name}, {len(runs)}", int(np.sum(collect(runs, "auto", "surveys") > 0)), ", ".join(map(str, counts)),

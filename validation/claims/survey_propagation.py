@@ -340,8 +340,8 @@ def format_comparisons(rows):
                 low, high, size = count_signs(more, f"pairs {name}", method)
                 further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
                 if method in SEQUENTIAL.get(name, ()):
-                    n, significant = test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS)
-                    further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {n}"
+                    look, significant = test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS)
+                    further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {look}"
             words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
             lines.append(
                 [name, METHODS[method], f"{lower}, {n - lower - higher}, {higher}", f"{p:.2g}", words, *further]

@@ -143,7 +143,8 @@ def split_groups(groups: np.ndarray, folds: int) -> list[np.ndarray]:
 def variance_of_mean(errors: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Return the variances (k,) of the means of errors (k, n) of samples, which are independent between groups only.
 
-    For G groups the variance is G/(G − 1) Σ_g (Σ_{i in g} (e_i − ē))²/n²; without groups each sample is a group.
+    Eq. :eq:`group-variance`. For G groups the variance is G/(G − 1) Σ_g (Σ_{i in g} (e_i − ē))²/n²; without groups each
+    sample is a group.
     """
     n = errors.shape[1]
     if groups is None:

@@ -229,6 +229,7 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
+SAME = 1e-6  # relative difference of test errors below the accuracy of training
 ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
 FOLDS = 5  # number of folds, if there are that many samples
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
@@ -303,8 +304,8 @@ class RegularizationPath(Result):
 
     @property
     def plausible(self) -> np.ndarray:
-        """(k,) True if a value may be the best: its difference is at most two standard errors of the difference."""
-        return self.difference <= PLAUSIBLE * self.difference_error
+        """(k,) True if a value may be the best: it differs by at most two standard errors, or a millionth of ε_g."""
+        return self.difference <= np.maximum(PLAUSIBLE * self.difference_error, SAME * self.test_error[self.best])
 
     def _rows(self) -> Rows:
         heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]

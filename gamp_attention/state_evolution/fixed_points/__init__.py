@@ -1,6 +1,11 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
 
-from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
+from gamp_attention.state_evolution.fixed_points.broken import (
+    BrokenStateEvolutionResult,
+    Ladder,
+    extrapolate,
+    extrapolate_steps,
+)
 from gamp_attention.state_evolution.fixed_points.newton import (
     describe_breakdown,
     find_vanished_weights,
