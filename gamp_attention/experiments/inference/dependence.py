@@ -17,7 +17,7 @@ from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenR
 from gamp_attention.experiments.inference.refits import sample_errors
 
 BLOCKS = 10  # number of blocks; a block has a tenth of the samples, or fewer samples if there are many
-FIELDS = 2000  # maximum number of fields in all blocks
+FIELDS = 1000  # maximum number of fields in all blocks; a division takes a time in proportion to its cube
 RANDOM = 20  # number of random divisions of the samples into blocks
 # relative increase of the mean square root of the errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
