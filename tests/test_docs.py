@@ -65,6 +65,7 @@ THEORY_PAGES = (
     "theory.md",
     "state_evolution.md",
     "dynamics.md",
+    "single_pass.md",
     "starts.md",
     "survey.md",
     "curvature.md",

@@ -107,7 +107,21 @@ def make_leave_one_out():
     errors, flags = np.arange(90.0), np.arange(90) % 3 == 0
     message = "not to be trusted: the landscape is rough; 30 of 90 samples are doubtful"
     return ga.LeaveOneOut(
-        0.1, 0.01, 5e-5, 0.05, errors, np.ones((90, L, R)), "hessian", False, flags, errors, ~flags, np.nan, message
+        0.1,
+        0.01,
+        0.0,
+        False,
+        5e-5,
+        0.05,
+        errors,
+        np.ones((90, L, R)),
+        "hessian",
+        False,
+        flags,
+        errors,
+        ~flags,
+        np.nan,
+        message,
     )
 
 
@@ -122,7 +136,7 @@ def make_regularization_path():
     values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, True)
     return ga.RegularizationPath(
         "lam", values, values, values / 10, np.zeros((3, 3)), values, np.ones((3, 90)), "cavity", 1, 2, trusted,
-        values * np.nan, (make_gamp(),) * 3, "The smallest test error is at lam = 0.1.",
+        values * np.nan, (make_gamp(),) * 3, None, "The smallest test error is at lam = 0.1.",
     )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ for name, solutions in found.items():
 # positional branch). If it is above 1, any damped iteration leaves the branch. At small α the semantic branch becomes
 # unstable in this way, towards the positional branch. Center: the replicon eigenvalue of the continuous part of the
 # proximal map, with its numerical error, which is large if the map jumps. Right: the fraction of V̂ that comes from
-# jumps, in per cent. If it is above one per cent (dashed line), the prediction is an approximation, however small its
-# numerical error is.
+# jumps, in per cent. If it is above one per cent (dashed line), minima form clusters, which this prediction leaves out,
+# however small its numerical error is.
 TITLES = ("stability: growth factor", "replica symmetry:\nreplicon eigenvalue", "replica symmetry:\njumps in V̂, %")
 figure, axes = plt.subplots(1, 3, figsize=(9.8, 4), layout="constrained")
 for name, solutions in found.items():

@@ -20,6 +20,7 @@ Functions that are inlined into kernels need no machine code; `InlinedCompiler` 
 import gc
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
 from importlib import import_module
@@ -125,8 +126,11 @@ class Kernel(CPUDispatcher):
         return bool(self.targetoptions.get("no_cpython_wrapper"))
 
     def enable_caching(self) -> None:
-        """Store compiled code on disk."""
-        self._cache = KernelCache(self.py_func)
+        """Store compiled code on disk, if a folder for it can be written."""
+        try:
+            self._cache = KernelCache(self.py_func)
+        except RuntimeError:  # numba found no such folder
+            warn_of_lost_code()
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -186,6 +190,17 @@ class Kernel(CPUDispatcher):
         if key is None or "<locals>" in name:
             return f"{name}.{uuid4().hex}"
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
+
+
+@lru_cache  # once in a process
+def warn_of_lost_code() -> None:
+    """Warn that compiled code cannot be stored."""
+    warnings.warn(
+        "NUMBA_CACHE_DIR: needs a folder that can be written, as the folder of the package and the home folder cannot; "
+        "without it, every process compiles again, which takes 20 seconds or more",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 class KernelCache(FunctionCache):

@@ -1,6 +1,7 @@
 """Numerical tools: floating-point errors, linear algebra, errors of means, hashes, and random streams of a seed."""
 
 import hashlib
+import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -140,5 +141,7 @@ def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:
     """Return a numpy Generator for a seed and a stream; a Generator given as seed is returned as it is."""
     if isinstance(seed, np.random.Generator):
         return seed
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise check.fail("seed", seed, "an integer >= 0 or a numpy Generator", TypeError)
     seed = check.integer("seed", seed, low=0, high=None)
     return np.random.default_rng([seed] if stream is None else [seed, int(stream)])

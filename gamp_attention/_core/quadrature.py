@@ -107,6 +107,14 @@ def sobol_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarra
         return qmc.Sobol(dim, rng=rng).random(n_points)
 
 
+@lru_cache(maxsize=16)
+def sobol_sequence(n_points: int, dim: int) -> np.ndarray:
+    """Return the first points (n_points, dim) of the Sobol sequence of the unit cube, without scrambling."""
+    from scipy.stats import qmc
+
+    return qmc.Sobol(dim, scramble=False).random_base2(int(np.ceil(np.log2(n_points))))[:n_points]
+
+
 def inside_cube(cube: np.ndarray) -> np.ndarray:
     """Return uniform numbers moved away from 0 and 1 by 1e-12, where Gaussian quantiles are infinite."""
     return cube.clip(1e-12, 1 - 1e-12)

@@ -40,7 +40,7 @@ from gamp_attention.models.channels.classes import Seen, class_channel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 
-MIN_OF_CLASS = 32  # minimum number of points of a class
+MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the random numbers of a sample
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
 
 
@@ -73,17 +73,17 @@ class ClassEquations(Equations):
         k, C = L * t, len(law.probability)
         roots, parts = psd_root(law.rho).reshape(-1, L, t, t), []
         for c in range(C):
-            count = max(round(n_points * law.probability[c] / 2) * 2, MIN_OF_CLASS)
             same = law.group == law.group[c]
             products = law.mean_products * np.outer(same, same)
             side = psd_root(products) if products.any() else np.zeros((C, 0))
-            white = gaussian_points(count, 2 * k + law.n_noise + side.shape[1], rng)
+            dim = 2 * k + law.n_noise + side.shape[1]
+            white = gaussian_points(max(round(n_points * law.probability[c] / 2) * 2, MIN_OF_CLASS * dim), dim, rng)
             u = np.einsum("lab,nlb->nla", roots[law.group[c]], white[:, :k].reshape(-1, L, t))
             u += law.spikes[c] @ law.prior
             y = law.labels.of_class[c](u, white[:, 2 * k : 2 * k + law.n_noise])
             logs = products[c] - 0.5 * np.diagonal(products) + white[:, 2 * k + law.n_noise :] @ side.T
             logs = logs + np.log(law.probability)
-            parts.append((np.full(count, c), u, white[:, k : 2 * k].reshape(-1, L, t), y, logs))
+            parts.append((np.full(len(u), c), u, white[:, k : 2 * k].reshape(-1, L, t), y, logs))
         self._of_class, self._u, self._white, y, logs = (np.concatenate(part) for part in zip(*parts, strict=True))
         self._weight = (law.probability / np.bincount(self._of_class))[self._of_class]
         self._seen = Seen(y.reshape(len(y), -1), law.group[self._of_class], logs)

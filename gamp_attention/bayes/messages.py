@@ -1,7 +1,7 @@
 """Iteration of Bayes-optimal approximate message passing (AMP), its problem and its starts.
 
-The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is seen through a known
-channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
+The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is observed through a
+known channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
 
     ω_l = x_l·Q/√d − D_l                                     mean of the fields, less the Onsager term
     g_l = V_l⁻¹(E[u_l | y, ω, V] − ω_l)                      output step, by the posterior of the channel
@@ -36,8 +36,8 @@ from gamp_attention.models.channels.teacher import TeacherChannel
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
 SPECTRAL = 0.1
-UNFOUND = 0.02  # below which a column counts as not found when a run has converged
 INFORMED = 0.999  # below 1, so that the variances V stay positive
+UNFOUND = 0.02  # fraction below which a column counts as not found when a run has converged
 
 
 class AmpState(NamedTuple):
@@ -60,7 +60,7 @@ class AmpPosterior(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """What the posteriors of the samples tell the weights."""
+    """Contributions of the posteriors of the samples to the update of the weights."""
 
     g: np.ndarray  # (n, L, t) output functions
     A: np.ndarray  # (L, t, t) precision of the observation of Q★, for unit variances of the tokens
@@ -119,7 +119,7 @@ class AmpProblem:
         return self._reused.posterior(omega, V)
 
     def respond(self, samples: Posterior, omega: np.ndarray, V: np.ndarray) -> "Responses":
-        """Return what the posteriors of the samples tell the weights."""
+        """Return the contributions of the posteriors of the samples to the update of the weights."""
         g, slope = response(samples, omega, V)
         A = self.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
         return Responses(g, A, A, 0.0)

@@ -6,6 +6,7 @@ paths of λ. `law` compares the arrays with the assumptions of the theory, and p
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -362,7 +363,7 @@ def run_fit(options: argparse.Namespace) -> int:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     problem = _problem(options)
     out = options.out
-    init = options.init if options.init in DATA_STARTS else load_weights(options.init)
+    init = options.init if options.init in DATA_STARTS else load_weights("--init", options.init)
     say(options, _describe_data(problem, options))
     path = None
     if options.path is not None:
@@ -492,6 +493,8 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
         write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
         remedy = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from them"
+        if checkpoint and Path(options.checkpoint).exists():
+            remedy = f"the weights of iteration {t} are in {out}; the same command resumes from {options.checkpoint}"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 
 
@@ -499,7 +502,7 @@ def run_law(options: argparse.Namespace) -> int:
     """Run the command `law` and return its exit status."""
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)
-    weights = None if options.teacher is None else load_weights(options.teacher)
+    weights = None if options.teacher is None else load_weights("--teacher", options.teacher)
     data, _ = build_dataset(*stored, options.standardize, lam=options.lam)
     law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]

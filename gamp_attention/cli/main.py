@@ -1,8 +1,10 @@
-"""Command line: gamp-attention COMMAND. Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted.
+"""Command line: gamp-attention COMMAND.
 
-The modules of the commands are imported after the options have been read, because they load the solvers.
+Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted, 141 nobody reads the output any more. The modules of
+the commands are imported after the options have been read, because they load the solvers.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,7 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_outputs(options)
         # solvers nest their progress bars in this bar
         with interrupts.interruptible(), Progress(f"{options.command} "):
-            return getattr(module, f"run_{options.command}")(options)
+            status: int = getattr(module, f"run_{options.command}")(options)
+        sys.stdout.flush()  # raises here, not when Python ends, if nobody reads the output
+        return status
+    except BrokenPipeError:  # the reader of the output, for instance `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+        return 141
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
         return 2

@@ -67,6 +67,7 @@ class Dataset(DisplayMixin):
     ----------
     tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
         float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
+        Tokens and outputs are not copied, so the arrays must not be changed while the data set is used.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
@@ -151,7 +152,7 @@ class Dataset(DisplayMixin):
         if positions is None:
             sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(x))
         else:
-            sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
+            sources = Sources.plain(np.array(check.array("positions", positions, (L, d)), order="C"), n)
         student = DotProductAttention() if student is None else student
         self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
         weights = require_weights(sample_weight, n)
@@ -501,7 +502,7 @@ def require_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | Non
     """Return positive weights (n,) of the samples, or None if none are given; raise for other values."""
     if sample_weight is None:
         return None
-    weights = check.array("sample_weight", sample_weight, (n,))
+    weights = np.array(check.array("sample_weight", sample_weight, (n,)))
     if (weights <= 0).any():
         raise check.fail("sample_weight", float(weights.min()), "positive weights: leave out samples of weight 0")
     return weights
@@ -577,7 +578,7 @@ class LabelledDataset(Dataset):
             x = np.concatenate([np.asarray(x), np.zeros((n, L, 1), x.dtype)], axis=2)
             spectra = mean_squares(x, None)[:, None] if spectra is None else check.array("spectra", spectra, (L, "d"))
             positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (L, d)))
-        sources = Sources.plain(np.ascontiguousarray(positions), n)
+        sources = Sources.plain(np.array(positions, order="C"), n)
         self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.detach_tensor(labels))[:, None]

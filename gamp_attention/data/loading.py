@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -40,9 +41,9 @@ def load_arrays(path: str | Path) -> StoredArrays:
     return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"))
 
 
-def load_weights(path: str | Path) -> np.ndarray:
-    """Load the array Q of an .npz file, for example a result of `gamp-attention fit`."""
-    return _arrays(path, ("Q",), argument="init: ")["Q"]
+def load_weights(argument: str, path: str | Path) -> np.ndarray:
+    """Load the array Q of an .npz file, for example a result of `gamp-attention fit`, that an argument names."""
+    return _arrays(path, ("Q",), argument=f"{argument}: ")["Q"]
 
 
 def _arrays(
@@ -62,6 +63,9 @@ def _arrays(
         raise ValueError(f"{argument}{path}: there is no such file") from error
     except ImportError:
         raise
+    except zipfile.BadZipFile as error:
+        needs = f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}"
+        raise ValueError(f"{needs}: the archive is damaged or incomplete; write or copy the file again") from error
     except Exception as error:  # damaged archives raise many kinds of errors
         why = re.sub(r"\x1b\[[\d;]*m", "", str(error)).partition("\n")[0][:200]
         raise ValueError(f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}: {why}") from error

@@ -35,7 +35,7 @@ class SurveyPass(NamedTuple):
     z: Any  # (n, K, L r) minimizers at the nodes of the inner field
     # returns the memory D of the next iteration from a rule, V, the response of the weights and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None  # (n, L, r) centres of the inner fields; None if they are in other processes
+    omega: np.ndarray | None = None  # (n, L, r) centers of the inner fields; None if they are in other processes
     averages: InnerAverages | None = None  # averages over the inner fields; None if they are in other processes
 
 

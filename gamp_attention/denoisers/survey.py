@@ -20,7 +20,14 @@ response is the a.e. derivative. With `jumps`, minima are global, and the respon
 
     R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
 
-which differs from the a.e. derivative if the minimum jumps between nodes.
+which differs from the a.e. derivative if the minimum jumps between nodes. With a single field the integrals end at
+jumps: M is the smaller of two branches, which are continued to second order from the nodes beside a jump, and an
+integrand f = e^{−u²/2 − yM} φ is integrated on both sides up to the field at which they are equal. With a fraction t of
+the distance h between the nodes on the side of u_s, the formula of Euler and Maclaurin gives
+
+    ∫_{−∞}^{u*} f = h (½ f_s + Σ_{k<s} f_k + t f_s) + h² (t²/2 − 1/12) f_s' + h³ t³/6 f_s'' + O(h⁴)
+
+and the same on the other side with 1 − t. Without this correction ḡ jumps as a function of ω if a node passes a jump.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,6 +64,9 @@ MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average o
 NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 BLOCK = 32  # samples that a thread processes at a time
+JUMP = 0.25  # part of the change of z between nodes that its derivative does not explain, from which on z jumps there
+CROSSING_STEPS = 4  # Newton steps for the field at which two branches of M are equal
+MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
 
 
 @lru_cache
@@ -116,7 +126,8 @@ def average_fields(
     parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
     z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
     jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
-        between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
+        between nodes, as in one step of replica symmetry breaking. With a single field all averages are integrals up to
+        the jumps. Needs U positive definite.
 
     Returns
     -------
@@ -156,7 +167,7 @@ def _average_block(
     scratch = make_scratch(loss, k, stop)
     _average_rows(
         first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
-        np.empty(k), np.empty(n_nodes), steps, z, out,
+        np.empty(k), np.empty((4, n_nodes)), steps, z, out,
     )  # fmt: skip
 
 
@@ -169,7 +180,11 @@ def _average_rows(
         if scratch.newton.stop[0] != 0:
             return
         _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, metric, most, points, scratch, omega, steps, z)
-        _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out)
+        if slopes.shape[0] > 0 and nodes.shape[1] == 1:
+            V = 1.0 / metric.inverse[0, 0, 0]
+            _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
+        else:
+            _average_nodes(mu, nodes, slopes, logs, parisi, weights[0], steps, out)
 
 
 @sample_kernel
@@ -233,6 +248,85 @@ def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
                     for s in range(n_nodes):
                         acc += weights[s] * (steps.g[s, l * r + a] - out.g[mu, l * r + a]) * nodes[s, l * r + c]
                     out.response[mu, l, a, b] -= acc * slopes[l, c, b]
+
+
+@sample_kernel
+def _average_branches(mu, nodes, V, slope, logs, parisi, rows, steps, out):
+    """Fill row mu of the averages of a single field, integrated up to the jumps of the minimum; `slope` is U^{−1/2}.
+
+    With derivatives by u, the average of φ is Σ_s (rows[1, s] φ_s + rows[2, s] φ_s' + rows[3, s] φ_s''). It is needed
+    for 1, g, g², g u, u and M; the third derivative of M is neglected.
+    """
+    n_nodes, largest, root = nodes.shape[0], -np.inf, 1.0 / slope
+    values, tilts, bends = rows[1], rows[2], rows[3]
+    for s in range(n_nodes):
+        rows[0, s] = logs[s] - parisi * steps.moreau[s]
+        largest = max(largest, rows[0, s])
+        values[s], tilts[s], bends[s] = 1.0, 0.0, 0.0
+    for s in range(n_nodes - 1):
+        h = nodes[s + 1, 0] - nodes[s, 0]
+        if _jumps_after(s, root * h, V, steps):
+            t = _crossing(s, root * h, steps)
+            _extend(s, h, t, 1.0, nodes, root, parisi, steps, rows)
+            _extend(s + 1, h, 1.0 - t, -1.0, nodes, root, parisi, steps, rows)
+    total = 0.0
+    for s in range(n_nodes):
+        weight = np.exp(rows[0, s] - largest)
+        values[s] *= weight
+        tilts[s] *= weight
+        bends[s] *= weight
+        total += values[s]
+    g, square, product, u, envelope = 0.0, 0.0, 0.0, 0.0, 0.0
+    for s in range(n_nodes):
+        v, b, c, x, f = values[s], tilts[s], bends[s], nodes[s, 0], steps.g[s, 0]
+        df = -root * steps.response[s, 0, 0, 0]
+        g += v * f + b * df
+        square += v * f * f + 2.0 * b * f * df + 2.0 * c * df * df
+        product += v * f * x + b * (df * x + f) + 2.0 * c * df
+        u += v * x + b
+        envelope += v * steps.moreau[s] - root * (b * f + c * df)
+    g, square, product, u = g / total, square / total, product / total, u / total
+    spread = max(square - g * g, 0.0)
+    out.potential[mu], out.envelope[mu] = largest + np.log(total), envelope / total
+    out.g[mu, 0], out.spread[mu, 0, 0, 0] = g, spread
+    out.response[mu, 0, 0, 0] = parisi * spread - slope * (product - g * u)
+
+
+@sample_kernel
+def _jumps_after(s, distance, V, steps):
+    """Return whether the minimum z = ω + V g jumps between the fields of node s and of the next, at a `distance`."""
+    smooth = -0.5 * distance * (steps.response[s, 0, 0, 0] + steps.response[s + 1, 0, 0, 0])  # change of g by R = −g'
+    jump = V * (steps.g[s + 1, 0] - steps.g[s, 0] - smooth)
+    return abs(jump) > JUMP * abs(steps.z[s + 1, 0] - steps.z[s, 0])
+
+
+@sample_kernel
+def _crossing(s, distance, steps):
+    """Return the fraction of the distance from node s at which both branches of M are equal, in [0, 1]."""
+    here, there = steps.response[s, 0, 0, 0], steps.response[s + 1, 0, 0, 0]
+    x = 0.5 * distance
+    for _ in range(CROSSING_STEPS):
+        rest = distance - x
+        left = steps.moreau[s] - steps.g[s, 0] * x + 0.5 * here * x * x
+        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * rest + 0.5 * there * rest * rest
+        opening = steps.g[s + 1, 0] + there * rest - steps.g[s, 0] + here * x
+        if not opening > 0.0:
+            break
+        x = min(max(x - (left - right) / opening, 0.0), distance)
+    return x / distance
+
+
+@sample_kernel
+def _extend(s, h, t, side, nodes, root, parisi, steps, rows):
+    """Add the integral over a fraction t of the distance h after (side 1) or before (side −1) node s."""
+    tilt, bend = side * h * (0.5 * t * t - 1.0 / 12.0), h * h * t**3 / 6.0
+    # first and second derivative of the logarithm of e^{−u²/2 − yM}
+    slope = parisi * root * steps.g[s, 0] - nodes[s, 0]
+    curvature = -parisi * root * root * steps.response[s, 0, 0, 0] - 1.0
+    change = tilt * slope + bend * (slope * slope + curvature)
+    rows[1, s] += t - 0.5 + min(max(change, -MAX_TILT), MAX_TILT)
+    rows[2, s] += tilt + 2.0 * bend * slope
+    rows[3, s] += bend
 
 
 class WeightAverages(NamedTuple):

@@ -8,6 +8,9 @@ from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.settling import Settled, SettlingHistory, descend_from_saddle, settle
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory, gamp_step, initial_state, naive_memory
 from gamp_attention.gamp.survey import (
+    LADDER,
+    LATE,
+    STEP,
     SurveyEnd,
     SurveyPhase,
     SurveyRecord,

@@ -191,7 +191,6 @@ def build_result(
     known : risk at the weights of the best state, if it is known.
     """
     data, risk, tol = plan.data, plan.risk, plan.tol
-    n_settle, n_iter = sum(settled.n_iter for settled in descents), loop.t
     keep_last = ending is Status.CONVERGED or (tol == 0 and ending is Status.MAX_ITER)
     best = loop.state if keep_last else loop.monitor.best_state
     Q, V, status, descent = best.Q, best.V, ending, None
@@ -199,22 +198,11 @@ def build_result(
         moved, free, _ = on_kinks(data.penalty, Q, (risk_at(data, Q, risk) if known is None else known).smooth)
         if known is None or not np.array_equal(moved[free == 0], Q[free == 0]):
             Q, known = moved, None
-    message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(n_iter)}"
     if descents:
-        lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
-        converged = lowest.gradient_norm <= tol
-        # resumed message passing may have converged as well: then the critical point of lower training loss is selected
-        improves = ending is not Status.CONVERGED or (
-            converged and lowest.train_loss < risk_at(data, Q, risk).train_loss
-        )
-        if converged and improves:
-            status = Status.SETTLED
-        if improves and (at_start or converged or lowest.gradient_norm < loop.monitor.best_norm):
-            Q, descent = lowest.Q, lowest.history
-        begin = "its start" if at_start else "the weights of lowest training loss"
-        descent_ending = "converged" if status.converged else "stopped without converging"
-        message += f"; a descent from {begin} {descent_ending} after {n_settle} steps"
-    message += "."
+        status, settled = _select_descent(plan, loop, ending, descents, at_start, Q)
+        if settled is not None:
+            Q, descent = settled.Q, settled.history
+    message = _describe_ending(loop, ending, descents, at_start, status)
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk) if known is None else known
@@ -230,7 +218,7 @@ def build_result(
     message += _advice(data, risk, tol, status, at.gradient_norm, curvature)
     return GampResult(
         status=status,
-        n_iter=n_iter,
+        n_iter=loop.t,
         residual=at.gradient_norm,
         history=loop.record.history(),
         Q=Q,
@@ -238,7 +226,7 @@ def build_result(
         train_loss=at.train_loss,
         gradient_norm=at.gradient_norm,
         message_passing=ending,
-        n_settle=n_settle,
+        n_settle=sum(settled.n_iter for settled in descents),
         fixed_point=fixed_point,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
@@ -251,6 +239,31 @@ def build_result(
         message=message,
         settling_history=descent,
     )
+
+
+def _select_descent(
+    plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool, Q: np.ndarray
+) -> tuple[Status, Settled | None]:
+    """Return the status of a run with descents, and the descent whose end is selected; None for the weights Q."""
+    lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= plan.tol, settled.train_loss))
+    converged = lowest.gradient_norm <= plan.tol
+    # resumed message passing may have converged as well: then the critical point of lower training loss is selected
+    improves = ending is not Status.CONVERGED or (
+        converged and lowest.train_loss < risk_at(plan.data, Q, plan.risk).train_loss
+    )
+    selected = improves and (at_start or converged or lowest.gradient_norm < loop.monitor.best_norm)
+    return Status.SETTLED if converged and improves else ending, lowest if selected else None
+
+
+def _describe_ending(loop: Loop, ending: Status, descents: list[Settled], at_start: bool, status: Status) -> str:
+    """Return a sentence on the end of message passing and of the descents after it."""
+    message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(loop.t)}"
+    if descents:
+        begin = "its start" if at_start else "the weights of lowest training loss"
+        descent_ending = "converged" if status.converged else "stopped without converging"
+        n_settle = sum(settled.n_iter for settled in descents)
+        message += f"; a descent from {begin} {descent_ending} after {n_settle} steps"
+    return message + "."
 
 
 def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, curvature: Curvature | None) -> str:

@@ -99,13 +99,16 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
     """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
-    for p in params[:TRIALS]:
-        z, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+    for labels in params[:TRIALS]:
+        fields, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+        p, z = labels.copy(), fields.copy()
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
+        require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
         value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
         shapes += _derivative_shapes(k)
         again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
         _require_filled(name, grad, hess, shapes)
+        _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
         _check_differences(loss, name, p, z, grad, hess, DERIVATIVE_ERROR * scale)
@@ -136,6 +139,27 @@ def check_finite(loss: PointLoss, params: np.ndarray) -> None:
             _number(f"{name}.value", loss.loss.value, p, z)
             _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
         _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
+
+
+def require_indices(method: str, function: Any, *arguments: np.ndarray, shapes: str) -> None:
+    """Raise ValueError if a user's method, run in Python, uses an index outside of its arguments.
+
+    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, as the
+    compiled method may run all the same.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            function(*(argument.copy() for argument in arguments))
+    except IndexError as error:
+        raise ValueError(f"{method}: needs indices within its arguments, got {error}; {shapes}") from None
+    except Exception:  # code that only numba runs
+        return
+
+
+def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> None:
+    """Raise ValueError if a compiled method has changed an argument; each pair is an argument and its first value."""
+    if not all(np.array_equal(argument, first, equal_nan=True) for argument, first in pairs):
+        raise ValueError(f"{methods}: need to leave p and z unchanged, got changed entries; change copies of them")
 
 
 def _derivative_shapes(k: int) -> str:
@@ -175,7 +199,10 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         for fields in (z, -z, rotated):
             S.append(np.full((1, n_tokens, n_tokens), np.nan))
             shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
+            require_indices(f"{name}.attend", attention.attend, fields[0], S[-1][0], shapes=shapes)
+            first = fields.copy()
             attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
+            _require_unchanged(f"{name}.attend", (fields, first))
         if not np.isfinite(S[0]).all():
             needs = f"to fill S {S[0].shape[1:]} with finite numbers"
             raise ValueError(f"{name}.attend: needs {needs}, got entries that were not filled or are NaN")

@@ -84,7 +84,7 @@ def build_layer(
     R = (
         np.tile(np.eye(values), (heads, 1))
         if readout is None
-        else check.array("readout", readout, (heads * values, "p"))
+        else np.array(check.array("readout", readout, (heads * values, "p")))
     )
     blocks = R.reshape(heads, values, -1)
     kinds = tuple(next(k for k in range(h + 1) if np.array_equal(blocks[k], blocks[h])) for h in range(heads))

@@ -262,7 +262,7 @@ class CoordinateLaw(DisplayMixin):
         if self.spikes is not None:
             checked["spikes"] = check_squarable("spikes", self.spikes, (L, mean.shape[1]))
         for name, values in checked.items():
-            object.__setattr__(self, name, values)
+            object.__setattr__(self, name, np.array(values))  # a copy, which the caller cannot change
         if (self.gamma < 0).any():
             raise check.fail("gamma", float(self.gamma.min()), "eigenvalues of positive semi-definite Σ_l, at least 0")
         if (self.trace <= 0).any():

@@ -122,7 +122,7 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
     """Return labels as an array (n, P); raise ValueError if the loss cannot be evaluated with them."""
     if isinstance(loss, SequenceLoss):  # its derivatives are exact, and `sequence_model` has verified the rest
         return require_targets(labels, loss, n, n_tokens, rank)
-    labels = np.ascontiguousarray(check.array("labels", labels, (n, "P")))
+    labels = np.array(check.array("labels", labels, (n, "P")), order="C")
     width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
     if type(loss) in DEFAULT_LABELS and labels.shape[1] != width:
         raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")

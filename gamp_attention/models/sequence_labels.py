@@ -20,6 +20,7 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.tracing import UntraceableError, trace
 
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
+SAME_VALUES = "the same values whenever it is called with the same arguments"  # requirement, for messages
 TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
 BLOCK = 8192  # number of samples that are evaluated at a time, so that intermediate results stay in the cache
 
@@ -73,6 +74,12 @@ class UserFunction:
             raise ValueError(f"{self.name}: needs to return arrays of one shape, got {sorted(shapes)}; {self.shapes}")
         if results[0].size == 0:
             raise ValueError(f"{self.name}: needs to return at least one number, got shape {results[0].shape}")
+        for values, called in zip(self._probes(), results, strict=True):
+            again = self._call(*values)
+            if again.shape != called.shape or not np.array_equal(again, called):
+                remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
+                got = f"{called.tolist()} and {again.tolist()}{remedy}"
+                raise ValueError(f"{self.name}: needs {SAME_VALUES}, got {got}; {self.shapes}")
         return results[0].shape
 
     def trace(self, required: bool) -> Program | None:
@@ -98,8 +105,7 @@ class UserFunction:
                 if not required:
                     return None
                 got = f"{called.tolist()} and {traced.tolist()}"
-                needs = "the same values whenever it is called with the same arguments"
-                raise ValueError(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
+                raise ValueError(f"{self.name}: needs {SAME_VALUES}, got {got}; {self.shapes}")
         return program
 
     def _probes(self) -> list[list[np.ndarray]]:

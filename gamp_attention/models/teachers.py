@@ -54,7 +54,7 @@ class SoftmaxTeacher(DisplayMixin):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
-        A = check_squarable("A", self.A, ("L", "L"))
+        A = np.array(check_squarable("A", self.A, ("L", "L")))  # a copy, which the caller cannot change
         if len(A) != A.shape[1]:
             raise check.fail("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)

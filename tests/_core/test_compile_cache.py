@@ -81,6 +81,21 @@ def test_a_second_process_compiles_nothing_unless_the_loss_is_edited(tmp_path):
     assert count_compiled(SCRIPT, tmp_path, shared=True) == (0, loss)
 
 
+NOWHERE = """
+import warnings
+from numba.core import caching
+caching.CacheImpl._locator_classes = []  # as if no folder could be written
+warnings.filterwarnings("error")
+warnings.filterwarnings("ignore", "NUMBA_CACHE_DIR: needs a folder that can be written", RuntimeWarning)
+import gamp_attention as ga
+"""
+
+
+def test_without_a_folder_that_can_be_written_a_process_compiles_again(tmp_path):
+    compiled, value = count_compiled(PENALTY, tmp_path, shared=True, head=NOWHERE)
+    assert (compiled > 0, value) == (True, 0.5)  # although the cache of this process has the kernel
+
+
 @pytest.fixture
 def copied(tmp_path):
     """Copy the package, so that a test can edit it."""

@@ -5,8 +5,7 @@ import pytest
 from scipy.integrate import quad
 
 import gamp_attention as ga
-from gamp_attention.models.channels.channel import log_normal
-from gamp_attention.models.channels.classes import Seen, class_channel
+from gamp_attention.models.channels import Seen, class_channel, log_normal
 
 L, NU, NOISE = 2, 4.0, 0.5
 SPIKES = np.array([[[1.5, 0.0], [0.2, -0.3]], [[0.0, 0.4], [1.0, 0.0]]])
@@ -75,6 +74,16 @@ def test_labels_that_are_the_class_leave_no_mixture():
     A = 1.5 * (0.4 * 8 + 0.6) / 0.64
     point = ga.solve_bayes_state_evolution(model, 1.5, n_points=64, n_replicas=2)
     assert point.q[0, 0] == pytest.approx(A / (1 + A), abs=1e-6)
+
+
+def test_a_token_in_one_of_many_places_is_nearly_found():
+    """A strong spike in one of ten places: q is slightly below the value for a known place."""
+    spikes = np.concatenate([6 * np.eye(10), np.zeros((1, 10))])[..., None]
+    model = build(lambda u, noise, c: 1.0 - 2.0 * (c == 10), 10, classes=[*[0.02] * 10, 0.8], spikes=spikes)
+    point = ga.solve_bayes_state_evolution(model, 2.0, n_points=256, n_replicas=2)
+    A = 2.0 * 0.2 * 36
+    assert point.converged
+    assert 0.98 * A / (1 + A) < point.q[0, 0] <= A / (1 + A) + point.q_error[0, 0]
 
 
 @pytest.mark.parametrize("sigma", [1.0, [[1.0], [1.0]]])

@@ -233,6 +233,15 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
     assert not (tmp_path / "data.npz.made").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [("truncated", "the archive is damaged or incomplete"), ("lacking", "it lacks the arrays Q")]
+)
+def test_bad_files_of_weights_are_named_with_their_option(kind, words, tmp_path, refused):
+    data, weights = stored(tmp_path / "mine.npz"), tmp_path / "data.npz"
+    bad_file(kind, weights)
+    refused(["law", data, "--teacher", str(weights)], f"--teacher: {weights}: cannot be read as .npz with Q: {words}")
+
+
 def test_a_pickle_would_have_run(tmp_path):
     """A malicious file runs its code if pickles are allowed, so that the test of malicious files tests something."""
     bad_file("pickle", tmp_path / "data.npz")

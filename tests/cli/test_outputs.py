@@ -204,3 +204,23 @@ def test_a_matrix_needs_no_quotes(rows, capsys):
     with pytest.raises(SystemExit):
         main(["sweep", "--help"])
     assert "0.6,0.4/0.4,0.6 or in quotes" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_reader_that_ends_early_is_no_error(tmp_path):
+    """As in `gamp-attention solve | head`: no message, and the status that shells report for this case."""
+    command = [sys.executable, "-m", "gamp_attention", "law", "mine.npz"]
+    x = np.random.default_rng(0).normal(size=(40, 2, 5))
+    np.savez(tmp_path / "mine.npz", tokens=x, outputs=x)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_links_that_name_each_other_are_named_with_their_option(here, capsys):
+    os.symlink("two.npz", "one.npz")
+    os.symlink("one.npz", "two.npz")
+    assert main(["fit", "z.npz", "--out", "one.npz"]) == 2
+    assert "--out: needs the name of a new file" in capsys.readouterr().err

@@ -129,3 +129,26 @@ def test_datasets_state_their_kind(data, mixture):
     assert [each.is_labelled for each in (data, labelled, drawn)] == [False, True, False]
     assert [each.is_mixture for each in (data, labelled, drawn)] == [False, False, True]
     assert (data.model.is_mixture, mixture.is_mixture) == (False, True)
+
+
+def test_small_arrays_of_the_caller_are_copied():
+    """Later changes of these arrays must not change data sets or models."""
+    A = np.array([[0.7, 0.3], [0.2, 0.8]])
+    model = ga.paper_model(A=A)
+    error = ga.linear_baseline(model).test_error
+    A[:] = 0
+    assert ga.linear_baseline(model).test_error == error
+    gamma, tau = np.full((1, 2), 0.3), np.array([[1.0, -1.0]])
+    law = CoordinateLaw(np.ones(1), gamma, tau, np.zeros((1, 1)), np.ones((1, 1, 1)))
+    gamma[:] = tau[:] = 5
+    assert law.gamma.max() == 0.3
+    assert law.tau.max() == 1
+    rng = np.random.default_rng(0)
+    x, p, weight, labels = rng.normal(size=(6, 2, 3)), np.ones((2, 3)), np.ones(6), np.ones((6, 2))
+    data = ga.Dataset(x, x, p, sample_weight=weight)
+    rows = ga.LabelledDataset(x, labels, ga.SquaredLoss(), 0.1, positions=p, sample_weight=weight)
+    gradients = ga.gradient(data, np.ones((3, 1))), ga.gradient(rows, np.ones((3, 1)))
+    p[:] = weight[:] = labels[:] = 7
+    assert np.array_equal(ga.gradient(data, np.ones((3, 1))), gradients[0])
+    assert np.array_equal(ga.gradient(rows, np.ones((3, 1))), gradients[1])
+    assert data.positions.max() == data.sample_weight.max() == rows.labels.max() == 1

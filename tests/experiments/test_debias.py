@@ -265,3 +265,11 @@ def test_columns_that_do_not_vary_or_depend_on_each_other():
     twice = fitted(np.column_stack([x, x[:, :1]]), y, ga.SquaredLoss(), ga.Ridge(0.3))
     assert not twice.trusted
     assert "linearly independent" in twice.message
+
+
+def test_weights_without_noise_have_no_p_value_and_are_not_trusted():
+    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
+    debiased = ga.debias(data, ga.run_gamp(data, np.zeros((60, 1))))  # a saddle, at which all gradients are zero
+    assert not debiased.trusted
+    assert np.isnan(debiased.p_values).all()
+    assert "not to be trusted" in str(debiased)

@@ -364,7 +364,7 @@ def test_tokens_on_the_disk(tmp_path):
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
     """`SAME` and `LOWER` only save steps of the search for other minima."""
-    from gamp_attention.data.risk import risk_at
+    from gamp_attention.data import risk_at
     from gamp_attention.experiments.inference import hysteresis
 
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
@@ -395,18 +395,18 @@ def draw_series(n, order):
     return ga.LabelledDataset(x[order], y[order], ga.SquaredLoss(), lam=0.1)
 
 
-def test_samples_that_depend_on_their_neighbours_are_named():
+def test_samples_that_depend_on_their_neighbors_are_named():
     n = 150
     series = draw_series(n, np.arange(n))
     loo = ga.leave_one_out(series, ga.run_gamp(series, "random"))
     assert loo.dependent
     assert not loo.trusted
-    assert "neighbours of a sample in the order of the arrays" in loo.message
+    assert "neighbors of a sample in the order of the arrays" in loo.message
     blocks = ga.regularization_path(series, [0.1], "random", n_starts=1, groups=np.arange(n) // 30)
     assert blocks.test_error[0] > 1.1 * loo.test_error
     path = ga.regularization_path(series, [0.1, 1.0], "random", n_starts=1)
     assert path.form != "folds"
-    assert "depend on their neighbours" in path.message
+    assert "depend on their neighbors" in path.message
     shuffled = draw_series(n, np.random.default_rng(0).permutation(n))
     other = ga.leave_one_out(shuffled, ga.run_gamp(shuffled, "random"))
     assert other.trusted
@@ -434,3 +434,28 @@ def test_the_choice_among_minima_extends_the_interval_upwards():
     assert np.isclose(loo.test_error - low, 1.96 * np.sqrt(rest), rtol=1e-3)
     smooth = data.replace(lam=5.0)
     assert ga.leave_one_out(smooth, ga.run_gamp(smooth, "random", seed=0)).selection == 0
+
+
+def test_repeated_samples_are_not_trusted():
+    """Leaving out one of two equal samples changes little: the estimate is far below the error of new samples."""
+    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
+    x, y, p = np.array(data.tokens), np.array(data.outputs), np.array(data.positions)
+    once = ga.Dataset(x, y, p)
+    twice = ga.Dataset(np.concatenate([x, x]), np.concatenate([y, y]), p)
+    of_once, of_twice = (ga.leave_one_out(each, ga.run_gamp(each)) for each in (once, twice))
+    assert of_once.trusted
+    assert of_twice.test_error < 0.7 * of_once.test_error
+    assert not of_twice.trusted
+    assert of_twice.dependent
+    assert "50% of the samples repeat the tokens of another sample" in of_twice.message
+
+
+def test_without_penalty_and_with_few_samples_the_weights_are_not_determined():
+    rng = np.random.default_rng(0)
+    data = ga.LabelledDataset(rng.normal(size=(20, 40)), rng.normal(size=20), ga.SquaredLoss(), [0.0])
+    run = ga.run_gamp(data)
+    assert run.is_minimum  # a flat minimum
+    loo = ga.leave_one_out(data, run)
+    assert not loo.trusted
+    assert "not determined" in loo.message
+    assert "saddle" not in loo.message

@@ -76,7 +76,7 @@ def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
 
 
 def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
-    from gamp_attention.experiments.inference import paths as module
+    from gamp_attention.experiments.inference import path_training as module
 
     calls, run = [], module.run_gamp
 
@@ -148,7 +148,7 @@ def test_folds_are_trained_without_their_samples(rows):
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
     )
     known = {}
-    errors, converged, _ = fold_errors(along, 4, known, lambda: None)
+    errors, converged, _ = fold_errors(along, 4, known, lambda is_new: None)
     assert converged.all()
     out = np.sort(np.array_split(np.random.default_rng([0, int(Stream.FOLDS)]).permutation(80), 4)[1])
     rest = np.setdiff1d(np.arange(80), out)
@@ -157,7 +157,7 @@ def test_folds_are_trained_without_their_samples(rows):
         model = Ridge(alpha=lam * 25, fit_intercept=False).fit(x[rest], y[rest])
         assert np.allclose(errors[k, out], (y[out] - model.predict(x[out])) ** 2 / 2, rtol=1e-6)
     calls = []
-    again, *_ = fold_errors(along, 4, known, lambda: calls.append(1))
+    again, *_ = fold_errors(along, 4, known, lambda is_new: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
 
@@ -406,7 +406,7 @@ def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
     for seed in range(40):
         data, error = draw_regression(seed)
         along = PathPlan(lams, [data.replace(lam=lam) for lam in lams], [0, 1, 2], "random", 1, 1e-3, 1000, 0)
-        errors, _, changes = fold_errors(along, 5, known := {}, lambda: None)
+        errors, _, changes = fold_errors(along, 5, known := {}, lambda is_new: None)
         new = np.mean([[error(known[f"fold {f}"][str(k)]["Q"]) for k in range(3)] for f in range(5)], axis=0)
         apart.append(errors.mean(axis=1) - new)
         stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
@@ -427,3 +427,17 @@ def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_dat
     ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
     assert (ratio > 0.75).all()
     assert (ratio < 1.35).all()
+
+
+def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
+    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
+    assert data.n_samples == 3
+    assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)
+
+
+def test_values_with_equal_errors_are_plausible():
+    """The penalty makes both weights nearly zero, and the remaining difference is the error of training."""
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=30, alpha=3.0, seed=0)
+    path = ga.regularization_path(data, [50.0, 100.0], init="semantic")
+    assert path.test_error[0] == pytest.approx(path.test_error[1], rel=1e-7)
+    assert path.plausible.all()

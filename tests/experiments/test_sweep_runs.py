@@ -21,7 +21,7 @@ from tests.conftest import CELLS, QUICK, TINY
 SCRIPT = """
 import json, sys
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.scheduler import local_pool
+from gamp_attention.experiments.sweeps import local_pool
 from gamp_attention.experiments import sweep
 
 if __name__ == "__main__":

@@ -249,3 +249,36 @@ def test_kernels_are_stored_for_importable_classes_only():
     assert not is_identifiable((typeof(Local(1.0)),))
     assert user_classes((typeof(sample_loss(PseudoHuber(1.0), 1, 1)),)) == [PseudoHuber]
     assert user_classes((typeof(ga.SquaredLoss()),)) == []
+
+
+def test_indices_outside_of_the_arguments_raise_although_compiled_code_does_not_check_them():
+    """Without the check, the compiled loss would read other memory and return any number."""
+
+    class Outside(NamedTuple):
+        convex = True
+
+        def value(self, p, z):
+            return 0.5 * (z[0, 1] - p[0]) ** 2
+
+    class OutsideMap(NamedTuple):
+        def attend(self, z, S):
+            S[:] = z[0, 1]
+
+    loss, attention = ga.register_loss(Outside), ga.register_attention(OutsideMap)
+    with pytest.raises(ValueError, match=r"Outside\.value: needs indices within its arguments, got index 1 .*\(1, 1\)"):
+        ga.LabelledDataset(np.ones((3, 4)), np.ones(3), loss(), 0.1)
+    with pytest.raises(ValueError, match=r"OutsideMap\.attend: needs indices within its arguments, got index 1"):
+        ga.Dataset(np.ones((3, 2, 4)), np.ones((3, 2, 4)), student=attention())
+
+
+def test_a_loss_that_changes_its_arguments_raises():
+    class Changing(NamedTuple):
+        convex = True
+
+        def value(self, p, z):
+            z[0, 0] -= p[0]
+            return 0.5 * z[0, 0] ** 2
+
+    loss = ga.register_loss(Changing)
+    with pytest.raises(ValueError, match=r"Changing\.value, .*: need to leave p and z unchanged"):
+        ga.LabelledDataset(np.ones((3, 4)), np.ones(3), loss(), 0.1)

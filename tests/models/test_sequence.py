@@ -255,6 +255,9 @@ BAD = {
     "student: needs to return a number or an array.*NoneType": {"student": lambda z: None},
     "student: needs operations that can be differentiated.*np.where": {"student": lambda z: float(z[0, 0])},
     "student: needs the same values": {"student": lambda z: z[0, 0] * np.random.default_rng().normal()},
+    "teacher: needs the same values.*random numbers need to come from its argument noise": {
+        "teacher": lambda u, noise: u[0, 0] + np.random.default_rng().normal()
+    },
     r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
     "loss: needs values of at least floor = 0, got -": {"loss": lambda y, p: y * p},
     "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},

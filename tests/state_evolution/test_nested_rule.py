@@ -9,12 +9,9 @@ from scipy.stats import norm
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap
-from gamp_attention.state_evolution.fixed_points.newton import newton_step
-from gamp_attention.state_evolution.fixed_points.observables import test_error_slopes as absolute_slopes
-from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.rules import find_breakpoints, first_rule
-from gamp_attention.state_evolution.rules.nested import error_within
+from gamp_attention.state_evolution.fixed_points import OverlapMap, find_fixed_point, newton_step
+from gamp_attention.state_evolution.fixed_points import test_error_slopes as absolute_slopes
+from gamp_attention.state_evolution.rules import error_within, find_breakpoints, first_rule
 
 
 def one_field(teacher, student, loss=None, **settings):

@@ -7,8 +7,12 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import extrapolate_steps
-from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult, Ladder, extrapolate
+from gamp_attention.state_evolution.fixed_points import (
+    BrokenStateEvolutionResult,
+    Ladder,
+    extrapolate,
+    extrapolate_steps,
+)
 from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation.claims import survey_recovery

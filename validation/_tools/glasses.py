@@ -7,10 +7,14 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.quadrature import legendre_panels
-from gamp_attention.state_evolution.rsb.one_field import STRENGTHS, Innermost, average_levels
-from gamp_attention.state_evolution.rsb.solve import (
+from gamp_attention.state_evolution.rsb import (
+    STRENGTHS,
+    BrokenWeights,
+    Innermost,
+    LevelHats,
     Packing,
     Problem,
+    average_levels,
     first_starts,
     follow_parisi,
     iterate,
@@ -18,7 +22,6 @@ from gamp_attention.state_evolution.rsb.solve import (
     solve_steps,
     split_start,
 )
-from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 

@@ -18,7 +18,7 @@ agree within our error plus 0.03. At least 80 % of the stated errors with few sa
 samples. Message passing agrees with state evolution within four standard errors of its instances plus the error of the
 theory, if the overlap is below 0.9, and its overlap with the teacher agrees with its squared norm. Spectral starts
 agree with their theory within four standard errors. From α = 1.5 on, training losses from staged starts are at most 1 %
-above the informed minimum. Other differences from published values are reported. (Page on Bayes-optimal estimation.)
+above the informed minimum. Other differences from published values are reported. (Page on deep attention.)
 """
 
 from dataclasses import replace

@@ -98,7 +98,8 @@ def measure_under_noise(noise, lam, init, d, seed):
     gamp = ga.run_gamp(data, init, n_starts=STARTS[init], seed=seed)
     loo = ga.leave_one_out(data, gamp)
     fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 2, seed=seed)[0]
-    return {"ratio": loo.test_error / fresh, "spread": loo.test_error_error / fresh, "trusted": loo.trusted}
+    spread = np.sqrt(loo.test_error_error**2 - loo.selection**2)  # without the allowance for the choice of a minimum
+    return {"ratio": loo.test_error / fresh, "spread": float(spread) / fresh, "trusted": loo.trusted}
 
 
 def compare_with_retraining(noise, d, seed):
@@ -217,16 +218,9 @@ def draw(numbers, path):
         draw_legend(axes[0, 0], columns=3)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict, quick = Verdict("leave_one_out", args), args.quick
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    kinds = ("semantic", "logistic") if quick else KINDS
-    asked = [
-        {"kind": kind, "d": 100 if quick else KINDS[kind][3], "refits": 20 if quick else REFITS, "seed": 0}
-        for kind in kinds
-    ]
+def run_all(args, asked):
+    """Return the rows of all parts, computed now or loaded from unfinished runs."""
+    quick = args.quick
     with pool(args) as executor:
         rows = run_trials(folder(args, "leave_one_out"), compare_errors, asked, executor)
         more = [each | {"seed": s} for each in asked for s in range(1, 2 if quick else INSTANCES)]
@@ -241,6 +235,22 @@ def main():
         noisy = [] if quick else run_trials(folder(args, "leave_one_out_noise"), measure_under_noise, rough, executor)
         asked_again = [] if quick else [{"noise": s, "d": 150, "seed": k} for s in NOISES[1:] for k in RETRAINED_SEEDS]
         retrained = run_trials(folder(args, "leave_one_out_retrained"), compare_with_retraining, asked_again, executor)
+    return {"rows": rows, "means": means, "starts": chosen, "noisy": noisy, "retrained": retrained}
+
+
+def main():
+    args = options(__doc__, draw=True, workers=True, stored=True)
+    verdict, quick = Verdict("leave_one_out", args), args.quick
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
+    kinds = ("semantic", "logistic") if quick else KINDS
+    asked = [
+        {"kind": kind, "d": 100 if quick else KINDS[kind][3], "refits": 20 if quick else REFITS, "seed": 0}
+        for kind in kinds
+    ]
+    names = ("rows", "means", "starts", "noisy", "retrained")
+    numbers = {name: verdict.stored()[name] for name in names} if args.stored else run_all(args, asked)
+    rows, means, chosen, noisy, retrained = (numbers[name] for name in names)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} problems ran")
     for row in rows:
         row["summary"] = s = summarize(row)
@@ -276,14 +286,14 @@ def main():
         _check_retraining(verdict, retrained)
     for k in (1, 8):
         mine = [each for each in chosen if each["starts"] == k]
-        fresh, *others = (np.mean([each[name] for each in mine]) for name in ("fresh", "estimate", "with_choice"))
+        fresh, *others = (
+            float(np.mean(np.array([each[name] for each in mine], float)))
+            for name in ("fresh", "estimate", "with_choice")
+        )
         low = [f"{100 * (1 - each / fresh):.1f} %" for each in others]
         again = f", {low[1]} with the choice repeated without each sample" if k > 1 else ""
         print(f"        noisy, the lowest of {k}: the estimate is {low[0]} too low{again}")
-    verdict.end(
-        {"rows": rows, "means": means, "starts": chosen, "noisy": noisy, "retrained": retrained},
-        None if quick else draw,
-    )
+    verdict.end(numbers, None if quick or args.stored else draw)
 
 
 def _check_noise(verdict, noisy):
@@ -293,6 +303,21 @@ def _check_noise(verdict, noisy):
     mean, error = mean_and_error([row["ratio"] for row in trusted])
     about = f"noisy: trusted estimates are {mean:.3f} ± {error:.3f} of the error on fresh data"
     verdict.check(abs(mean - 1) <= FAIR_MEAN, about)
+    deviations = []  # of estimates that are not trusted, and of these about the mean of their setting
+    for mine in group_settings(noisy):
+        apart = np.array([row["ratio"] - 1 for row in mine])
+        centered = (apart - apart.mean()) * np.sqrt(len(mine) / (len(mine) - 1))
+        units = [row["spread"] for row in mine]
+        deviations += [
+            (a / unit, b / unit) for a, b, unit, row in zip(apart, centered, units, mine, strict=True)
+            if not row["trusted"]
+        ]  # fmt: skip
+    all_of, about_mean = np.array(deviations).T
+    spread = np.sqrt(np.mean(about_mean**2))
+    print(
+        f"        noisy: {len(all_of)} estimates that are not trusted are {-all_of.mean():.1f} standard errors too low"
+    )
+    print(f"        noisy: their spread about the mean of each setting is {spread:.1f} standard errors")
     for mine in group_settings(noisy):
         ratio, share = np.mean([row["ratio"] for row in mine]), np.mean([row["trusted"] for row in mine])
         first = mine[0]

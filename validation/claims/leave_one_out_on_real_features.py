@@ -13,6 +13,8 @@ fewer than 10 % are right and not trusted. The mean regret of each family on sam
 on each kind of features the mean test error at the chosen λ is at most 1 % above five folds. A choice is more than 5 %
 worse than five folds at most as often as it is more than 5 % better, or in at most 5 % of the instances. (Page
 "Test error from the training data" of the manual.)
+
+With --stored, refits and the rows of convex losses are the stored rows; paths of attention are computed again.
 """
 
 import warnings
@@ -129,8 +131,13 @@ def choose_by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.n
     return int(np.argmin(np.abs(np.log(lams / chosen))))
 
 
-def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
-    """Return estimates with exact refits, and the regrets of the choices, on one instance."""
+def compare_choices(
+    kind: str, family: str, seed: int, d: int, compared: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return estimates with exact refits, and the regrets of the choices, on one instance.
+
+    `compared` are stored estimates with exact refits, which are then not computed.
+    """
     x, y, fresh_x, fresh_y = build_instance(kind, family, seed, d)
     lams, made = build_problems(family, x, y)
     first = next(iter(made.values()))
@@ -150,9 +157,9 @@ def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]
         from gamp_attention.experiments.inference import PathPlan, fold_errors
 
         along = PathPlan(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
-        folds = int(np.argmin(fold_errors(along, 5, {}, lambda: None)[0].mean(axis=1)))
-    rows = []
-    for k in COMPARED:
+        folds = int(np.argmin(fold_errors(along, 5, {}, lambda is_new: None)[0].mean(axis=1)))
+    rows = [] if compared is None else compared
+    for k in COMPARED if compared is None else ():
         data, result = list(made.values())[k], path.results[k]
         loo = ga.leave_one_out(data, result)
         count = data.n_samples if family == "ridge" else 30 if convex else 8
@@ -222,7 +229,7 @@ def draw(numbers: dict[str, Any], path: Any) -> None:
 
 
 def main() -> None:
-    args = options(__doc__ or "", draw=True, workers=True)
+    args = options(__doc__ or "", draw=True, workers=True, stored=True)
     verdict, quick = Verdict("leave_one_out_on_real_features", args), args.quick
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
@@ -235,8 +242,14 @@ def main() -> None:
         {"kind": kind, "family": family, "seed": s, "d": 40 if quick else 50 if family == "attention" else 200}
         for s in range(seeds) for kind, family in pairs
     ]  # fmt: skip
+    names = ("kind", "family", "seed", "d", "compared")
+    known = verdict.stored()["rows"] if args.stored else []
+    wanted = [{name: row[name] for name in names} for row in known if row["family"] == "attention"] or asked
     with pool(args) as executor:
-        rows = run_trials(folder(args, "leave_one_out_on_real_features"), compare_choices, asked, executor)
+        rows = run_trials(folder(args, "leave_one_out_on_real_features"), compare_choices, wanted, executor)
+    rows = [row for row in known if row["family"] != "attention"] + rows
+    order = [(each["kind"], each["family"], each["seed"]) for each in asked]
+    rows.sort(key=lambda row: order.index((row["kind"], row["family"], row["seed"])))
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     there = [each for row in rows for each in row["compared"] if each["converged"] and each["reached"] > 0.7]
     off = [each for each in there if is_wrong(each)]

@@ -11,7 +11,7 @@ the ω at which both minima have equal losses.
 Criterion: means over the runs at the largest d agree with the theory at every step within four standard errors. The
 curvatures are equal at an ω that is 0.64 after rounding, up to its error of four standard errors. At ω = 0.67 there are
 two minima, along the teacher and along the positions, the latter with the higher loss.
-(Page on the theory of gradient descent of the manual.)
+(Page on single-pass descent of the manual.)
 """
 
 import numpy as np

@@ -24,7 +24,7 @@ before they differ, and differ in feature 2 before they differ in feature 3. Bay
 its state evolution within four standard errors at the largest d, in q of key and value, both as overlap and as squared
 norm. Its estimate differs from the posterior mean by at most 0.1 of its norm at d = 60, and by
 less at d = 240. The Bayes-optimal error decreases with α, is below the error of trained attention, and is within 2 % of
-the population Bayes risk at α = 1000. (Page on single-location regression of the manual.)
+the population Bayes risk at α = 1000. (Pages on single-location regression and on several heads.)
 """
 
 from collections.abc import Callable
@@ -391,7 +391,7 @@ def check_bayes(verdict, rows, chains, trained, quick):
 
 
 def draw(paths, bayes, trained, path):
-    with figure(path, 1, 3, (13, 3.6)) as axes:
+    with figure(path, 1, 3, (9, 3.2)) as axes:
         last = axes.ravel()[2]
         last.semilogx(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
         last.plot(ALPHA, trained, "s", color="#D55E00", label=f"softmax attention, λ = {LAM:g}")

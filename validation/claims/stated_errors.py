@@ -28,13 +28,13 @@ from gamp_attention.state_evolution.fixed_points import (
     LOSSES,
     OverlapMap,
     Point,
+    newton,
     newton_step,
     point_of,
     replicon,
     response_slopes,
     units_of,
 )
-from gamp_attention.state_evolution.fixed_points.newton import newton
 from gamp_attention.state_evolution.rules import SobolRule, SplitRule, WorkExceeded
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -22,7 +22,10 @@ survey propagation has the lowest median training loss in each setting.
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979). For each comparison that is not significant, the table has the number of
 instances that a sign test needs for a power of 80 % if the counted fractions are true. Three of these comparisons have
-further instances, planned before the first of them, which are tested without the others.
+further instances, planned before the first of them, which are tested without the others. Four comparisons, which need
+the fewest instances, have further instances in a sequential test (`SEQUENTIAL`): after 5, 10, 15 and 20 instances, at
+the level 5 % divided by the four tests and four looks; a setting ends at the look at which both of its tests are
+significant.
 
 Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
 of the algorithm, delete this file. `--stored` evaluates the stored instances only.
@@ -33,13 +36,14 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom, binomtest
+from scipy.stats import binomtest
 
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
+from validation._tools.sign_tests import LEVEL, MAX_INSTANCES, adjust, find_required, sign_test, test_at_looks
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
@@ -118,7 +122,9 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
 }
 PAIRS = {"α = 1.5": ("gamp",), "L = 3, α = 0.5": ("gamp",), "L = 5, α = 0.3": ("lbfgs",)}  # further comparisons
 FIRST_PAIR, N_PAIRS = 100, 60  # first seed, and number of instances of further comparisons
-LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
+# comparisons with looks after some numbers of further instances, until both tests of a setting are significant
+SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
+LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
 
@@ -246,6 +252,15 @@ def plan_runs(quick, instances):
     return plan
 
 
+def plan_look(name, n):
+    """Return functions that compute the rows of the first n further instances of a sequential test, by key."""
+    keys = {f"pairs {name} {seed}": seed for seed in range(FIRST_PAIR, FIRST_PAIR + n)}
+    return {
+        key: partial(run_part, key, partial(run_setting, name, SETTINGS[name][3], seed, SEQUENTIAL[name]))
+        for key, seed in keys.items()
+    }
+
+
 def run_part(key, function):
     """Return the row of an instance with its key."""
     part, _, seed = key.rpartition(" ")
@@ -290,41 +305,24 @@ def count_signs(rows, part, method):
     return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(ratios > 1 + EQUAL)), len(ratios)
 
 
-def sign_test(lower, higher):
-    """Return the two-sided p-value of the exact sign test; 1 if all losses are equal."""
-    return float(binomtest(higher, lower + higher).pvalue) if lower + higher else 1.0
-
-
-def adjust(ps):
-    """Return p-values after the correction of Holm (1979) for several tests."""
-    order, adjusted = np.argsort(ps), np.empty(len(ps))
-    adjusted[order] = np.minimum(np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1)), 1.0)
-    return adjusted
-
-
-def find_required(lower, higher, n, level):
-    """Return the number of instances for which a sign test has power `POWER` if the counted fractions were true.
-
-    Fractions have half an instance more on each side. None if more than `MAX_INSTANCES` instances are required.
-    """
-    differ = (lower + higher + 1) / (n + 1)
-    win = (higher + 0.5) / (lower + higher + 1)
-    for size in range(5, MAX_INSTANCES + 1, 5):
-        pairs = np.arange(size + 1)
-        # largest number of lower losses at which the test rejects equality, for each number of different pairs
-        limits = binom.ppf(level / 2, pairs, 0.5) - 1
-        power = np.sum(binom.pmf(pairs, size, differ) * binom.cdf(limits, pairs, 1 - win))
-        if power >= POWER:
-            return size
-    return None
-
-
 def list_comparisons(rows):
     """Return part, method, counts and adjusted p-value of all comparisons in equal time."""
     pairs = [(part, method) for part in list_parts(rows, "equal time") for method in METHODS if method != "survey"]
     counts = [count_signs(rows, *pair) for pair in pairs]
     ps = adjust(np.array([sign_test(*each[:2]) for each in counts]))
     return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
+
+
+def list_signs(rows, name, method):
+    """Return the signs of the differences of losses from surveys in the further instances of a setting."""
+    ratios = compute_ratios(rows, f"pairs {name}", method, "survey")
+    return np.where(ratios < 1 - EQUAL, -1, np.where(ratios > 1 + EQUAL, 1, 0))
+
+
+def find_end(rows, name):
+    """Return whether the sequential tests of a setting have ended: both are significant, or it is the last look."""
+    ends = [test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS) for method in SEQUENTIAL[name]]
+    return all(significant for _, significant in ends) or min(n for n, _ in ends) == max(LOOKS)
 
 
 def format_comparisons(rows):
@@ -341,6 +339,9 @@ def format_comparisons(rows):
             if more:
                 low, high, size = count_signs(more, f"pairs {name}", method)
                 further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
+                if method in SEQUENTIAL.get(name, ()):
+                    look, significant = test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS)
+                    further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {look}"
             words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
             lines.append(
                 [name, METHODS[method], f"{lower}, {n - lower - higher}, {higher}", f"{p:.2g}", words, *further]
@@ -478,10 +479,15 @@ def main():
         draw=True,
         stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
+        sequential={"action": "store_true", "help": "only run further instances of the sequential tests"},
     )
     verdict = Verdict("survey_propagation", args)
-    plan = plan_runs(args.quick, args.instances)
+    plan = {} if args.sequential else plan_runs(args.quick, args.instances)
     rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
+    for name in {} if args.quick else SEQUENTIAL:
+        for look in LOOKS:
+            if not find_end(rows, name):
+                rows = verdict.complete_rows(plan_look(name, look))
     draw(verdict.path(".png"), rows)
     if args.draw:
         return

@@ -11,7 +11,8 @@ allocates, divided by n L r times the number of nodes, at two numbers of samples
 
 Steps: with noise s = 0.3 on the scores, α = 1.5, surveys at 3 units of the Parisi parameter with constant and with
 decreasing steps: the relative change of the weights per unit of the step in the last iteration, and the training loss
-of GAMP from the weights at the end.
+of GAMP from the weights at the end. Further surveys have a smaller Parisi parameter y, or a y that falls until the
+weights come to rest, or GAMP begins from the mean of the last 30 weights.
 
 Criterion: V̂ at the nodes that are used is within 3 % after 30 iterations; an iteration costs at most as much as one
 iteration of GAMP for each node; bytes per sample, field and node grow by at most 10 % from the smaller to the larger
@@ -40,11 +41,19 @@ CASES = {  # fields: model, d, α, rules, rule of many nodes
 }
 QUICK_CASES = {2: (ga.paper_model(**LAYER), 60, 0.7, (3, 4), 15)}
 NOISE, NOISY, INSTANCES, NOISY_UNITS = 0.3, (200, 1.5), 10, 3.0
-SCHEDULES = {  # steps of the iterations of a survey
-    "0.4, 45 iterations": lambda t: 0.4 if t < 45 else None,
-    "0.2, 90 iterations": lambda t: 0.2 if t < 90 else None,
-    "0.4, from iteration 20 on 8/t, 90 iterations": lambda t: (0.4 if t < 20 else 8 / t) if t < 90 else None,
-}
+AT_REST, FALL, MEAN = 0.01, 0.95, 30  # change at rest; factor of y in an iteration above it; weights in the mean
+SCHEDULES = {  # number of iterations, and step and factor of y in iteration t, after a change of the weights
+    "0.4, 45 iterations": (45, lambda t, change: (0.4, 1.0)),
+    "0.2, 90 iterations": (90, lambda t, change: (0.2, 1.0)),
+    "0.4, from iteration 20 on 8/t, 90 iterations": (90, lambda t, change: (0.4 if t < 20 else 8 / t, 1.0)),
+    "0.4, 90 iterations": (90, lambda t, change: (0.4, 1.0)),
+    "0.4, 90 iterations at 1.5 units": (90, lambda t, change: (0.4, 0.5 if t == 0 else 1.0)),
+    "0.4, 90 iterations at 0.6 units": (90, lambda t, change: (0.4, 0.2 if t == 0 else 1.0)),
+    "0.4, 120 iterations; from iteration 45 on y falls by 5 % until the change is below 0.01": (
+        120, lambda t, change: (0.4, FALL if t >= 45 and change > AT_REST else 1.0),
+    ),
+}  # fmt: skip
+AVERAGED = "0.4, 90 iterations"  # schedule after which GAMP also begins from the mean of the last weights
 REPEATS, LARGER = 3, 4  # timed iterations; factor between both numbers of samples
 
 
@@ -133,19 +142,28 @@ def measure_cost(fields, case):
 
 
 def measure_steps(instances):
-    """Return for each schedule the relative changes in the last iteration, and losses, for all instances."""
-    rows = {name: {"change": [], "loss": []} for name in SCHEDULES}
+    """Return for each schedule the relative changes in the last iteration, final y, and losses, for all instances."""
+    names = *SCHEDULES, f"{AVERAGED}, mean of the last {MEAN}"
+    rows = {name: {"change": [], "units": [], "loss": []} for name in names}
     for seed in range(instances):
         data = ga.sample(ga.paper_model(**LAYER, score_noise=NOISE), *NOISY, seed=seed)
         Q = draw_start(data, seed)
-        for name, schedule in SCHEDULES.items():
+        for name, (n_iter, schedule) in SCHEDULES.items():
             state, unit = ga.initial_survey(data, "exact", Q)
-            t = 0
-            while (beta := schedule(t)) is not None:
-                before, (state, _) = state, ga.survey_step(data, "exact", state, beta, NOISY_UNITS * unit)
-                change, t = np.linalg.norm(state.Q - before.Q) / np.linalg.norm(state.Q) / beta, t + 1
-            rows[name]["change"].append(float(change))
-            rows[name]["loss"].append(ga.run_gamp(data, state.Q).train_loss)
+            change, units, weights = np.inf, NOISY_UNITS, []
+            for t in range(n_iter):
+                beta, factor = schedule(t, change)
+                units *= factor
+                before, (state, _) = state, ga.survey_step(data, "exact", state, beta, units * unit)
+                change = float(np.linalg.norm(state.Q - before.Q) / np.linalg.norm(state.Q) / beta)
+                weights.append(state.Q)
+            ends = {name: state.Q}
+            if name == AVERAGED:
+                ends[names[-1]] = np.mean(weights[-MEAN:], axis=0)
+            for end, last in ends.items():
+                row = {"change": change, "units": units, "loss": ga.run_gamp(data, last).train_loss}
+                for key, value in row.items():
+                    rows[end][key].append(value)
     return rows
 
 
@@ -181,20 +199,25 @@ def format_steps(rows):
     for name, row in rows.items():
         logs = np.log(np.array(row["loss"]) / first)
         error = logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.inf
-        lines.append([name, f"{np.median(row['change']):.2g}", plus_minus(logs.mean(), error)])
-    heads = ["steps", "relative change of the weights per unit of the step", "mean ln(loss / loss of the first)"]
+        at_rest = f"{np.sum(np.array(row['change']) <= AT_REST)} of {len(logs)}"
+        changed = f"{np.median(row['change']):.2g}"
+        lines.append([name, changed, at_rest, f"{np.median(row['units']):.2g}", plus_minus(logs.mean(), error)])
+    heads = ["steps", "relative change of the weights per unit of the step", f"changes of at most {AT_REST}",
+             "last y, in units", "mean ln(loss / loss of the first)"]  # fmt: skip
     return markdown_table(heads, lines)
 
 
 def main():
-    args = options(__doc__, stored=True)
+    only = {"action": "store_true", "help": "only run the steps under noise again, with stored nodes and costs"}
+    args = options(__doc__, stored=True, steps=only)
     verdict = Verdict("survey_settings", args)
     cases = QUICK_CASES if args.quick else CASES
-    if args.stored:
+    if args.stored or args.steps:
         nodes, costs, steps = (verdict.stored()[name] for name in ("nodes", "costs", "steps"))
     else:
         nodes = [row for fields, case in cases.items() for row in measure_nodes(fields, case)]
         costs = {fields: measure_cost(fields, case) for fields, case in cases.items()}
+    if not args.stored:
         steps = measure_steps(2 if args.quick else INSTANCES)
     worst = max(abs(row["errors"][0]) for row in nodes if row["used"] and row["t"] == max(ITERATIONS))
     verdict.check(worst <= 0.03, f"largest error of V̂ after {max(ITERATIONS)} iterations: {100 * worst:.1f} %")

@@ -8,17 +8,27 @@ n_paths^(−1/2), which grows to order one within 10 iterations.
 
 Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, θ, V, U and m
 at every iteration. (State evolution page of the manual.)
+
+From the teacher's weights, m and its prediction start from an overlap of random sign and of order d^(−1/2). If the
+signs of the teacher and of its weights change, m of the run and of the prediction change their signs, so that the mean
+difference is zero for every d. With `order_of_m` the script measures whether the differences themselves decrease as
+d^(−1/2), and whether the prediction of |m| is biased: the mean of the differences times the sign of m at the start.
+
+State evolution assumes initial weights that do not depend on the samples. The script also compares runs of GAMP and of
+survey propagation from the first spectral direction of each instance with the prediction for the overlaps of this
+start, and checks that they differ: by more than 4 standard errors after one iteration.
 """
 
+from functools import cache, partial
+
 import numpy as np
-from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights, overlaps
+from gamp_attention.data import initial_weights, overlaps, several_starts
 from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
-from validation._tools.tables import round_curve
+from validation._tools.tables import markdown_table, round_curve
 
 STEP, N_ITER = 0.4, 12
 KEYS = ("q", "theta", "V", "U", "m")
@@ -30,6 +40,14 @@ RUNS = {  # model, α, Parisi parameter, start
     "attention, semantic": (ATTENTION, 1.0, 300.0, "semantic"),
     "phase retrieval, weak": (ga.glm_model(ga.PhaseRetrievalLoss()), 3.0, 3.0, "weak"),
 }
+WEAK = {500: 24, 1000: 24, 2000: 12, 4000: 12}
+SIZES = {  # number of instances, by d
+    "attention, weak": WEAK,
+    "attention, semantic": {500: 200, 1000: 100, 2000: 50, 4000: 24},
+    "phase retrieval, weak": WEAK,
+}
+METHODS, SPECTRAL = ("survey", "gamp"), {500: 12, 1000: 12}  # runs from spectral starts
+N_CURVES = 12  # number of instances whose overlaps are drawn, and whose standard errors of the prediction are stored
 
 
 def build_start(data, init, seed):
@@ -51,51 +69,169 @@ def compare_instance(run, first, d, seed):
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed]))
     Q = build_start(data, init, seed)
     state = ga.SurveyState(Q, first.V, first.U, np.zeros((data.n_samples, *first.D.shape[1:])))
+    return follow_both(data, state, parisi, 1000 * d + seed)
+
+
+def follow_both(data, state, parisi, seed):
+    """Return measured and predicted overlaps, errors of the prediction and its jumps, from a state of a run.
+
+    The run is a survey for a SurveyState, and message passing, whose U is zero, for a GampState.
+    """
+    survey = isinstance(state, ga.SurveyState)
+    options = {"method": "survey", "parisi": parisi} if survey else {}
     path = ga.trajectory(
-        data.instance_model(), data.alpha, overlaps(data, Q, first.V), method="survey", parisi=parisi, damping=STEP,
-        n_iter=N_ITER, n_paths=1024, n_replicas=2, seed=1000 * d + seed,
+        data.instance_model(), data.alpha, overlaps(data, state.Q, state.V), **options, damping=STEP, n_iter=N_ITER,
+        n_paths=1024, n_replicas=2, seed=seed,
     )  # fmt: skip
-    measured = [first_entries(overlaps(data, Q, state.V), state.U)]
-    for _ in range(N_ITER):
-        state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi)
-        measured.append(first_entries(overlaps(data, state.Q, state.V), state.U))
-    errors = first_entries(path.error, path.U_error)
-    return np.array(measured), first_entries(path, path.U), errors, float(path.jump_share.min())
+    measured, none = [], np.zeros_like(path.V)
+    for t in range(N_ITER + 1):
+        measured.append(first_entries(overlaps(data, state.Q, state.V), state.U if survey else none[0]))
+        if t < N_ITER:
+            step = partial(ga.survey_step, parisi=parisi) if survey else ga.gamp_step
+            state, _ = step(data, "asymptotic", state, STEP)
+    U, U_error = (path.U, path.U_error) if survey else (none, none)
+    errors = first_entries(path.error, U_error)
+    return np.array(measured), first_entries(path, U), errors, float(path.jump_share.min())
+
+
+def describe_spectral(method, d, seed):
+    """Return the row of a run from the first spectral direction, with θ and m such that θ starts positive."""
+    model, alpha, parisi, _ = RUNS["attention, weak"]
+    data = ga.sample(model, d, alpha, np.random.default_rng([d, seed]))
+    Q = several_starts(data, "spectral", 1, seed, "asymptotic")[0][1]
+    Q *= np.sign(np.sum(Q * data.Q_star))
+    state = ga.initial_survey(data, "asymptotic", Q)[0] if method == "survey" else ga.initial_state(data, Q)
+    measured, predicted, errors, _ = follow_both(data, state, parisi, 1000 * d + seed)
+    name = f"spectral, {method}"
+    arrays = {"gaps": measured - predicted, "errors": errors, "measured": measured}
+    rounded = {part: [round_curve(line, 4) for line in values[:4]] for part, values in arrays.items()}
+    return [{"key": f"{name} {d} {seed}", "name": name, "d": d, "seed": seed, **rounded}]
+
+
+def compare_spectral(rows, method, d):
+    """Return means of measurement and prediction after one iteration, and the largest deviation there, by key."""
+    measured, gaps = (list_arrays(rows, f"spectral, {method}", d, part)[:, 1] for part in ("measured", "gaps"))
+    error = gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+    used = [k for k, key in enumerate(KEYS) if key != "m" and error[k] > 0]
+    return {
+        KEYS[k]: [
+            float(measured[:, k].mean()),
+            float((measured - gaps)[:, k].mean()),
+            float(gaps[:, k].mean() / error[k]),
+        ]
+        for k in used
+    }
+
+
+@cache
+def build_first(name):
+    """Return the first state of all runs of a model, and the unit of the Parisi parameter."""
+    model, alpha, _, init = RUNS[name]
+    data = ga.sample(model, 1000, alpha, 0)
+    return ga.initial_survey(data, "asymptotic", build_start(data, init, 0))
+
+
+def describe_instance(name, d, seed):
+    """Return the row of an instance: differences from the prediction; its errors and overlaps for some instances."""
+    measured, predicted, errors, share = compare_instance(RUNS[name], build_first(name)[0], d, seed)
+    key = f"{name} {d} {seed}"
+    row = {"key": key, "name": name, "d": d, "seed": seed, "jump_share": share, "first_m": float(predicted[0, -1])}
+    arrays = {"gaps": (measured - predicted, 3)}
+    if seed < N_CURVES:
+        arrays |= {"errors": (errors, 2), "measured": (measured, 4)}
+    return [row | {part: [round_curve(line, digits) for line in values] for part, (values, digits) in arrays.items()}]
+
+
+def list_arrays(rows, name, d, part):
+    """Return an array of the rows of a model and a d, with an entry for each instance."""
+    return np.array([row[part] for row in rows if (row["name"], row["d"]) == (name, d) and part in row])
+
+
+def compare_means(rows, name, d):
+    """Return the largest deviation of the mean over instances by key, in standard errors, and the number of them."""
+    gaps, errors = (list_arrays(rows, name, d, part) for part in ("gaps", "errors"))
+    deviations = largest_deviations(gaps, errors)
+    return {f"{key}, d={d}": value for key, value in zip(KEYS, deviations, strict=True)}, len(gaps)
+
+
+def largest_deviations(gaps, errors):
+    """Return the largest deviation over iterations of the mean over instances, in standard errors, (5,)."""
+    both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / len(gaps))
+    return (np.abs(gaps.mean(axis=0)) / np.where(both > 1e-9, both, np.inf)).max(axis=0)
+
+
+def order_of_m(rows, name, d):
+    """Return, times √d, the standard deviation of differences in m, and the mean of signed differences, with error.
+
+    Both are means over the iterations from the third on.
+    """
+    gaps, first = (list_arrays(rows, name, d, part) for part in ("gaps", "first_m"))
+    gaps = np.sqrt(d) * gaps[:, 3:, KEYS.index("m")]
+    signed = np.sign(first) * gaps.mean(axis=1)
+    return {
+        "standard_deviation": float(gaps.std(axis=0, ddof=1).mean()),
+        "signed_mean": float(signed.mean()),
+        "error": float(signed.std(ddof=1) / np.sqrt(len(signed))),
+        "blocks": count_blocks(rows, name, d),
+    }
+
+
+def count_blocks(rows, name, d, size=12):
+    """Return how many blocks of 12 instances deviate in m by more than 4 standard errors, and the number of blocks."""
+    gaps, errors = (list_arrays(rows, name, d, part) for part in ("gaps", "errors"))
+    blocks = [gaps[k : k + size] for k in range(0, len(gaps) - size + 1, size)]
+    return [int(sum(largest_deviations(block, errors)[KEYS.index("m")] > 4 for block in blocks)), len(blocks)]
 
 
 def main():
-    args = options(__doc__, draw=True)
+    args = options(__doc__, draw=True, stored=True)
     verdict = Verdict("survey_trajectories", args)
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    sizes = {500: 4} if args.quick else {500: 12, 1000: 12, 2000: 12}
-    numbers = {}
+    sizes = {name: {500: 4} for name in RUNS} if args.quick else SIZES
+    plan = {
+        f"{name} {d} {seed}": partial(describe_instance, name, d, seed)
+        for name, counts in sizes.items() for d, count in counts.items() for seed in range(count)
+    }  # fmt: skip
+    spectral = {500: 4} if args.quick else SPECTRAL
+    plan |= {
+        f"spectral, {method} {d} {seed}": partial(describe_spectral, method, d, seed)
+        for method in METHODS for d, count in spectral.items() for seed in range(count)
+    }  # fmt: skip
+    rows, numbers, lines = verdict.complete_rows(plan), {}, []
     for name, run in RUNS.items():
-        data = ga.sample(run[0], 1000, run[1], 0)
-        first, unit = ga.initial_survey(data, "asymptotic", build_start(data, run[3], 0))
-        worst, median, jumps = {}, [], []
-        for d, seeds in sizes.items():
-            bar = tqdm(range(seeds), desc=f"{name} d={d}", disable=None, leave=False)
-            measured, predicted, errors, share = map(
-                np.array, zip(*[compare_instance(run, first, d, seed) for seed in bar], strict=True)
-            )
-            gaps = measured - predicted
-            both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / seeds)
-            deviations = (np.abs(gaps.mean(axis=0)) / np.where(both > 1e-9, both, np.inf)).max(axis=0)
-            worst |= {f"{key}, d={d}": value for key, value in zip(KEYS, deviations, strict=True)}
+        worst, median, jumps, counts = {}, [], [], {}
+        for d in sorted({row["d"] for row in rows if row["name"] == name}):
+            deviations, counts[d] = compare_means(rows, name, d)
+            worst |= deviations
+            measured, gaps = (list_arrays(rows, name, d, part) for part in ("measured", "gaps"))
+            predicted = measured - gaps[: len(measured)]
             scale = np.abs(predicted).max(axis=(0, 1))
-            median.append(np.median(np.sqrt(np.mean((gaps / scale) ** 2, axis=(1, 2)))))
-            jumps.append(share.min())
-        print(f"{name}: largest deviation in standard errors: " + ", ".join(f"{k}: {z:.1f}" for k, z in worst.items()))
+            relative = gaps[..., scale > 0] / scale[scale > 0]  # m is zero without positions
+            median.append(np.median(np.sqrt(np.mean(relative**2, axis=(1, 2)))))
+            jumps += list(list_arrays(rows, name, d, "jump_share"))
+            lines.append([name, d, counts[d], *(f"{worst[f'{key}, d={d}']:.1f}" for key in KEYS)])
         numbers[name] = {
             "deviations": worst,
             "deviation_of_one_instance": median,
             "jump_share": min(jumps),
-            "parisi_in_units": run[2] / unit,
-            "seeds": sizes,
+            "parisi_in_units": run[2] / build_first(name)[1],
+            "seeds": counts,
             "curves": build_curves(measured, predicted),  # of the largest d
         }
+        if run[3] == "semantic":
+            numbers[name]["m"] = {d: order_of_m(rows, name, d) for d in counts}
+            print(f"{name}, order of m:", numbers[name]["m"])
         verdict.check(max(worst.values()) <= 4, f"{name}: q, θ, V, U, m within 4 standard errors at all iterations")
+    for method in METHODS:
+        for d in sorted({row["d"] for row in rows if row["name"] == f"spectral, {method}"}):
+            deviations = compare_spectral(rows, method, d)
+            numbers.setdefault("spectral", {})[f"{method}, d={d}"] = deviations
+            z = max(abs(deviation) for *_, deviation in deviations.values())
+            text = ", ".join(f"{key} {a:.3g} instead of {b:.3g}" for key, (a, b, _) in deviations.items())
+            claim = f"{method} from spectral starts, d = {d}, differs from the prediction after one iteration"
+            verdict.check(z > 4, f"{claim} ({z:.1f} standard errors): {text}")
+    verdict.write_table(markdown_table(["run", "d", "instances", "q", "θ", "V", "U", "m"], lines))
     verdict.end(numbers, draw)
 
 

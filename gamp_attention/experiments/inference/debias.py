@@ -96,7 +96,8 @@ class DebiasedWeights(Result):
         """(d, r) probabilities that noise alone is as large, two-sided: uniform for zero weights of the teacher."""
         from scipy.special import ndtr, stdtr
 
-        size = -np.abs(self.weights) / self.std
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN for weights that are zero without noise
+            size = -np.abs(self.weights) / self.std
         return 2 * (stdtr(self.dof, size) if np.isfinite(self.dof) else ndtr(size))
 
     def _rows(self) -> Rows:

@@ -17,7 +17,7 @@ from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenR
 from gamp_attention.experiments.inference.refits import sample_errors
 
 BLOCKS = 10  # number of blocks; a block has a tenth of the samples, or fewer samples if there are many
-FIELDS = 2000  # maximum number of fields in all blocks
+FIELDS = 1000  # maximum number of fields in all blocks; a division takes a time in proportion to its cube
 RANDOM = 20  # number of random divisions of the samples into blocks
 # relative increase of the mean square root of the errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
@@ -37,7 +37,7 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     """
     k = data.n_tokens * data.rank
     size = min(data.n_samples, FIELDS // k) // BLOCKS
-    if size < 2 or _is_sorted_by_label(data):
+    if size < 2 or H.size == 0 or _is_sorted_by_label(data):
         return 0.0
     starts = np.linspace(0, data.n_samples - size, BLOCKS).round().astype(int)
     blocks = starts[:, None] + np.arange(size)

@@ -24,6 +24,7 @@ from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
+from gamp_attention.data.stores import distinct_samples
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
 from gamp_attention.experiments.inference.dependence import order_effect
@@ -52,7 +53,8 @@ class LeaveOneOut(Result):
     selection : if the risk has many minima, the typical amount by which the choice of one of them makes the estimate
         too low: 0.4 times the difference between `test_error` and `in_training`, eq. :eq:`selection`; otherwise 0.
     dependent : whether the errors of samples increase if their neighbors in the order of the arrays are left out too,
-        as for time series or repeated measurements (only tested by the form "hessian").
+        as for time series or repeated measurements (only tested by the form "hessian"), or more than 5 % of the samples
+        have the same tokens as another sample (not tested for labels).
     covariance : the part of the squared standard error that is due to this covariance, eq. :eq:`loo-variance`; 0 if the
         training did not end in a minimum.
     in_training : the same mean with the samples in training.
@@ -251,6 +253,7 @@ TOP = 24  # number of refitted samples with the largest change of their error
 RANDOM = 40  # number of refitted samples among the other samples
 TOGETHER = 128  # number of samples that are refitted at the same time
 TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
+REPEATED = 0.05  # fraction of samples with the tokens of another sample up to which the estimate is trusted
 # typical amount by which the choice among many minima makes the estimate too low, relative to its difference from the
 # training error: the root mean square over 74 instances of noisy attention (validation/claims/leave_one_out.py)
 SELECTION = 0.4
@@ -322,8 +325,8 @@ def leave_one_out_with_changes(
     selection = SELECTION * max(mean - float(estimate.in_training.mean()), 0.0) if estimate.many_minima else 0.0
     spread = float(np.sqrt(error**2 + covariance + estimate.correction_error**2 + selection**2))
     loo = LeaveOneOut(
-        test_error=mean, test_error_error=spread, selection=selection, dependent=estimate.order_effect > 0,
-        covariance=covariance,
+        test_error=mean, test_error_error=spread, selection=selection,
+        dependent=estimate.order_effect > 0 or estimate.repeated > 0, covariance=covariance,
         in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
         trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
         with_choice=with_choice, message=_describe(reasons, estimate),
@@ -354,7 +357,25 @@ def _estimate(
             if H is not None and (effect := order_effect(data, at, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
-    return estimate, reasons
+    estimate.repeated = _repeated_fraction(data)
+    return estimate, [*reasons, ABOUT_REPEATED.format(estimate.repeated)] if estimate.repeated else reasons
+
+
+def _repeated_fraction(data: Dataset) -> float:
+    """Return the fraction of samples whose tokens are those of another sample, if it is large; otherwise zero.
+
+    Rows with labels are not examined, because rows of categories repeat themselves in new data too.
+    """
+    if data.labels is not None or not data.rows_here:
+        return 0.0
+    repeated = 1 - distinct_samples(data.tokens) / data.n_samples
+    return repeated if repeated > REPEATED else 0.0
+
+
+ABOUT_REPEATED = (
+    "{:.0%} of the samples repeat the tokens of another sample, which trains the weights if one of them is left out: "
+    "the estimate is too low unless new data repeat them too; remove them, or use regularization_path(..., groups=...)"
+)
 
 
 ABOUT_ORDER = (
@@ -385,7 +406,8 @@ class _Estimate:
     ----------
     formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
     changes : (m, m) scaled changes of the errors of pairs of samples, see `leave_one_out_changes`.
-    many_minima, order_effect : whether the risk has many minima, and the result of `order_effect`.
+    many_minima, order_effect, repeated : whether the risk has many minima, the result of `order_effect`, and the
+        fraction of repeated samples.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
@@ -398,7 +420,7 @@ class _Estimate:
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
         self.changes = np.zeros((0, 0))
-        self.many_minima, self.order_effect = False, 0.0
+        self.many_minima, self.order_effect, self.repeated = False, 0.0, 0.0
         self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 
     @property
@@ -535,7 +557,9 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]
-    if not gamp.is_minimum or (step is not None and not step.minimum):
+    if gamp.is_minimum and step is not None and not step.minimum:
+        return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
+    if not gamp.is_minimum:
         return ["the weights are a saddle of the risk; run_gamp(..., escape=True) continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]

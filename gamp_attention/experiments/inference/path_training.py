@@ -143,7 +143,8 @@ def split_groups(groups: np.ndarray, folds: int) -> list[np.ndarray]:
 def variance_of_mean(errors: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Return the variances (k,) of the means of errors (k, n) of samples, which are independent between groups only.
 
-    For G groups the variance is G/(G − 1) Σ_g (Σ_{i in g} (e_i − ē))²/n²; without groups each sample is a group.
+    Eq. :eq:`group-variance`. For G groups the variance is G/(G − 1) Σ_g (Σ_{i in g} (e_i − ē))²/n²; without groups each
+    sample is a group.
     """
     n = errors.shape[1]
     if groups is None:
@@ -154,7 +155,11 @@ def variance_of_mean(errors: np.ndarray, groups: np.ndarray | None) -> np.ndarra
 
 
 def fold_errors(
-    along: PathPlan, folds: int, known: dict[str, Any], finished: Callable[[], None], groups: np.ndarray | None = None
+    along: PathPlan,
+    folds: int,
+    known: dict[str, Any],
+    finished: Callable[[bool], None],
+    groups: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
 
@@ -165,7 +170,7 @@ def fold_errors(
     along : plan of the training.
     folds : number of folds; the samples of a fold are predicted by weights trained on the other folds.
     known : weights of earlier calls by fold; the weights of this call are added.
-    finished : function that is called after each run.
+    finished : function that is called after each run; its argument is False if a run replaces an earlier one.
     groups : (n,) numbers of groups of samples that are left out together; if not given, folds are random.
     """
     n = along.problems[0].n_samples
@@ -180,8 +185,7 @@ def fold_errors(
         rows, fold_of[left_out] = np.setdiff1d(np.arange(n), left_out), fold
         ends: dict[int, GampResult] = {}
         for k, _, result in along.runs(known.setdefault(f"fold {fold}", {}), rows):
-            if k not in ends:
-                finished()
+            finished(k not in ends)
             ends[k] = result
         for k, result in ends.items():
             test_data = along.problems[k].select_rows(left_out)

@@ -229,7 +229,9 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
+SAME = 1e-6  # relative difference of test errors below the accuracy of training
 ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
+FOLDS = 5  # number of folds, if there are that many samples
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
 
@@ -302,8 +304,8 @@ class RegularizationPath(Result):
 
     @property
     def plausible(self) -> np.ndarray:
-        """(k,) True if a value may be the best: its difference is at most two standard errors of the difference."""
-        return self.difference <= PLAUSIBLE * self.difference_error
+        """(k,) True if a value may be the best: it differs by at most two standard errors, or a millionth of ε_g."""
+        return self.difference <= np.maximum(PLAUSIBLE * self.difference_error, SAME * self.test_error[self.best])
 
     def _rows(self) -> Rows:
         heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]
@@ -331,7 +333,7 @@ def regularization_path(
     form: str | None = None,
     tol: float = 1e-3,
     max_iter: int = 10000,
-    folds: int = 5,
+    folds: int | None = None,
     groups: Any = None,
     seed: int | np.random.Generator = 0,
     predict: bool = False,
@@ -355,7 +357,8 @@ def regularization_path(
         exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none. Estimates that are not trusted are then increased by a quarter before they are compared.
+        0 for none; if not given, 5 or the number of samples if that is smaller. Estimates that are not trusted are then
+        increased by a quarter before they are compared.
     groups : (n,) labels of samples that depend on each other, such as the number of a subject who was measured several
         times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
         of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
@@ -398,6 +401,8 @@ def regularization_path(
     n = {problem.n_samples for problem in problems}
     if len(n) > 1:
         raise check.fail("data", sorted(n), "the same number of samples at each value")
+    if folds is None:
+        folds = min(FOLDS, min(n)) if min(n) > 1 else 0
     if check.integer("folds", folds, low=0, high=min(n)) == 1:
         raise check.fail("folds", folds, "0 or at least 2")
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
@@ -416,15 +421,15 @@ def regularization_path(
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 
-    def save_progress() -> None:
+    def save_progress(is_new: bool = True) -> None:
         if file is not None:
             file.save(lambda: known)
-        bar.update()
+        if is_new:
+            bar.update()
 
     with Progress("path", total=len(values) + 1, shown=progress) as bar:
         for k, _, result in along.runs(known.setdefault("all", {})):
-            if k not in ends:
-                save_progress()
+            save_progress(k not in ends)
             ends[k] = result
         results = tuple(ends[k] for k in range(len(values)))
         if not any(result.converged for result in results):
@@ -484,8 +489,9 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
     "groups": "by cross-validation that leaves out whole groups",
-    "dependent": "but samples depend on their neighbors in the order of the arrays, so that all errors are too low "
-    "for independent samples: give their times or subjects as `groups`, or shuffle them if their order has no meaning",
+    "dependent": "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all "
+    "errors are too low for independent samples: give equal numbers to repeated samples, or times or subjects, as "
+    "`groups`, or shuffle the samples if their order has no meaning",
 }
 
 

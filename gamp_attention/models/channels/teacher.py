@@ -31,7 +31,7 @@ from scipy.special import ndtri
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.numerics import psd_root
-from gamp_attention._core.quadrature import inside_cube
+from gamp_attention._core.quadrature import inside_cube, sobol_sequence
 from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibers import (
     MAX_BRANCHES,
@@ -236,16 +236,8 @@ class TeacherChannel:
             return np.zeros((n, N_GROUPS, D))
         size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
-        cube = (_sobol(size, D)[None, :, None, :] + shifts) % 1.0
+        cube = (sobol_sequence(size, D)[None, :, None, :] + shifts) % 1.0
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
-
-
-@lru_cache(maxsize=16)
-def _sobol(n_points: int, dim: int) -> np.ndarray:
-    """Return the first points (n_points, dim) of the Sobol sequence."""
-    from scipy.stats import qmc
-
-    return qmc.Sobol(dim, scramble=False).random_base2(int(np.ceil(np.log2(n_points))))[:n_points]
 
 
 def _starts(D: int) -> np.ndarray:

@@ -14,7 +14,7 @@ its loop (`message_paths`) is T times cheaper. Gradient descent on new samples a
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -241,6 +241,45 @@ def trajectory(
     )  # fmt: skip
     if progress is not None:
         check.flag("progress", progress)
+    sizes, compression = _require_sizes(model, method, n_iter, n_paths, n_replicas, max_memory, compression)
+    rng = generator(seed)
+    if method in ("gamp", "survey"):
+        damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
+        Damping(damping)  # raises an error if a step is out of its range
+    if method not in ("gamp", "survey"):
+        refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
+    if method == "survey":
+        y = check.real("parisi", parisi, low=0, strict=True)
+        start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
+        with _finite(model):
+            surveys = [
+                follow_survey(model, alpha, start, damping, y, sizes.n_iter, sizes.n_paths, rng, jumps=jumps)
+                for _ in range(sizes.n_replicas)
+            ]
+        return _trajectory_of_surveys(surveys)
+    if method == "gamp":
+        with _finite(model):
+            return _trajectory_of_messages(model, alpha, start_law(model, init), damping, *sizes[:3], rng)
+    descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
+    if descent.momentum and not model.penalty.quadratic:
+        needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
+        raise check.fail("method", method, needs)
+    return _follow_descents(model, alpha, init, method, descent, sizes, compression, rng, progress)
+
+
+class Sizes(NamedTuple):
+    """Sizes of the computation of a trajectory, as in `trajectory`."""
+
+    n_iter: int
+    n_paths: int
+    n_replicas: int
+    max_memory: float
+
+
+def _require_sizes(
+    model: Model, method: str, n_iter: int, n_paths: int, n_replicas: int, max_memory: float, compression: float | None
+) -> tuple[Sizes, float | None]:
+    """Return checked sizes and the compression, which is chosen if it is not given and histories are long."""
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
@@ -257,30 +296,15 @@ def trajectory(
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
     check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
-    rng = generator(seed)
-    if method in ("gamp", "survey"):
-        damping = (0.5 if method == "gamp" else STEP) if damping is None else damping
-        Damping(damping)  # raises an error if a step is out of its range
-    if method not in ("gamp", "survey"):
-        refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
-    if method == "survey":
-        y = check.real("parisi", parisi, low=0, strict=True)
-        start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
-        with _finite(model):
-            surveys = [
-                follow_survey(model, alpha, start, damping, y, n_iter, n_paths, rng, jumps=jumps)
-                for _ in range(n_replicas)
-            ]
-        return _trajectory_of_surveys(surveys)
-    if method == "gamp":
-        with _finite(model):
-            return _trajectory_of_messages(
-                model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
-            )
-    descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
-    if descent.momentum and not model.penalty.quadratic:
-        needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
-        raise check.fail("method", method, needs)
+    return Sizes(n_iter, n_paths, n_replicas, max_memory), compression
+
+
+def _follow_descents(
+    model: Model, alpha: float, init: str | Overlaps, method: str, descent: DescentMethod, sizes: Sizes,
+    compression: float | None, rng: np.random.Generator, progress: bool | None,
+) -> Trajectory:  # fmt: skip
+    """Return the trajectory of gradient descent, on given or on new samples."""
+    n_iter, n_paths, n_replicas, max_memory = sizes
     start = start_law(model, init, needs_V=False)
     if method == ONLINE:
         require_ridge(model)

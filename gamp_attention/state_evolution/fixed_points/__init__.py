@@ -1,6 +1,11 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
 
-from gamp_attention.state_evolution.fixed_points.broken import extrapolate_steps
+from gamp_attention.state_evolution.fixed_points.broken import (
+    BrokenStateEvolutionResult,
+    Ladder,
+    extrapolate,
+    extrapolate_steps,
+)
 from gamp_attention.state_evolution.fixed_points.newton import (
     describe_breakdown,
     find_vanished_weights,
@@ -20,6 +25,7 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     replicon,
     sector_jacobian,
     stability,
+    test_error_slopes,
     validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
@@ -32,5 +38,5 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     response_slopes,
     units_of,
 )
-from gamp_attention.state_evolution.fixed_points.search import remove_columns
+from gamp_attention.state_evolution.fixed_points.search import find_fixed_point, remove_columns
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near

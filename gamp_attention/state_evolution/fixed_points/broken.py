@@ -350,7 +350,8 @@ def _validity(solution: BrokenSolution, jumps: float, effect: str) -> str:
     if not reasons:
         return f"broken: minima form clusters{effect}; the solution with {steps} is consistent"
     words = " and ".join(reasons)
-    return f"broken: minima form clusters{effect}; the solution with {steps} is an approximation, because {words}"
+    change = f"after {steps}, a further step changes the solution and raises the training loss"
+    return f"broken: minima form clusters{effect}; {change}, because {words}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:

@@ -2,7 +2,24 @@
 
 from gamp_attention.state_evolution.rsb.gaps import gap_distribution
 from gamp_attention.state_evolution.rsb.lattice import Lattice, average_table, even_ceil, tabulate
-from gamp_attention.state_evolution.rsb.one_field import OneField, average_levels, innermost_tables
-from gamp_attention.state_evolution.rsb.solve import Packing, evaluate, iterate, newton, refine_levels, solve_steps
+from gamp_attention.state_evolution.rsb.one_field import (
+    STRENGTHS,
+    Innermost,
+    OneField,
+    average_levels,
+    innermost_tables,
+)
+from gamp_attention.state_evolution.rsb.solve import (
+    Packing,
+    Problem,
+    evaluate,
+    first_starts,
+    follow_parisi,
+    iterate,
+    newton,
+    refine_levels,
+    solve_steps,
+    split_start,
+)
 from gamp_attention.state_evolution.rsb.two_fields import TwoFields
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels

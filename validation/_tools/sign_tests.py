@@ -1,0 +1,59 @@
+"""Sign tests of two methods on the same instances: Holm's correction, required sizes, and tests at several looks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import binom, binomtest
+
+LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
+
+
+def sign_test(lower: int, higher: int) -> float:
+    """Return the two-sided p-value of the exact sign test; 1 if all losses are equal."""
+    return float(binomtest(higher, lower + higher).pvalue) if lower + higher else 1.0
+
+
+def adjust(ps: np.ndarray) -> np.ndarray:
+    """Return p-values after the correction of Holm (1979) for several tests."""
+    order, adjusted = np.argsort(ps), np.empty(len(ps))
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1)), 1.0)
+    return adjusted
+
+
+def find_required(lower: int, higher: int, n: int, level: float) -> int | None:
+    """Return the number of instances for which a sign test has power `POWER` if the counted fractions were true.
+
+    Fractions have half an instance more on each side. None if more than `MAX_INSTANCES` instances are required.
+    """
+    differ = (lower + higher + 1) / (n + 1)
+    win = (higher + 0.5) / (lower + higher + 1)
+    for size in range(5, MAX_INSTANCES + 1, 5):
+        pairs = np.arange(size + 1)
+        # largest number of lower losses at which the test rejects equality, for each number of different pairs
+        limits = binom.ppf(level / 2, pairs, 0.5) - 1
+        power = np.sum(binom.pmf(pairs, size, differ) * binom.cdf(limits, pairs, 1 - win))
+        if power >= POWER:
+            return size
+    return None
+
+
+def test_at_looks(signs: Sequence[int], looks: Sequence[int], n_tests: int) -> tuple[int, bool]:
+    """Return the number of instances after which a sign test at several looks ends, and whether it is significant.
+
+    Each look has the level LEVEL/(n_tests · number of looks), so that all looks of all tests together have at most
+    LEVEL. If no look is significant, the test ends at the last look for which there are enough instances.
+
+    Parameters
+    ----------
+    signs : for each instance, in order, −1 for a lower, 0 for an equal and 1 for a higher loss.
+    looks : numbers of instances.
+    n_tests : number of tests with these looks.
+    """
+    n, counts = 0, np.array(signs)
+    for look in looks:
+        if len(counts) < look:
+            break
+        n, seen = look, counts[:look]
+        if sign_test(int(np.sum(seen < 0)), int(np.sum(seen > 0))) <= LEVEL / (n_tests * len(looks)):
+            return n, True
+    return n, False
