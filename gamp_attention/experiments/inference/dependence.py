@@ -19,7 +19,7 @@ from gamp_attention.experiments.inference.refits import sample_errors
 BLOCKS = 10  # number of blocks; a block has a tenth of the samples, or fewer samples if there are many
 FIELDS = 1000  # maximum number of fields in all blocks; a division takes a time in proportion to its cube
 RANDOM = 20  # number of random divisions of the samples into blocks
-# relative increase of the mean square root of the errors from which samples count as dependent; the mean error
+# relative increase of the mean of the square roots of errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
 MINIMUM = 0.015
 MAXIMUM = 4.0  # the same increase above which the Newton step without a block is not a valid approximation
