@@ -1,10 +1,10 @@
 """Detection of samples that depend on their neighbors in the order of the arrays, such as time series.
 
 Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbors (successive times, or several
-measurements of one subject), weights that are trained without it still know it through them, and its error is too low
-for a new time or a new subject. The errors of samples under weights trained without a block of successive samples are
-therefore compared with their errors under weights trained without blocks of random samples of equal size. If samples
-are exchangeable, the division into blocks of successive samples is one of the random divisions (a permutation test).
+measurements of one subject), weights that are trained without the sample still depend on similar samples, and its
+error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
+successive samples are therefore compared with their errors under weights trained without blocks of random samples of
+equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions (a permutation test).
 Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
 the fields of a sample.
 """
@@ -28,7 +28,7 @@ FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
 def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredHessian) -> float:
-    """Return the relative increase of the errors if the neighbors of a sample are left out too; 0 if insignificant.
+    """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if it is insignificant.
 
     Parameters
     ----------
