@@ -4,9 +4,9 @@ Leave-one-out assumes that samples are exchangeable. If a sample resembles its n
 measurements of one subject), weights that are trained without the sample still depend on similar samples, and its
 error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
 successive samples are therefore compared with their errors under weights trained without blocks of random samples of
-equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions (a permutation test).
-Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
-the fields of a sample.
+equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
+(a permutation test). Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of
+the block in place of the fields of a sample.
 """
 
 import numpy as np

@@ -346,7 +346,8 @@ def _estimate(
     if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
         estimate.many_minima = True
         choice = "one of which was selected for these samples"
-        reasons = [f"the risk has many minima, {choice}: the estimate may be too low, and its error includes this"]
+        consequence = "the estimate may be too low, and its standard error includes this"
+        reasons = [f"the risk has many minima, {choice}: {consequence}"]
     H = None if step is None else step.hessian
     with one_thread():
         if not reasons and (refits is not None or not estimate.is_exact):
