@@ -245,7 +245,7 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known before.
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho = problem.variances(problem.second_moments)
@@ -262,8 +262,8 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
 def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
 
-    Only columns that are found first have large entries; small random entries are added to the others, which grow once
-    these are found.
+    Only columns that are found first have large entries. Small random entries are added to the other columns, which
+    grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     h = problem.weights_of(problem.field_moments(), np.arange(t))
