@@ -168,6 +168,17 @@ def test_stated_errors_near_perfect_recovery_do_not_exceed_earlier_ones(lam, rto
     assert abs(se.test_error - exact.test_error) <= se.test_error_error <= largest * se.test_error
 
 
+@pytest.mark.parametrize("lam", [5e-4, 0.05])
+def test_a_start_at_the_solution_near_perfect_recovery_stays_there(lam):
+    """Derivatives in q and θ are of order 1000 there; steps once took other directions for free and ignored them."""
+    fine = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6, stability=False)
+    for rtol in (1e-2, 1e-4):
+        again = ga.solve_state_evolution(amplitude(lam), 3.0, fine.overlaps, rtol=rtol, stability=False)
+        assert again.converged
+        assert abs(again.test_error - fine.test_error) <= again.test_error_error
+        assert np.isclose(again.overlaps.V.item(), fine.overlaps.V.item(), rtol=1e-5)
+
+
 def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
     """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps.
 
