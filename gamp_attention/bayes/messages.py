@@ -10,7 +10,7 @@ known channel P(y | u). With γ_i^l the variances of the tokens in coordinate i,
     Q_i ← E[q | b_i, A_i],   C_i = Cov[q | b_i, A_i]
     V_l ← (1/d) Σ_i γ_i^l C_i,   D_l ← V_l g_l
 
-With the step β, (Q, V, D) move by the fraction β towards these values. The iteration is generalized AMP (Rangan, 2011)
+With the step β, (Q, V, D) move by the fraction β toward these values. The iteration is generalized AMP (Rangan, 2011)
 with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
