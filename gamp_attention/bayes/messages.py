@@ -277,8 +277,8 @@ def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.n
 def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
     """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
 
-    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns
-    that are known, take the place of the moments given the targets only; the weights are the same function of them.
+    The posterior weights are computed from the second moments of the remaining columns' fields given the targets and
+    the fields ω of the known columns, instead of the moments given the targets only.
 
     Returns
     -------
