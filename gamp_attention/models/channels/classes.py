@@ -297,7 +297,7 @@ def class_channel(model: Model) -> ClassChannel:
     Raises
     ------
     ValueError : if columns are fixed; if the variances of tokens or the prior of the teacher differ between
-        coordinates; if the teacher has a mean; if the targets are not linear in the fields and the noise for each class.
+        coordinates; if the teacher has a mean; or if the targets are not linear in fields and noise for each class.
     """
     assert isinstance(model, SequenceMixture)
     law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank
