@@ -187,7 +187,7 @@ def run_gamp(
         the surveys, and `result.starts` all runs of message passing. If "auto", only this continuation from the lowest
         minimum is made, and only in cases in which it mostly finds better weights: there are at least four starts, at
         most a quarter of them ended in (nearly) the selected weights, and the training loss is at most a quarter of
-        the loss at zero weights. In addition, samples need to have at most three fields, the loss needs to be not
+        the loss at zero weights. In addition, samples need to have at most three fields, the loss must not be
         convex, and survey propagation needs to accept the data and `iteration`.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
