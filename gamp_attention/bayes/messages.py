@@ -10,7 +10,7 @@ known channel P(y | u). With γ_i^l the variances of the tokens in coordinate i,
     Q_i ← E[q | b_i, A_i],   C_i = Cov[q | b_i, A_i]
     V_l ← (1/d) Σ_i γ_i^l C_i,   D_l ← V_l g_l
 
-With the step β, (Q, V, D) move by the fraction β towards these values. The iteration is generalized AMP (Rangan, 2011)
+With the step β, (Q, V, D) move by the fraction β toward these values. The iteration is generalized AMP (Rangan, 2011)
 with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
@@ -277,8 +277,8 @@ def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.n
 def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
     """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
 
-    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns
-    that are known, take the place of the moments given the targets only; the weights are the same function of them.
+    The posterior weights are computed from the second moments of the remaining columns' fields given the targets and
+    the fields ω of the known columns, instead of the moments given the targets only.
 
     Returns
     -------

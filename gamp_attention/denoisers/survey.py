@@ -61,7 +61,7 @@ from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
-NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
+NEWTON_STEPS = 4  # Newton steps toward the maximum of the weight of the inner field of a coordinate
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 BLOCK = 32  # samples that a thread processes at a time
 JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps

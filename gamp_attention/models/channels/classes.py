@@ -296,8 +296,8 @@ def class_channel(model: Model) -> ClassChannel:
 
     Raises
     ------
-    ValueError : if columns are fixed, the variances of tokens or the prior of the teacher differ between coordinates or
-        the teacher has a mean, or the targets are not linear in the fields and the noise for each class.
+    ValueError : if columns are fixed; if the variances of tokens or the prior of the teacher differ between
+        coordinates; if the teacher has a mean; or if the targets are not linear in fields and noise for each class.
     """
     assert isinstance(model, SequenceMixture)
     law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank

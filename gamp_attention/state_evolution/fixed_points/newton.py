@@ -1,4 +1,4 @@
-"""Steps towards fixed points of the overlap map, and overlaps that go to zero on the way.
+"""Steps toward fixed points of the overlap map, and overlaps that go to zero on the way.
 
 Damped steps (`iterate`): the overlaps move a part of the way to their image under the map. This follows message
 passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.

@@ -425,8 +425,8 @@ def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
 
     Another step is taken if the error exceeds `rtol` only by this part, because a step takes less time than a finer
     rule. On a deterministic rule it is also taken if it would reduce an accurate error by more than a factor STEP_PART.
-    (The change along the step on a coarser rule, instead of another average, was tried for random rules: points at
-    which the proximal map begins to jump gave it a larger error than the error that a step leaves.)
+    (For random rules, the change along the step on a coarser rule was tried instead of another average. Points at which
+    the proximal map begins to jump gave it a larger error than the error that a step leaves.)
     """
     last, limit = points[-1], rtol
     if _is_accurate(last, error, rtol):

@@ -7,7 +7,7 @@ the proximal map jumps (`lines`); then over the teacher's second coordinate; the
 Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
 and kinks of the labels (`find_breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
 together. A panel is accepted if the first omitted Legendre coefficients of all averages are expected to be below the
-tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin. A fixed point
+tolerance. Otherwise it is halved, which also resolves the points where jumps of the proximal map begin. A fixed point
 is first searched on short panels that are hardly ever halved (`NestedRule.for_search`).
 
 On a line, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel [a, b],
