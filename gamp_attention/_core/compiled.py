@@ -196,8 +196,8 @@ class Kernel(CPUDispatcher):
 def warn_of_lost_code() -> None:
     """Warn that compiled code cannot be stored."""
     warnings.warn(
-        "NUMBA_CACHE_DIR: needs a folder that can be written, as the folder of the package and the home folder cannot; "
-        "without it, every process compiles again, which takes 20 seconds or more",
+        "NUMBA_CACHE_DIR: needs a folder that can be written, because the folder of the package and the home folder "
+        "cannot be written; without it, every process compiles again, which takes 20 seconds or more",
         RuntimeWarning,
         stacklevel=2,
     )

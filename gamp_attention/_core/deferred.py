@@ -1,12 +1,12 @@
 """Kernels that other kernels call rarely, and that are therefore compiled at their first call.
 
-Numba compiles all functions that a compiled function may call. A kernel that calls a `deferred_kernel` contains a word
-instead, the address of the called code, which is zero at first. If it is zero, the kernel calls Python, which compiles
-the called kernel or loads it from disk, and stores the address; a later call costs one comparison. Callers only need
-the type of the result, so that not even the types in the called kernel are inferred before.
+Numba compiles all functions that a compiled function may call. A kernel that calls a `deferred_kernel` instead contains
+the address of the called code, which is zero at first. If the address is zero, the kernel calls Python, which compiles
+the called kernel or loads it from disk, and stores the address. Each later call takes one additional comparison.
+Callers only need the type of the result, so that types in the called kernel are not inferred before its first call.
 
-All of this is made with numba's documented `intrinsic`, which adds instructions to the function that is compiled, with
-llvmlite's `add_symbol`, and with a callback of ctypes.
+The implementation uses numba's documented `intrinsic`, which adds instructions to the function that is compiled,
+llvmlite's `add_symbol`, and a callback of ctypes.
 """
 
 import _thread

@@ -1,6 +1,6 @@
 """Runs of Bayes-optimal message passing from data: the problem of the data, stages of starts, and results.
 
-`gamp_attention.bayes.messages` has the iteration, and `gamp_attention.bayes.class_amp` what differs for samples with
+`gamp_attention.bayes.messages` has the iteration, and `gamp_attention.bayes.class_amp` the differences for samples with
 classes.
 """
 
@@ -86,7 +86,7 @@ STAGE_TOL, STAGE_ITER = 1e-2, 60  # residual and maximum number of iterations of
 
 LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
 KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
-LEARN_AFTER = 15  # iterations before hyperparameters are learnt, because the first posteriors are poor
+LEARN_AFTER = 15  # iterations before hyperparameters are learned, because the first posteriors are poor
 PATIENCE = 10  # excess of iterations that reverse the previous change, after which the step is halved
 WINDOW = 75  # number of iterations without a change below 0.9 of all earlier changes, after which the step is halved
 MIN_STEP = 0.05  # smallest step β that halving leads to
@@ -124,9 +124,9 @@ class BayesAmpResult(Ended):
         the data do not determine these.
     V : (L, t, t) posterior variances of the fields; (C L, t, t) for samples of C classes, for known classes.
     free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
-    priors : prior of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
+    priors : prior of each kind of coordinate, as given or as learned: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
         of a mixture of Gaussians.
-    noise : standard deviation of the noise, as given or as learnt.
+    noise : standard deviation of the noise, as given or as learned.
     starts : name, status and free entropy of every start.
     message : the outcome in words.
     """
@@ -226,7 +226,7 @@ def run_bayes_amp(
     n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
     problem = build_problem(data, model)
     if "noise" in learn:
-        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learnt
+        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learned
     random = generator(seed, Stream.STARTS)
     selected, outcomes = None, list[tuple[str, Status, float]]()
     for k in range(n_starts):
@@ -252,7 +252,7 @@ class AmpRun(Run[Status]):
 
     Attributes
     ----------
-    problem : the problem, with hyperparameters as learnt so far.
+    problem : the problem, with hyperparameters as learned so far.
     state, before : the state, and the state before the last iteration.
     posterior : posteriors of the last iteration; None before the first.
     residual : last change of Q, divided by the step and by the norm of the prior.

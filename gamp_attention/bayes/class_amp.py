@@ -1,4 +1,4 @@
-"""Bayes-optimal message passing for samples with classes: the problem, and what differs from other samples.
+"""Bayes-optimal message passing for samples with classes: the problem, and the differences from other samples.
 
 The posterior of a sample (`gamp_attention.models.channels.classes`) depends on Q through its fields u, through
 N = QᵀQ/d, and through the products h_cl = Qᵀμ_cl/√d with the known means. N and h are sums over all coordinates and
@@ -60,7 +60,7 @@ class ClassAmpProblem(AmpProblem):
         return np.asarray(self.classes.spikes / self.classes.variance[:, :, None])
 
     def respond(self, samples: Posterior, omega: np.ndarray, V: np.ndarray) -> Responses:
-        """Return what the posteriors of the samples tell the weights."""
+        """Return the contributions of the posteriors of the samples to the update of the weights."""
         channel, n, d = self.classes, len(omega), len(self.gamma)
         (L, t), a = channel.shape, self._scaled_spikes
         inverse = np.linalg.inv(V)

@@ -40,7 +40,7 @@ from gamp_attention.models.channels.classes import Seen, class_channel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 
-MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the random numbers of a sample
+MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
 
 

@@ -420,7 +420,7 @@ class Curve:
         """Return points of the curve in the order of s, with log s at most `LOG_STEP` apart.
 
         If `alpha` is given, the curve is extended at both ends so that it reaches this α from both sides if it can:
-        towards s = 0 while α(s) is above it, and towards s → ∞ while α(s) is below it.
+        toward s = 0 while α(s) is above it, and toward s → ∞ while α(s) is below it.
         """
         points = [self.solve_at(self.lowest, ROUGH_CHANGE)]
         if not self.equations.has_zero_fixed_point():

@@ -10,7 +10,7 @@ known channel P(y | u). With γ_i^l the variances of the tokens in coordinate i,
     Q_i ← E[q | b_i, A_i],   C_i = Cov[q | b_i, A_i]
     V_l ← (1/d) Σ_i γ_i^l C_i,   D_l ← V_l g_l
 
-With the step β, (Q, V, D) move by the fraction β towards these values. The iteration is generalized AMP (Rangan, 2011)
+With the step β, (Q, V, D) move by the fraction β toward these values. The iteration is generalized AMP (Rangan, 2011)
 with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
@@ -245,7 +245,7 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known before.
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho = problem.variances(problem.second_moments)
@@ -262,8 +262,8 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
 def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
 
-    Only columns that are found first have large entries; small random entries are added to the others, which grow once
-    these are found.
+    Only columns that are found first have large entries. Small random entries are added to the other columns, which
+    grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     h = problem.weights_of(problem.field_moments(), np.arange(t))
@@ -277,8 +277,8 @@ def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.n
 def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
     """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
 
-    The posterior second moments of the remaining columns' fields, given the targets and the fields ω of the columns
-    that are known, take the place of the moments given the targets only; the weights are the same function of them.
+    The posterior weights are computed from the second moments of the remaining columns' fields given the targets and
+    the fields ω of the known columns, instead of the moments given the targets only.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Command line: gamp-attention COMMAND.
 
-Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted, 141 nobody reads the output any more. The modules of
+Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted, 141 output no longer read. The modules of
 the commands are imported after the options have been read, because they load the solvers.
 """
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # solvers nest their progress bars in this bar
         with interrupts.interruptible(), Progress(f"{options.command} "):
             status: int = getattr(module, f"run_{options.command}")(options)
-        sys.stdout.flush()  # raises here, not when Python ends, if nobody reads the output
+        sys.stdout.flush()  # raises here, not when Python ends, if the output is no longer read
         return status
     except BrokenPipeError:  # the reader of the output, for instance `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends

@@ -21,7 +21,7 @@ response is the a.e. derivative. With `jumps`, minima are global, and the respon
     R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
 
 which differs from the a.e. derivative if the minimum jumps between nodes. With a single field the integrals end at
-jumps: M is the smaller of two branches, which are continued to second order from the nodes beside a jump, and an
+jumps: M is the smaller of two branches, which are continued to second order from the nodes next to a jump, and an
 integrand f = e^{−u²/2 − yM} φ is integrated on both sides up to the field at which they are equal. With a fraction t of
 the distance h between the nodes on the side of u_s, the formula of Euler and Maclaurin gives
 
@@ -61,10 +61,10 @@ from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
-NEWTON_STEPS = 4  # Newton steps towards the maximum of the weight of the inner field of a coordinate
+NEWTON_STEPS = 4  # Newton steps toward the maximum of the weight of the inner field of a coordinate
 N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
 BLOCK = 32  # samples that a thread processes at a time
-JUMP = 0.25  # part of the change of z between nodes that its derivative does not explain, from which on z jumps there
+JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
 CROSSING_STEPS = 4  # Newton steps for the field at which two branches of M are equal
 MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
 

@@ -47,7 +47,7 @@ WORDS = {  # names of numbers, for titles and axes
     "test_error": r"test error $\epsilon_g$", "gradient": r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$",
 }  # fmt: skip
 ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
-TIMES = (0, 5, 20, 60, 200, 600, 2000, 6000)  # labelled iterations of a run, on an axis that is logarithmic after 5
+TIMES = (0, 5, 20, 60, 200, 600, 2000, 6000)  # labeled iterations of a run, on an axis that is logarithmic after 5
 
 
 def plot_comparison(comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False) -> np.ndarray:

@@ -53,7 +53,7 @@ WARM_UP = 3  # damped iterations before the first extrapolation
 MAX_RISE = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
 PAUSE = 5  # after the k-th undone extrapolation, PAUSE · k damped iterations follow
 MIN_VARIANCE = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
-REGULARIzATION = 1e-14  # relative ridge of the least-squares problem, against rounding
+REGULARIZATION = 1e-14  # relative ridge of the least-squares problem, against rounding
 LATE_BELOW = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
 
 
@@ -118,7 +118,7 @@ class Acceleration(Resumable):
         scale = np.sqrt(np.diag(gram))
         if not (scale > 0).all():
             return after
-        gram = gram / np.outer(scale, scale) + REGULARIzATION * np.eye(len(gram))
+        gram = gram / np.outer(scale, scale) + REGULARIZATION * np.eye(len(gram))
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
             start - sum(weight * part for weight, part in zip(c, parts, strict=True))
@@ -256,7 +256,7 @@ LATE = "late"  # value of Plan.accelerate
 STALL_PATIENCE = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
 NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
 LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
-MAX_MINIMIzATIONS = 100.0  # minimizations per sample and iteration above which default runs bound their searches
+MAX_MINIMIZATIONS = 100.0  # minimizations per sample and iteration above which default runs bound their searches
 EXACT_BELOW = 3.0  # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
 MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
 
@@ -282,7 +282,7 @@ class Plan:
     # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None
     bounded: bool  # whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`
-    # whether searches become bounded after an iteration with more than `MAX_MINIMIzATIONS` minimizations per sample
+    # whether searches become bounded after an iteration with more than `MAX_MINIMIZATIONS` minimizations per sample
     may_bound: bool
 
 
@@ -518,7 +518,7 @@ class Loop(Run[Status]):
         self.budget.add(report)
         if not self._plan.may_bound or self.bounded or report.denoised is None:
             return
-        if float(np.mean(report.denoised.n_hessians)) > MAX_MINIMIzATIONS:
+        if float(np.mean(report.denoised.n_hessians)) > MAX_MINIMIZATIONS:
             self.bounded, self.budget = True, Budget(self._plan.data, self._plan.settling)
             self.monitor.patience = PATIENCE
 

@@ -77,9 +77,9 @@ class IterationOptions(DisplayMixin):
         searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
     search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
         for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, minima are computed roughly, and descent begins below a gradient norm of 0.3, or when the work
-        of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent;
-        see `gamp_attention.gamp.loop`. "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
+        further starts, and minima are computed roughly. Descent begins below a gradient norm of 0.3, or when the work
+        of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent
+        (see `gamp_attention.gamp.loop`). "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
         `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
 
@@ -171,7 +171,7 @@ def run_gamp(
     accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
-        extrapolate below 0.03 once local minima are kept; they mostly reach the same fixed points as without. Runs
+        extrapolate below 0.03 once local minima are kept. They mostly reach the same fixed points as other runs. Runs
         with `onsager` or `memory` in `iteration`, or with samples on other workers, are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
@@ -182,13 +182,13 @@ def run_gamp(
         data, until two surveys find the same weights. A positive number, or several, are the Parisi parameters y
         of the surveys from each start. Message passing continues from surveys of different weights, which are compared
         after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
-        minimum follow; then single samples are moved to other minima of their proximal objectives, from which message
+        minimum follow. Then single samples are moved to other minima of their proximal objectives, from which message
         passing continues, while the training loss falls (see `gamp_attention.gamp.survey`). `result.surveys` lists
         the surveys, and `result.starts` all runs of message passing. If "auto", only this continuation from the lowest
-        minimum is made, where it mostly finds better weights: if there are at least four starts, of which at most a
-        quarter ended in (nearly) the selected weights, if the training loss is at most a quarter of the loss at zero
-        weights, and if samples have at most three fields, the loss is not convex, and survey propagation accepts the
-        data and `iteration`.
+        minimum is made, and only in cases in which it mostly finds better weights: there are at least four starts, at
+        most a quarter of them ended in (nearly) the selected weights, and the training loss is at most a quarter of
+        the loss at zero weights. In addition, samples need to have at most three fields, the loss must not be
+        convex, and survey propagation needs to accept the data and `iteration`.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped

@@ -52,7 +52,7 @@ def _loss_floor(loss, p, work):
 def _simplex_floor(L, p, S, slack):
     # Lower bound of Σ_i min ½ S·G S − S·M_i over rows S that are positive and add up to 1. G is positive semi-definite,
     # so each row is a convex problem on the simplex. Frank-Wolfe steps with exact line search solve it: the slope of
-    # the objective from an iterate towards the best corner, the gap, bounds how far the minimum lies below the iterate,
+    # the objective from an iterate toward the best corner, the gap, bounds how far the minimum lies below the iterate,
     # so value − gap is a lower bound after any number of steps. For L = 2 the first step is exact.
     floor = 0.0
     for i in range(L):

@@ -144,8 +144,8 @@ def check_finite(loss: PointLoss, params: np.ndarray) -> None:
 def require_indices(method: str, function: Any, *arguments: np.ndarray, shapes: str) -> None:
     """Raise ValueError if a user's method, run in Python, uses an index outside of its arguments.
 
-    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, as the
-    compiled method may run all the same.
+    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, because the
+    compiled method may run nevertheless.
     """
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):

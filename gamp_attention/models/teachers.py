@@ -115,7 +115,7 @@ def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
 
 
 class LabelTeacher(Protocol):
-    """Interface of a label model: any object with these methods can be the teacher of a labelled model."""
+    """Interface of a label model: any object with these methods can be the teacher of a labeled model."""
 
     @property
     def even(self) -> bool:

@@ -3,10 +3,12 @@
 Method: with --base PATH, the checkout of that commit, both checkouts solve the same problems at the same time: both
 branches of the paper's model at several α and accuracies, a wide distribution of tokens, a mixture, three tokens, two
 columns, and generalized linear models. Reported is the stated relative error, the largest of all overlaps, of V̂ and of
-both losses, in units of the requested accuracy. Without --base nothing is measured.
+both losses, in units of the requested accuracy, and the difference of the test error from a solution of this checkout
+to a tenth of the accuracy, in units of both stated errors. Without --base nothing is measured.
 
 Criterion: all solutions converge in both checkouts; a stated error grows by at most 5 %, or is below a tenth of the
-requested accuracy; and the test errors of both checkouts agree within both stated errors.
+requested accuracy; and in this checkout the difference is at most 1. (In the first version of this script, the test
+errors of both checkouts had to agree. Three of 24 did not, because errors of random points were too small before.)
 
 Running time: 2 minutes on two cores, with compilation.
 """
@@ -32,11 +34,14 @@ def main():
         converged = old["status"] == new["status"] == "converged"
         words = f"{name}: stated error {now:.3g} of the requested accuracy, before {before:.3g}"
         verdict.check(converged and now <= max(GROWTH * before, SMALL), words)
-        apart = abs(new["test_error"] - old["test_error"]) / (new["test_error_error"] + old["test_error_error"])
-        verdict.check(apart <= 1, f"{name}: test errors differ by {apart:.2f} of both stated errors")
-        lines.append([name, old["rule"], new["rule"], f"{before:.3g}", f"{now:.3g}", f"{apart:.2f}"])
+        apart = [
+            abs(row["test_error"] - new["finer_test_error"]) / (row["test_error_error"] + new["finer_test_error_error"])
+            for row in (old, new)
+        ]
+        verdict.check(apart[1] <= 1, f"{name}: the test error differs by {apart[1]:.2f} errors from a finer solution")
+        lines.append([name, old["rule"], new["rule"], f"{before:.3g}", f"{now:.3g}", *(f"{x:.2f}" for x in apart)])
     heads = ["problem, accuracy", "rule before", "rule now", "error over accuracy, before", "now"]
-    verdict.write_table(markdown_table([*heads, "difference over errors"], lines))
+    verdict.write_table(markdown_table([*heads, "difference before", "now"], lines))
     verdict.end({"rows": rows})
 
 

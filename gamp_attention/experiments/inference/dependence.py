@@ -1,12 +1,12 @@
 """Detection of samples that depend on their neighbors in the order of the arrays, such as time series.
 
 Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbors (successive times, or several
-measurements of one subject), weights that are trained without it still know it through them, and its error is too low
-for a new time or a new subject. The errors of samples under weights trained without a block of successive samples are
-therefore compared with their errors under weights trained without blocks of random samples of equal size. If samples
-are exchangeable, the division into blocks of successive samples is one of the random divisions (a permutation test).
-Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
-the fields of a sample.
+measurements of one subject), weights that are trained without the sample still depend on similar samples, and its
+error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
+successive samples are therefore compared with their errors under weights trained without blocks of random samples of
+equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
+(a permutation test). Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of
+the block in place of the fields of a sample.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from gamp_attention.experiments.inference.refits import sample_errors
 BLOCKS = 10  # number of blocks; a block has a tenth of the samples, or fewer samples if there are many
 FIELDS = 1000  # maximum number of fields in all blocks; a division takes a time in proportion to its cube
 RANDOM = 20  # number of random divisions of the samples into blocks
-# relative increase of the mean square root of the errors from which samples count as dependent; the mean error
+# relative increase of the mean of the square roots of errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
 MINIMUM = 0.015
 MAXIMUM = 4.0  # the same increase above which the Newton step without a block is not a valid approximation
@@ -28,7 +28,7 @@ FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
 def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredHessian) -> float:
-    """Return the relative increase of the errors if the neighbors of a sample are left out too; 0 if insignificant.
+    """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if it is insignificant.
 
     Parameters
     ----------

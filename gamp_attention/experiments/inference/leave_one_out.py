@@ -346,7 +346,8 @@ def _estimate(
     if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
         estimate.many_minima = True
         choice = "one of which was selected for these samples"
-        reasons = [f"the risk has many minima, {choice}: the estimate may be too low, as its standard error includes"]
+        consequence = "the estimate may be too low, and its standard error includes this"
+        reasons = [f"the risk has many minima, {choice}: {consequence}"]
     H = None if step is None else step.hessian
     with one_thread():
         if not reasons and (refits is not None or not estimate.is_exact):
@@ -362,7 +363,7 @@ def _estimate(
 
 
 def _repeated_fraction(data: Dataset) -> float:
-    """Return the fraction of samples whose tokens are those of another sample, if it is large; otherwise zero.
+    """Return the fraction of samples that have the same tokens as another sample, if it is large; otherwise zero.
 
     Rows with labels are not examined, because rows of categories repeat themselves in new data too.
     """
@@ -373,8 +374,8 @@ def _repeated_fraction(data: Dataset) -> float:
 
 
 ABOUT_REPEATED = (
-    "{:.0%} of the samples repeat the tokens of another sample, which trains the weights if one of them is left out: "
-    "the estimate is too low unless new data repeat them too; remove them, or use "
+    "{:.0%} of the samples repeat the tokens of another sample, so that the weights are still trained on them if one "
+    "sample is left out: the estimate is too low unless new data repeat tokens too; remove repeated samples, or use "
     "regularization_path(..., groups=...) (gamp-attention fit: --groups)"
 )
 

@@ -107,7 +107,7 @@ class PathPlan:
 
 
 def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
-    """Return the numbers (n,) of the groups, 0 to G − 1, of labels (n,) of any type; raise unless there is one a fold.
+    """Return the numbers (n,) of the groups, 0 to G − 1, of labels (n,) of any type.
 
     Raises
     ------

@@ -496,8 +496,8 @@ REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
     "groups": "by cross-validation that leaves out whole groups",
     "dependent": "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all "
-    "errors are too low for independent samples: give equal numbers to repeated samples, or times or subjects, as "
-    "`groups` (gamp-attention fit: --groups), or shuffle the samples if their order has no meaning",
+    "errors are too low for independent samples: pass `groups` (gamp-attention fit: --groups) with the same label for "
+    "samples that are equal or of one time or subject, or shuffle the samples if their order has no meaning",
 }
 
 

@@ -160,7 +160,7 @@ ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is ze
 # Settings of the search for the ends of a branch; distances in α are relative
 INSIDE = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
 SLACK = 0.05  # distance outside of an interval of α at which the meeting point computed from it is still accepted
-MAX_HALVINGS = 3  # bisections towards an α at which q is tiny, since q changes by orders of magnitude in between
+MAX_HALVINGS = 3  # bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
 SAME_GROWTH = 0.05  # relative difference below which two growth rates are considered equal
 
 
@@ -178,7 +178,7 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
 
 
 def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
-    """Return the end of the branch towards `last`."""
+    """Return the end of the branch toward `last`."""
     downwards, halvings = last < first, 0
     while True:
         here = min(scan.points) if downwards else max(scan.points)

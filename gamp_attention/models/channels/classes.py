@@ -16,10 +16,10 @@ The posterior given the targets is the mixture of the posteriors of the classes,
 targets. Classes that differ in σ are known for d → ∞, because ‖x_l‖²/d = σ_l²; classes with equal σ form a group, and
 mixtures are over the classes of a group.
 
-Targets have to be linear in the fields and the noise for each class, so that posteriors are Gaussian; targets that are
-constant, as labels that only depend on the class, are included. Targets of a class lie in an affine subspace. A sample
-has a class with the subspace of the smallest dimension that contains its targets, as its targets lie there with
-probability zero otherwise.
+Targets have to be linear in the fields and the noise for each class, so that posteriors are Gaussian. Constant targets,
+for example labels that depend only on the class, are included. Targets of a class lie in an affine subspace. The class
+of a sample is one of the classes with the subspace of the smallest dimension that contains its targets, because targets
+of other classes lie in this subspace with probability zero.
 """
 
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> Li
 
 
 class Seen(NamedTuple):
-    """What is known about n samples in addition to the fields."""
+    """Known properties of n samples, in addition to the fields."""
 
     targets: np.ndarray  # (n, P)
     group: np.ndarray  # (n,) groups of classes with equal standard deviations
@@ -130,7 +130,7 @@ class ClassChannel:
     ----------
     labels : label models of the classes.
     shape : shape (L, t) of the fields.
-    probability : (C,) of the classes.
+    probability : (C,) probabilities of the classes.
     variance : (C, L) variances σ² of the tokens.
     group : (C,) group of each class: classes of a group have equal variances.
     spikes : (C, L, t) components a of the means along the teacher.
@@ -179,7 +179,7 @@ class ClassChannel:
         return np.asarray((L * self.group[:, None] + np.arange(L)).ravel())
 
     def with_noise(self, noise: float) -> "ClassChannel":
-        """Raise ValueError: the noise of a function cannot be learnt."""
+        """Raise ValueError: the noise of a function cannot be learned."""
         raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
     @property
@@ -196,8 +196,8 @@ class ClassChannel:
     def column_signs(self) -> np.ndarray:
         """Changes of signs (F, t) of the teacher's columns after which samples have the same distribution.
 
-        They may exchange classes, and change the sign of the noise. Together with a class c, all classes that are equal
-        to c are exchanged with all classes that are equal to its image.
+        Changes of signs may exchange classes, and change the sign of the noise. Together with a class c, all classes
+        that are equal to c are exchanged with all classes that are equal to its image.
         """
         (L, t), C, rng = self.shape, len(self.probability), np.random.default_rng(4)
         u, noise = rng.standard_normal((8, L, t)), rng.standard_normal((8, self.n_noise))
@@ -296,8 +296,8 @@ def class_channel(model: Model) -> ClassChannel:
 
     Raises
     ------
-    ValueError : if columns are fixed, the variances of tokens or the prior of the teacher differ between coordinates or
-        the teacher has a mean, or the targets are not linear in the fields and the noise for each class.
+    ValueError : if columns are fixed; if the variances of tokens or the prior of the teacher differ between
+        coordinates; if the teacher has a mean; or if the targets are not linear in fields and noise for each class.
     """
     assert isinstance(model, SequenceMixture)
     law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank

@@ -146,7 +146,7 @@ class TeacherChannel:
         return observed.reshape(len(observed), -1)
 
     def with_noise(self, noise: float) -> Channel:
-        """Raise ValueError: the noise of any teacher cannot be learnt."""
+        """Raise ValueError: the noise of any teacher cannot be learned."""
         raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:

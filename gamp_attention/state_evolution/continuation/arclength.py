@@ -78,7 +78,7 @@ class Curve:
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
-    """Yield points of the curve from its start towards parameter value `to`, continuing around folds."""
+    """Yield points of the curve from its start toward parameter value `to`, continuing around folds."""
     goal = to / curve.unit
     guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
     fixed = np.append(np.zeros(len(guess) - 1), 1.0)  # normal of the planes of constant parameter

@@ -195,9 +195,9 @@ def trajectory(
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
         (T + 1)(T + 2)(L r)².
-    compression : for "gd", "momentum" and "nesterov" with the ridge only: if given, histories are stored only at times
-        at which the fields are not determined by the stored times, up to this relative standard deviation in
-        [1e-6, 0.1]. Memory then hardly grows with the number of iterations, and time is linear in it. By default
+    compression : for "gd", "momentum" and "nesterov" with the ridge only: relative standard deviation in [1e-6, 0.1].
+        If given, histories are stored only at times at which the fields are not determined by the stored times up to
+        this deviation. Memory then hardly grows with the number of iterations, and time is linear in it. By default
         histories are compressed, with 0.001, if they would need more than `max_memory` or more paths. Errors contain
         the error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
     seed : an integer or a numpy Generator.

@@ -1,4 +1,4 @@
-"""Steps towards fixed points of the overlap map, and overlaps that go to zero on the way.
+"""Steps toward fixed points of the overlap map, and overlaps that go to zero on the way.
 
 Damped steps (`iterate`): the overlaps move a part of the way to their image under the map. This follows message
 passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.
@@ -57,6 +57,7 @@ DECREASE = 0.1  # smallest relative decrease of the residual by a full step
 SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
 MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
 FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
+STEEP = 100.0  # entry of 1 − J above which its rows and columns are scaled before free directions are identified
 MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
 # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
 # between evaluations leave a residual
@@ -229,8 +230,19 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
 
 
 def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions."""
-    return np.linalg.lstsq(np.eye(len(residual)) - jacobian, residual, rcond=FLAT)[0]
+    """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions.
+
+    Near perfect recovery V depends on q − θ²/ρ, which is tiny, so that derivatives in q and θ are very large and all
+    other singular values are small relative to them. Rows and columns are then scaled to a largest entry of 1, because
+    these directions would count as free, and the overlaps would stay where they are.
+    """
+    matrix = np.eye(len(residual)) - jacobian
+    if not np.abs(matrix).max() > STEEP:
+        return np.linalg.lstsq(matrix, residual, rcond=FLAT)[0]
+    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), FLAT)
+    scaled = rows[:, None] * matrix
+    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), FLAT)
+    return columns * np.linalg.lstsq(scaled * columns, rows * residual, rcond=FLAT)[0]
 
 
 def broyden_update(jacobian: np.ndarray, step: np.ndarray, error: np.ndarray) -> np.ndarray:

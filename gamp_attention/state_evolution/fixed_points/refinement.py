@@ -421,12 +421,12 @@ def _largest_error(points: list[Point], errors: np.ndarray) -> float:
 
 
 def _is_limited_by_step(points: list[Point], error: float, rtol: float) -> bool:
-    """Return whether the last Newton step leaves a large part of the error, so that another step is worthwhile.
+    """Return whether the last Newton step leaves so much of the error that another step is taken.
 
-    It is if the error exceeds `rtol` only by this part, as another step takes less than a finer rule. It also is if the
-    error is accurate on a deterministic rule, but would be smaller by more than the factor STEP_PART.
-    (The change along the step on a coarser rule, instead of another average, was tried for random rules: points at
-    which the proximal map begins to jump gave it a larger error than the error that a step leaves.)
+    Another step is taken if the error exceeds `rtol` only by this part, because a step takes less time than a finer
+    rule. On a deterministic rule it is also taken if it would reduce an accurate error by more than a factor STEP_PART.
+    (For random rules, the change along the step on a coarser rule was tried instead of another average. Points at which
+    the proximal map begins to jump gave it a larger error than the error that a step leaves.)
     """
     last, limit = points[-1], rtol
     if _is_accurate(last, error, rtol):

@@ -107,9 +107,9 @@ def find_fixed_point(
 def _find_on_coarse_rule(
     F: OverlapMap, coarse: Rule, start: Overlaps, tol: float, max_iter: int, n_damped: int, anywhere: bool
 ) -> Root | None:
-    """Return the fixed point next to the fixed point on a coarser rule; None if the latter decides nothing.
+    """Return the fixed point next to the fixed point on a coarser rule; None if the latter cannot be used.
 
-    It decides nothing if it is not found, hardly attracts, or is not close to the fixed point on the rule of the map.
+    The latter cannot be used if it is not found, hardly attracts, or is not close to a fixed point on the rule of F.
     """
     found = find_fixed_point(F.on(coarse), start, tol, max_iter, n_damped, anywhere)
     if not found.status.converged or found.jacobian is None or not found.attracts(RESOLVED_GROWTH):

@@ -30,7 +30,7 @@ LAST_STEP = 1e-2  # length of the last step, in units of the tolerance; the erro
 MAX_LAST_STEP = 1e-6  # upper bound of this length, relative to the size of minimizer and fields
 MIN_LAST_STEP = 1e-10  # lower bound of this length, relative to the same size
 END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
-TIE_STEP = 1e-9  # length of the last step in e towards a tie
+TIE_STEP = 1e-9  # length of the last step in e toward a tie
 
 
 class Track(NamedTuple):

@@ -7,7 +7,7 @@ the proximal map jumps (`lines`); then over the teacher's second coordinate; the
 Averages over the teacher's coordinates (`nested_average`) use Gauss-Legendre panels. The first panels end at the jumps
 and kinks of the labels (`find_breakpoints`), for example at f = 0 for labels |f|. All panels of a level are evaluated
 together. A panel is accepted if the first omitted Legendre coefficients of all averages are expected to be below the
-tolerance, otherwise it is halved, which also resolves the points where jumps of the proximal map begin. A fixed point
+tolerance. Otherwise it is halved, which also resolves the points where jumps of the proximal map begin. A fixed point
 is first searched on short panels that are hardly ever halved (`NestedRule.for_search`).
 
 On a line, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel [a, b],
@@ -57,7 +57,7 @@ NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in 
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
 MAX_FINER = 5  # maximum number of smaller tolerances for the test error
 GOOD = 0.1  # error of the test error, in units of the requested error, below which no smaller tolerance is tried
-UNRESOLVED = 0.3  # smallest error of averages and of the test error, in units of the tolerance; in tests at most 0.08
+UNRESOLVED = 0.3  # smallest error of averages and of the test error, in units of the tolerance
 NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
 MIN_NEAR = 1e-9  # smallest width of such panels
 WORK_OF_LINE = 60  # typical number of proximal problems on one line

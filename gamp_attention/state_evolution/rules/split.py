@@ -47,7 +47,7 @@ MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerance
 DROPPED_WEIGHT = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
 TESTED = (0, 3)  # indices of the line averages that panels must resolve: E[g] and E[g gᵀ]
 SQUARE = 5  # index of the line averages of squared derivatives; panels must resolve them if they are requested
-N_SECANTS = 5  # number of secant steps towards the onset of a jump
+N_SECANTS = 5  # number of secant steps toward the onset of a jump
 AHEAD = 0.05  # the next secant point is beyond the estimated onset by 5 % of the distance of the last point
 
 
