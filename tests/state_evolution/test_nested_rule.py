@@ -11,7 +11,13 @@ import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
 from gamp_attention.state_evolution.fixed_points import OverlapMap, find_fixed_point, newton_step
 from gamp_attention.state_evolution.fixed_points import test_error_slopes as absolute_slopes
-from gamp_attention.state_evolution.rules import error_within, find_breakpoints, first_rule
+from gamp_attention.state_evolution.rules import (
+    WorkExceeded,
+    average_channels,
+    error_within,
+    find_breakpoints,
+    first_rule,
+)
 
 
 def one_field(teacher, student, loss=None, **settings):
@@ -252,6 +258,20 @@ def test_search_on_a_coarse_rule_ends_at_the_fixed_point_of_the_first_level(name
     last = root.packing.unpack(root.packing.pack(root.overlaps) + step)
     for name, values in last.arrays().items():
         np.testing.assert_allclose(values, other.overlaps.arrays()[name], rtol=2e-4, atol=1e-12)
+
+
+def test_the_first_level_is_searched_if_coarse_averages_exceed_their_part_of_the_work():
+    """A coarse search may take a quarter of `max_work`; without it, the solution is the same."""
+    model, tokens = MODELS["logistic"][0], np.ones((1, 1, 1))
+    at = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
+    limited, free = (first_rule("nested", model, (0,), work) for work in (4e4, np.inf))
+    average_channels(limited, model, at)
+    with pytest.raises(WorkExceeded):
+        average_channels(limited.for_search(), model, at)
+    root, other = (find_fixed_point(OverlapMap(model, 3.0, rule), at, 1e-4, 500) for rule in (limited, free))
+    assert root.status is other.status is ga.Status.CONVERGED
+    for name, values in root.overlaps.arrays().items():
+        np.testing.assert_allclose(values, other.overlaps.arrays()[name], rtol=1e-2, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "mean"), [("jumps", 0.0), ("classes", 0.2)])

@@ -48,6 +48,7 @@ INNER_TOL = 0.1  # tolerance of averages over the second coordinate, in the same
 MIN_DENSITY = 1e-2  # lower bound of the relative density by which tolerances are divided
 MAX_TOL = 1e-2  # upper bound of all tolerances
 SEARCH_TOL = 100.0  # tolerance of panels for the search of a fixed point, in units of the tolerance of level 0
+SEARCH_WORK = 0.25  # limit of an average for that search, in units of `max_work`; if exceeded, level 0 is searched
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
@@ -306,7 +307,8 @@ class _NestedMoments:
 
     def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
         n, overlaps = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level], channel.overlaps
-        self.channel, self.squares, self.work_left = channel, squares, rule.max_work
+        self.channel, self.squares = channel, squares
+        self.work_left = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, SEARCH_TOL if rule.searching else 1.0)
         self.metric = make_metric(overlaps.V)
         self.direction = channel.root[:, :, 0]
