@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.display import DisplayMixin, Rows, format_with_error, to_json
+from gamp_attention._core.display import DisplayMixin, Rows, count_noun, format_with_error, to_json
 from gamp_attention._core.runs import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
@@ -82,7 +82,7 @@ class Result(DisplayMixin):
     def _heading(self) -> str:
         """Return the first line of the summary: status, number of iterations, and residual."""
         items = dict(self._items())
-        iterations = f" after {items['n_iter']} iterations" if "n_iter" in items else ""
+        iterations = f" after {count_noun(items['n_iter'], 'iteration')}" if "n_iter" in items else ""
         residual = f", residual {items['residual']:.1e}" if "residual" in items and "gradient_norm" not in items else ""
         return f"{type(self).__name__}: {items['status'].value}{iterations}{residual}"
 
@@ -165,8 +165,8 @@ class Overlaps(Result):
         """Return a copy in which the field named `family` is zero."""
         return Overlaps(**self.arrays() | {family: np.zeros_like(getattr(self, family))})
 
-    def scalars(self) -> dict[str, np.ndarray]:
-        """Return one number for each kind of overlap, or one for each time of a history.
+    def scalars(self) -> dict[str, Any]:
+        """Return one number for each kind of overlap, or an array with a number for each time of a history.
 
         The numbers do not change under rotations of the columns of Q. q and V are traces (for V divided by the number
         of columns) averaged over tokens. For r = t = 1, m is m_1 and θ the average over tokens, with their signs;
@@ -176,7 +176,7 @@ class Overlaps(Result):
         signed = m.shape[-1] == 1 and theta.shape[-1] == 1
         return {
             "q": np.trace(self.q, axis1=-2, axis2=-1).mean(axis=-1),
-            "m": m[..., 0] if signed else np.linalg.norm(m, axis=-1),
+            "m": m[..., 0][()] if signed else np.linalg.norm(m, axis=-1),  # [()] converts shape () to a number
             "theta": (theta[..., 0, 0] if signed else np.linalg.norm(theta, axis=(-2, -1))).mean(axis=-1),
             "V": np.trace(self.V, axis1=-2, axis2=-1).mean(axis=-1) / self.V.shape[-1],
         }
@@ -270,7 +270,7 @@ def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
     if raise_on_failure and not result.converged:
         message = getattr(result, "message", "")
         raise ConvergenceError(
-            f"{what} ended with status {result.status.value!r} after {result.n_iter} iterations, "
+            f"{what} ended with status {result.status.value!r} after {count_noun(result.n_iter, 'iteration')}, "
             f"residual {result.residual:.3g}" + (f"; {message}" if message else ""),
             result,
         )

@@ -1,5 +1,6 @@
 """Results depend on the arguments only: calls in another order, after calls of other functions, have equal bits."""
 
+import numpy as np
 import pytest
 
 import gamp_attention as ga
@@ -16,12 +17,21 @@ CALLS = {
     "trajectory": lambda: ga.trajectory(MODEL, 1.5, init="semantic", n_iter=3),
     "Bayes-optimal": lambda: ga.solve_bayes_state_evolution(MODEL, 1.5),
 }
+SMALL = ga.sample(MODEL, d=20, alpha=1.5, seed=0)
+CALLS |= {
+    "Bayes-optimal thresholds": lambda: ga.bayes_thresholds(MODEL, n_points=64, n_replicas=2),
+    "survey propagation": lambda: ga.run_gamp(SMALL, init="random", survey=20.0, seed=1, max_iter=200),
+    "regularization path": lambda: ga.regularization_path(SMALL, [0.1, 1.0], n_starts=1, folds=2),
+    "boundaries": lambda: ga.phase_boundaries(MODEL, alphas=(1.6, 1.7)).to_dict()["lines"],  # rows contain times
+}
 
 
 def compute(name):
     """Return the result of a call, as text with all digits."""
     result = CALLS[name]()
-    return repr(result.to_dict() if hasattr(result, "to_dict") else result.tobytes())
+    if isinstance(result, np.ndarray):
+        return repr(result.tobytes())
+    return repr(result.to_dict() if hasattr(result, "to_dict") else result)
 
 
 @pytest.fixture(scope="module")

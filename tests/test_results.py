@@ -14,10 +14,26 @@ from gamp_attention.experiments import Branch, Row
 from gamp_attention.experiments.sweeps import Cell
 from gamp_attention.gamp import Settled, SettlingHistory, StepReport
 from gamp_attention.state_evolution.fixed_points import StateEvolutionHistory
+from tests.conftest import QUICK
 from validation._tools.names import PUBLIC
 
 WORDS = {status.value for status in ga.Status}
 L, R, D, T = 2, 2, 300, 400
+
+
+def test_scalars_of_overlaps_are_numbers_and_of_histories_arrays():
+    for rank in (1, 2):
+        overlaps = ga.Overlaps(np.ones((2, rank, rank)), np.ones((2, rank)), np.ones((2, rank, 1)), np.ones((2, 1, 1)))
+        assert all(isinstance(value, float) for value in overlaps.scalars().values())
+    assert {value.shape for value in make_history().scalars().values()} == {(T,)}
+
+
+def test_single_items_are_counted_in_the_singular(model, tmp_path):
+    one = ga.run_gamp(ga.sample(model, d=20, alpha=1.0, seed=0), "semantic", max_iter=1, settling=False)
+    assert "after 1 iteration\n" in str(one).partition("  ")[0]
+    assert "limit of 1 iteration." in one.message
+    done = ga.sweep(model, tmp_path, **QUICK, branch="semantic")
+    assert str(done).startswith("1 cell, 1 computed now")
 
 
 def make_arrays(*before):

@@ -14,6 +14,11 @@ SMALLEST, LARGEST = -6, 6  # powers of ten of numbers that are written without a
 Rows = list[str | list[str]]  # rows of a table: a list of cells, or a line across all columns
 
 
+def count_noun(n: int, noun: str) -> str:
+    """Return a number with its noun in singular or plural, as "1 sample" and "2 samples"."""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
 def format_with_error(value: float, error: float, digits: int) -> str:
     """Return a number with its error in units of the last digit, as 0.0940(2); '-' if the number is not finite."""
     if not math.isfinite(value):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, format_to_error
+from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import check_squarable, ignore_float_errors, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_same_shape
@@ -107,7 +107,7 @@ class ReferenceErrors(Result):
 
     def _rows(self) -> Rows:
         how = "leave-one-out" if self.left_out else "new samples"
-        rows: Rows = [f"ReferenceErrors: {self.errors.shape[1]} samples, {how}"]
+        rows: Rows = [f"ReferenceErrors: {count_noun(self.errors.shape[1], 'sample')}, {how}"]
         numbers = zip(self.names, self.test_error, self.test_error_error, strict=True)
         return rows + [[f"  {LABELS[name]}", format_to_error(float(m), float(error))] for name, m, error in numbers]
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.runs import Run
 from gamp_attention.bayes.class_amp import build_class_problem
@@ -152,7 +153,7 @@ class BayesAmpResult(Ended):
     }
 
     def _heading(self) -> str:
-        return f"{type(self).__name__}: {self.status.value} after {self.n_iter} iterations"
+        return f"{type(self).__name__}: {self.status.value} after {count_noun(self.n_iter, 'iteration')}"
 
 
 @ignore_float_errors
@@ -330,7 +331,7 @@ class AmpRun(Run[Status]):
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
             variance=variance, overlap=overlap_with(Q, self._Q_star), V=problem.of_sources(self.state.V),
             free_entropy=entropy, priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
-            message=f"{ENDINGS[status]} after {self.t} iterations",
+            message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip
 
 

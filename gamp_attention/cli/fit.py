@@ -12,22 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check, progress
-from gamp_attention._core.display import format_text, format_to_error
+from gamp_attention._core.display import count_noun, format_text, format_to_error
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.options import VALUES, build_penalty
 from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_path, report, say, select
-from gamp_attention.data.dataset import Dataset, split_held_out
+from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset, split_held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
-from gamp_attention.data.loading import StoredArrays, load_arrays, load_weights
+from gamp_attention.data.loading import StoredArrays, has_array, load_arrays, load_labels, load_weights
 from gamp_attention.data.starts import DATA_STARTS
-from gamp_attention.data.stores import Tokens, as_tokens, distinct_samples
+from gamp_attention.data.stores import Tokens, as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
-from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
+from gamp_attention.experiments.inference.path_training import require_groups
+from gamp_attention.experiments.inference.paths import FOLDS, RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import AGREEMENT, run_gamp
 from gamp_attention.gamp.survey import SurveyEnd
@@ -45,7 +46,7 @@ ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
 
 
-def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> RegularizationPath:
+def path_of(problem: "Problem", init: Any, options: argparse.Namespace) -> RegularizationPath:
     """Return the path that --path requests, extended until its best value lies inside, unless values are given."""
     given = [lam for values in options.path for lam in values]
     spacing = SPAN ** (2 / (VALUES - 1))
@@ -53,7 +54,7 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
     if not given and options.lam > 0:
         lams = np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES).tolist()
     say(options, "Choice of λ")
-    path = _path(data, lams, init, options, 0)
+    path = _path(problem, lams, init, options, 0)
     extensions, flat = 0, False
     while not given and options.lam > 0 and not flat and (edge := _direction(path)):
         more = [(path.lam.max() if edge > 0 else path.lam.min()) * spacing ** (edge * k) for k in range(1, ADDED + 1)]
@@ -65,7 +66,7 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
         say(options, indent(f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried."))
         smallest = path.results[int(np.argmin(path.lam))]
         begin = smallest if smallest.converged else init
-        path = _path(data, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
+        path = _path(problem, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
         errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
         flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
     table = str(path).partition("\n")[2]  # without the first line, which names the class
@@ -85,12 +86,15 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
 
 
 def _path(
-    data: Dataset, lams: list[float], init: Any, options: argparse.Namespace, extension: int
+    problem: "Problem", lams: list[float], init: Any, options: argparse.Namespace, extension: int
 ) -> RegularizationPath:
     """Train along values of λ; each extension has a separate checkpoint and a single start."""
     file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
     n_starts = 1 if extension else options.n_starts
-    return regularization_path(data, lams, init, checkpoint=file, n_starts=n_starts, seed=options.seed)
+    wanted: dict[str, Any] = {"checkpoint": file, "n_starts": n_starts, "seed": options.seed}
+    if problem.groups is not None:
+        wanted |= {"groups": problem.groups, "folds": max(2, min(FOLDS, len(np.unique(problem.groups))))}
+    return regularization_path(problem.data, lams, init, **wanted)
 
 
 def _direction(path: RegularizationPath) -> int:
@@ -242,6 +246,7 @@ class Problem(NamedTuple):
     test: np.ndarray  # indices of the held-out samples
     units: Units
     data: Dataset
+    groups: np.ndarray | None  # (n_train,) numbers of the groups of the training samples, if --groups is given
 
     def along(self, path: RegularizationPath) -> tuple["Problem", GampResult]:
         """Return the problem with the best λ of a path, and the path's result at this λ."""
@@ -257,7 +262,14 @@ def _problem(options: argparse.Namespace) -> Problem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
-    train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
+    groups = None
+    if options.groups is None:
+        train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
+    else:
+        groups = require_groups(load_labels("--groups", options.data, options.groups), len(tokens), 2)
+        parts = split_held_out("--held-out", options.held_out, groups.max() + 1, options.seed, "groups")
+        train, test = (np.flatnonzero(np.isin(groups, part)) for part in parts)
+        groups = groups[train]
     x, y = tokens, outputs
     if len(test):
         require_same_shape(x, y)
@@ -266,33 +278,48 @@ def _problem(options: argparse.Namespace) -> Problem:
     layer = {"rank": heads * rank, "student": with_heads(None, heads)}
     wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardize, **wanted)
-    return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
+    return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data, groups)
 
 
 def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
     """Return the sections "Data" and "Assumptions": the arrays, their preprocessing, and the layer."""
     data, n_train, n_test = problem.data, len(problem.train), len(problem.test)
     n, L, d = problem.arrays.tokens.shape
-    sizes = f"{_count(n, 'sample')} of {_count(L, 'token')} in {_count(d, 'dimension')}"
+    sizes = f"{count_noun(n, 'sample')} of {count_noun(L, 'token')} in {count_noun(d, 'dimension')}"
     lines = [f"{options.data} contains {sizes}."]
     if n_test:
-        test = f"{_count(n_test, 'sample')}, selected at random with seed {options.seed}, are held out to test it"
-        lines.append(f"{_count(n_train, 'sample')} train the layer; {test}.")
+        whole = " in whole groups" if options.groups else ""
+        test = f"{count_noun(n_test, 'sample')}, selected at random{whole} with seed {options.seed}, "
+        test += "is held out to test it" if n_test == 1 else "are held out to test it"
+        lines.append(f"{count_noun(n_train, 'sample')} train{'s' * (n_train == 1)} the layer; {test}.")
+    if problem.groups is not None:
+        n_groups = count_noun(len(np.unique(problem.groups)), "group")
+        lines.append(
+            f"The array {options.groups} assigns the training samples to {n_groups}; --path and --held-out leave out "
+            "whole groups. Leave-one-out leaves out single samples, and standard errors in the section 'Test error' "
+            "assume independent samples: both are too small if samples of a group depend on each other."
+        )
+    elif has_array(options.data, "groups"):
+        lines.append("The array groups of the file is not used; --groups groups leaves out its groups as a whole.")
     if repeated := n - distinct_samples(problem.arrays.tokens):
         overlap = ", and held-out samples may also be training samples" if n_test else ""
         lines.append(
             f"{repeated} samples have the same tokens as another sample. The other sample trains the layer if one of "
             f"them is left out, so that leave-one-out errors may be too low{overlap}."
         )
+    if not any(np.any(x) for _, _, x in token_blocks(problem.arrays.tokens)):
+        alone = problem.arrays.positions is None
+        effect = "do not depend on its weights" if alone else "depend on the positions only"
+        lines.append(f"WARNING: All tokens are zero, so that the outputs of the layer {effect}.")
     given = f"The penalty of its weights is λ = {data.lam:g}"
     ridge = given if options.path is None else "Its penalty λ is chosen below"
     form, heads = "softmax(z zᵀ) x with z = x Q/√d", "one head"
     if options.heads > 1:
         form = "S x, where S is the mean of softmax(z zᵀ) over the heads and z = x Q/√d has the columns of a head"
-        heads = f"{options.heads} heads with {_count(options.rank, 'column')} of Q each"
+        heads = f"{options.heads} heads with {count_noun(options.rank, 'column')} of Q each"
     layer = (
         f"The layer is f(x) = {form}: {heads}, queries equal to keys, no value matrix. Q has "
-        f"{_count(data.rank, 'column')}. {ridge}{f', with an l1 penalty of {options.l1:g}' if options.l1 else ''}."
+        f"{count_noun(data.rank, 'column')}. {ridge}{f', with an l1 penalty of {options.l1:g}' if options.l1 else ''}."
     )
     assumptions = [_describe_positions(problem), _describe_units(problem, options.standardize), layer]
     return "\n".join(["Data", indent(*lines), "Assumptions", indent(*assumptions)])
@@ -303,7 +330,7 @@ def _describe_positions(problem: Problem) -> str:
     data = problem.data
     if problem.arrays.positions is not None:
         return "The file contains positions, which are added to the tokens."
-    norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
+    norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(_variances(data) / data.alpha)
     return (
         "The file contains no positions. The mean token at each index is used instead, which changes neither the "
         f"training loss nor its minima. The norm of these means is {_list_numbers(norms)}; for tokens without "
@@ -315,7 +342,7 @@ def _describe_units(problem: Problem, standardized: bool) -> str:
     """Return sentences on the units of tokens and outputs."""
     units = problem.units
     if not standardized:
-        variances = _list_numbers(problem.data.traces[0])
+        variances = _list_numbers(_variances(problem.data))
         text = f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
         return f"{text}{_describe_spread(problem)}"
     low, high = units.scale.min(), units.scale.max()
@@ -325,6 +352,11 @@ def _describe_units(problem: Problem, standardized: bool) -> str:
         f"most {np.abs(units.center).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})."
         f"{constant} λ, weights and training loss are in these units, errors and attention in the units of the file."
     )
+
+
+def _variances(data: Dataset) -> np.ndarray:
+    """Return the variances (L,) of the tokens at each index, which may be zero."""
+    return np.where(data.traces[0] > ZERO_VARIANCE, data.traces[0], 0.0)
 
 
 def _describe_spread(problem: Problem) -> str:
@@ -344,11 +376,6 @@ def _describe_spread(problem: Problem) -> str:
     )
 
 
-def _count(n: int, noun: str) -> str:
-    """Return a number with its noun in singular or plural."""
-    return f"{n} {noun}{'s' * (n != 1)}"
-
-
 def _list_numbers(values: np.ndarray) -> str:
     """Return up to eight numbers of an array to three digits, separated by commas; only one if all are equal."""
     words = [f"{value:.3g}" for value in values]
@@ -361,13 +388,15 @@ def run_fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
     if options.survey is True and options.path is not None:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
+    if options.groups is not None and options.path is None and not options.held_out:
+        raise check.fail("--groups", options.groups, "--path or --held-out, which leave out whole groups")
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights("--init", options.init)
     say(options, _describe_data(problem, options))
     path = None
     if options.path is not None:
-        path = path_of(problem.data, init, options)
+        path = path_of(problem, init, options)
         problem, init = problem.along(path)
         options.n_starts, options.lam = 1, float(path.lam[path.best])
     result = _run(problem.data, init, out, options)
@@ -429,11 +458,11 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
         n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
         lowest = min(record.train_loss for record in result.surveys)
         lines.append(
-            f"Before message passing, survey propagation made {_count(len(result.surveys), 'survey')}, {n_collapsed} "
-            f"of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
+            f"Before message passing, survey propagation made {count_noun(len(result.surveys), 'survey')}, "
+            f"{n_collapsed} of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
         )
     if result.n_off_global:
-        searched = f"{_count(result.n_searched, 'sample')} that were searched for other minima"
+        searched = f"{count_noun(result.n_searched, 'sample')} that were searched for other minima"
         away = "are not at the global minimum of their proximal step: other minima of the training loss are near."
         lines.append(f"{result.n_off_global} of {searched} {away}")
     return lines

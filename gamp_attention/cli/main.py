@@ -11,7 +11,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from gamp_attention._core import interrupts
-from gamp_attention.cli.options import build_parser
+from gamp_attention.cli.options import build_parser, name_options
 
 OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the model of the paper
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
         return 141
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
-        print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
+        print(f"gamp-attention {options.command}: {name_options(str(error), options.flags)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         message = str(error) or "interrupted, nothing was written: run the same command again for the same numbers"

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -31,11 +31,14 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (summary, add_options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
-        add = commands.add_parser(name, help=summary, description=description).add_argument
+        command = commands.add_parser(name, help=summary, description=description)
+        add = command.add_argument
         add_options(add)
         add("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
         force = "also replace files that this program did not write; inputs are never replaced"
         add("--force", action="store_true", help=force)
+        flags = {action.dest: action.option_strings[0] for action in command._actions if action.option_strings}
+        command.set_defaults(flags=flags)
     return parser
 
 
@@ -80,8 +83,10 @@ def _add_fit(add: Add) -> None:
         help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
         "standard deviation (default: arrays are used without change)",
     )  # fmt: skip
-    test_help = "fraction of the samples, drawn at random, to test on (default 0)"
+    test_help = "fraction of the samples, or of the groups of --groups, drawn at random, to test on (default 0)"
     add("--held-out", type=float, default=0.0, metavar="FRACTION", help=test_help)
+    groups = "array (n,) of DATA with a label for each sample, such as a subject: --path and --held-out leave out all "
+    add("--groups", metavar="NAME", help=f"{groups}samples of a label together (default: samples are independent)")
     add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
     add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
     add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
@@ -252,6 +257,12 @@ def build_penalty(options: argparse.Namespace) -> Any:
 
     l1 = getattr(options, "l1", 0.0)
     return ElasticNet(options.lam, l1) if l1 else None
+
+
+def name_options(message: str, flags: Mapping[str, str]) -> str:
+    """Return a message that begins with names of arguments of Python, with the options (flags) in their place."""
+    names, colon, needs = message.partition(": ")
+    return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + needs
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,6 +1,7 @@
 """Output of commands: checks of all paths before the work, and reports as text or JSON."""
 
 import argparse
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,11 @@ from gamp_attention.experiments.figures import require_format
 
 EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
 FORCE = "replace the file with --force"
+# a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
+REMEDY = re.compile(
+    r"(?:a larger max_iter or )?(?:(?:minimize_risk|run_gamp|regularization_path)\(.*?\)|escape=True|`groups`) "
+    r"\(gamp-attention fit: (.*?)\)"
+)
 
 
 class Output(NamedTuple):
@@ -121,9 +127,9 @@ def _check_target(output: Output, force: bool) -> None:
 
 
 def say(options: argparse.Namespace, text: str) -> None:
-    """Print a text: to standard error if JSON goes to standard output."""
+    """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
-    print(text, file=sys.stderr if options.json == "-" else sys.stdout)
+    print(REMEDY.sub(r"\1", text), file=sys.stderr if options.json == "-" else sys.stdout)
 
 
 def indent(*lines: str) -> str:

@@ -54,6 +54,7 @@ from gamp_attention.penalties.standard import (
     without_intercept,
 )
 
+ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
     "divide all arrays by their standard deviation, or use --standardize (GampAttention(standardize=True))"
@@ -195,7 +196,7 @@ class Dataset(DisplayMixin):
             squares = mean_squares(tokens, estimated)[:, None]
             if not (squares < MAX_ROOT).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(squares, 1e-100)  # tokens may all be zero
+            spectra = np.maximum(squares, ZERO_VARIANCE)  # tokens may all be zero
         spectra = check.array("spectra", spectra, (len(means), "d"))
         if spectra.shape[1] not in (1, d):
             raise check.fail("spectra", spectra, f"shape ({len(means)}, 1) or ({len(means)}, {d})")
@@ -617,17 +618,17 @@ def label_dataset(
     return data._copy(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
 
 
-def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "samples") -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
 
-    `name` is the name of the argument `fraction` in errors.
+    `name` is the name of the argument `fraction` in errors, and `noun` what is counted there.
     """
     fraction = check.real(name, fraction, low=0)
     count = round(fraction * n)
     if fraction and not 1 <= count < n:
-        needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
+        needs = f"a fraction of the {n} {noun}, below 1, that leaves at least one on each side, or 0 for none"
         is_count = 1 < fraction < n and fraction == round(fraction)
-        remedy = f"; for {fraction:g} samples give {fraction / n:.3g}" if is_count else ""
+        remedy = f"; for {fraction:g} {noun} give {fraction / n:.3g}" if is_count else ""
         raise ValueError(f"{check.fail(name, fraction, needs)}{remedy}")
     order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
     return np.sort(order[count:]), np.sort(order[:count])

@@ -46,6 +46,17 @@ def load_weights(argument: str, path: str | Path) -> np.ndarray:
     return _arrays(path, ("Q",), argument=f"{argument}: ")["Q"]
 
 
+def load_labels(argument: str, path: str | Path, name: str) -> np.ndarray:
+    """Load the array of labels that the value `name` of an argument selects."""
+    return np.asarray(_arrays(path, (name,), argument=f"{argument}: ")[name])
+
+
+def has_array(path: str | Path, name: str) -> bool:
+    """Return whether a file or folder that `load_arrays` accepts contains an array of this name."""
+    with _readers(Path(path)) as stored:
+        return name in stored
+
+
 def _arrays(
     path: str | Path, names: tuple[str, ...], others: tuple[str, ...] = (), argument: str = ""
 ) -> dict[str, Any]:

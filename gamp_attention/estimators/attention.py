@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
@@ -185,7 +186,8 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         predicted = self.predict(X)
         outputs = self._outputs(y)
         if len(outputs) != len(predicted):
-            raise check.fail("y", f"{len(outputs)} samples", f"the same number of samples as X, {len(predicted)}")
+            needs = f"the same number of samples as X, {len(predicted)}"
+            raise check.fail("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
         return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
 

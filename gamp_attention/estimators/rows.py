@@ -10,7 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from gamp_attention._core import check
-from gamp_attention.data.dataset import LabelledDataset
+from gamp_attention._core.display import count_noun
+from gamp_attention.data.dataset import ZERO_VARIANCE, LabelledDataset
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
@@ -71,7 +72,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             _require_determined(columns, labels, loss, intercept)
         flat = isinstance(loss, MultinomialLoss) & ((factors == 0) | bare)  # a common shift changes no probability
         data = LabelledDataset(
-            columns, labels, loss, rank=rank, spectra=np.maximum(_sum_squares(columns, None) / n, 1e-100)[None],
+            columns, labels, loss, rank=rank, spectra=np.maximum(_sum_squares(columns, None) / n, ZERO_VARIANCE)[None],
             penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
             sample_weight=weights,
         )  # fmt: skip
@@ -163,7 +164,7 @@ def train_rows(model: LinearRows, data: LabelledDataset, init: Any, n_starts: in
         result = report_minimum(data, state, at, tol, max_iter)
     else:
         result = train(model, data, init if state is None else state, n_starts)
-    message = f"Newton's method ended after {n_steps} steps. {result.message}"
+    message = f"Newton's method ended after {count_noun(n_steps, 'step')}. {result.message}"
     return replace(result, message=message), n_steps + result.n_iter
 
 
@@ -172,7 +173,7 @@ def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, inte
     n, wide = columns.shape
     if n <= wide:
         needs = f"a value above 0 unless there are more samples than columns{' and an intercept' * intercept}, {wide}"
-        raise check.fail("lam", f"0 for {n} samples", needs)
+        raise check.fail("lam", f"0 for {count_noun(n, 'sample')}", needs)
     rank = int(np.linalg.matrix_rank(columns))
     if rank < wide:
         needs = f"a value above 0 unless columns{' and an intercept' * intercept} are linearly independent"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gamp_attention._core import progress
+from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
@@ -29,14 +30,14 @@ from gamp_attention.results import Columns, Ended, History, Overlaps, Result, St
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
 NEARLY_AS_LOW = 1e-2  # difference of two proximal minima, in units of the mean loss of a sample, that counts as small
 ENDINGS = {
-    Status.CONVERGED: "converged after {} iterations",
-    Status.MAX_ITER: "reached its limit of {} iterations",
-    Status.STALLED: "stopped improving after {} iterations",
-    Status.DIVERGED: "diverged after {} iterations",
-    Status.NONFINITE: "reached numbers that are not finite after {} iterations",
+    Status.CONVERGED: "converged after {}",
+    Status.MAX_ITER: "reached its limit of {}",
+    Status.STALLED: "stopped improving after {}",
+    Status.DIVERGED: "diverged after {}",
+    Status.NONFINITE: "reached numbers that are not finite after {}",
 }
 
-NEAR_END = "came near a critical point after {} iterations"
+NEAR_END = "came near a critical point after {}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class StartRecord(Result):
 
     def _heading(self) -> str:
         ending = "stopped early" if self.status is None else self.status.value
-        return f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"
+        return f"{type(self).__name__}: {self.name}, {ending} after {count_noun(self.n_iter, 'iteration')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""
@@ -257,12 +258,13 @@ def _select_descent(
 
 def _describe_ending(loop: Loop, ending: Status, descents: list[Settled], at_start: bool, status: Status) -> str:
     """Return a sentence on the end of message passing and of the descents after it."""
-    message = f"Message passing {(NEAR_END if loop.handed_over else ENDINGS[ending]).format(loop.t)}"
+    words, iterations = NEAR_END if loop.handed_over else ENDINGS[ending], count_noun(loop.t, "iteration")
+    message = f"Message passing {words.format(iterations)}"
     if descents:
         begin = "its start" if at_start else "the weights of lowest training loss"
         descent_ending = "converged" if status.converged else "stopped without converging"
         n_settle = sum(settled.n_iter for settled in descents)
-        message += f"; a descent from {begin} {descent_ending} after {n_settle} steps"
+        message += f"; a descent from {begin} {descent_ending} after {count_noun(n_settle, 'step')}"
     return message + "."
 
 

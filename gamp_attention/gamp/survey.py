@@ -44,7 +44,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gamp_attention._core import check, progress
-from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.display import DisplayMixin, count_noun
 from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -297,7 +297,7 @@ class SurveyRecord(Result):
     }
 
     def _heading(self) -> str:
-        return f"{type(self).__name__}: {self.name}, {self.ending.value} after {self.n_iter} iterations"
+        return f"{type(self).__name__}: {self.name}, {self.ending.value} after {count_noun(self.n_iter, 'iteration')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.display import DisplayMixin, Rows, format_to_error
+from gamp_attention._core.display import DisplayMixin, Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import MAX_ROOT, check_squarable, ignore_float_errors
 from gamp_attention.results import Result, add_display
 
@@ -563,7 +563,8 @@ class DataLaw(Result, CoordinateLaw):
 
     def _rows(self) -> Rows:
         classes, sources = self.gamma.shape
-        head = f"DataLaw: {self.n_samples} samples, {sources} sources, {classes} classes of coordinates"
+        head = f"DataLaw: {count_noun(self.n_samples, 'sample')}, {count_noun(sources, 'source')}, "
+        head += f"{classes} class{'es' * (classes != 1)} of coordinates"
         head += f", tr Σ/d {', '.join(f'{trace:.3g}' for trace in self.trace[:8])}{', …' if sources > 8 else ''}"
         rows: Rows = [head, ["  departure", "measured", "assumed", "", ""]]
         for departure in self.departures:

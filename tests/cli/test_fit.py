@@ -216,6 +216,10 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     assert np.allclose(found["attention"].sum(axis=2), 1)
     repeated = {"constant rows": 29, "duplicate rows": 45, "zeros": 29}.get(kind)
     assert (f"{repeated} samples have the same tokens as another sample" in words) == (repeated is not None)
+    assert ("All tokens are zero, so that the outputs of the layer do not depend on its weights." in words) == (
+        kind == "zeros"
+    )
+    assert "1e-100" not in words
     assert ("Coordinates that are constant are only shifted: 1 of them." in words) == (
         kind == "constant coordinate" and bool(flags)
     )
@@ -323,6 +327,28 @@ def test_values_of_a_path_that_are_given_are_kept(arrays, fit):
     assert report["path"]["lam"] == [0.003, 0.3, 0.01]
     if report["lam"] == 0.01:
         assert "value tried" not in words
+
+
+def test_groups_of_samples_are_left_out_together(arrays, tmp_path, fit, capsys):
+    _, data = arrays
+    subject = np.array([f"subject {k % 9}" for k in range(90)])
+    path = tmp_path / "grouped.npz"
+    np.savez(path, tokens=data.tokens, outputs=data.outputs, positions=data.positions, subject=subject, groups=subject)
+    options = ("--held-out", "0.3", "--path", "0.1", "1", "--n-starts", "1")
+    _, report, words, found = fit(path, *options, "--groups", "subject")
+    test = np.isin(np.arange(90), found["held_out"])
+    assert test.sum() == report["held_out"]["samples"] == 30
+    assert not set(subject[test]) & set(subject[~test])
+    assert "30 samples, selected at random in whole groups with seed 0, are held out" in words
+    assert "assigns the training samples to 6 groups" in words
+    own = ga.Dataset(data.tokens[~test], data.outputs[~test], data.positions)
+    alone = ga.regularization_path(own, [0.1, 1.0], n_starts=1, groups=subject[~test])
+    assert np.allclose(report["path"]["test_error"], alone.test_error)
+    _, _, words, _ = fit(path, "--n-starts", "1", "--max-iter", "5")
+    assert "The array groups of the file is not used" in words
+    assert main(["fit", str(path), *options, "--groups", "day"]) == 2
+    assert "--groups: " in (message := capsys.readouterr().err)
+    assert "it lacks the arrays day and has" in message
 
 
 def heads(n=150, L=3, d=16):
@@ -449,7 +475,8 @@ def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path,
     _, report, words, _ = fit(path, *start)
     assert not report["is_minimum"]
     assert "are a saddle of the risk" in words
-    assert "--escape" in words
+    assert "): --escape leaves it." in words
+    assert "escape=True" not in words
     _, report, words, _ = fit(path, *start, "--escape")
     assert report["is_minimum"]
     assert "saddle" not in words

@@ -75,6 +75,21 @@ def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
         ga.regularization_path(rows, LAMS[:2], n_starts=1, tol=1e-9, checkpoint=file)
 
 
+def test_paths_are_resumed_only_with_equal_seeds_and_data(rows, tmp_path):
+    """Random starts and folds depend on the seed, and a dictionary has several datasets."""
+    file, options = tmp_path / "path.npz", {"n_starts": 1, "folds": 0}
+    ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file)
+    assert ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file).results[0].n_iter == 0
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        ga.regularization_path(rows, [0.3], **options, seed=2, checkpoint=file)
+    with pytest.raises(ValueError, match="seed: needs an integer if a checkpoint is given"):
+        ga.regularization_path(rows, [0.3], **options, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+    other = ga.LabelledDataset(rows.tokens, 2 * rows.labels, rows.student, lam=0.5)
+    ga.regularization_path({1: rows, 2: rows}, **options, checkpoint=tmp_path / "two.npz")
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        ga.regularization_path({1: rows, 2: other}, **options, checkpoint=tmp_path / "two.npz")
+
+
 def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
     from gamp_attention.experiments.inference import path_training as module
 

@@ -4,6 +4,8 @@ Fixed points are compared with linear algebra and torch; message passing is comp
 `validation/claims/column_penalties.py` with errors, and here for one size.
 """
 
+import re
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -114,7 +116,23 @@ def test_unbounded_problem_is_no_convergence():
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=[-0.5])
     gamp = ga.run_gamp(ga.sample(model, d=60, alpha=2.0, seed=1), "random", max_iter=200)
     assert not (gamp.converged and gamp.is_minimum)
-    assert not ga.solve_state_evolution(model, 2.0, rtol=1e-3, max_iter=60).converged
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-3, max_iter=60)
+    assert not se.converged
+    assert "the risk has no lower bound: λ = -0.5 and the lowest eigenvalue 0.172" in se.message
+    assert "raise max_iter" not in se.message
+
+
+def test_overlaps_that_grow_are_no_reason_to_raise_max_iter():
+    """With two tokens the edge of the spectrum is not known in advance: the message describes the growth of q."""
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), n_tokens=2, lam=[-2.0])
+    x = np.asarray(ga.sample(model, d=60, alpha=2.0, seed=1).tokens).reshape(-1, 60) / np.sqrt(60)
+    assert np.linalg.eigvalsh(x.T @ x)[0] < 2.0  # so that the risk has no lower bound
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-2, max_iter=40, stability=False)
+    assert not se.converged
+    assert re.search("q grew in each of the last 20 steps, .* no solution with finite overlaps", se.message)
+    assert "raise max_iter" not in se.message
+    q = np.abs(se.history.q[:, 0, 0, 0])
+    assert (np.diff(q[20:]) > 0).all()
 
 
 def test_least_squares_on_a_sphere():

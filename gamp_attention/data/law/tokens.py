@@ -20,6 +20,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
+from gamp_attention._core.display import count_noun
 from gamp_attention.data.dataset import Dataset
 
 MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
@@ -32,7 +33,7 @@ def used_rows(data: Dataset) -> np.ndarray:
     """Return the rows of the samples from which the distribution is estimated."""
     needed = 2 * N_PARTS
     if data.n_samples < needed:
-        raise check.fail("data", f"{data.n_samples} samples", f"at least {needed} samples, to estimate errors")
+        raise check.fail("data", count_noun(data.n_samples, "sample"), f"at least {needed} samples, to estimate errors")
     step = -(-data.tokens.size // MAX_NUMBERS)
     return np.arange(0, data.n_samples, step)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, format_to_error
+from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
@@ -145,7 +145,7 @@ class LeaveOneOut(Result):
         return mean, unit * self.test_error_error, unit**2 * self.covariance, unit * self.selection
 
     def _rows(self) -> Rows:
-        rows: Rows = [f"{type(self).__name__}: {len(self.errors)} samples, {self.form}"]
+        rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.errors), 'sample')}, {self.form}"]
         numbers = [("ε_g", self.test_error, self.test_error_error), ("in training", self.in_training, np.nan)]
         rows += [[f"  {name}", format_to_error(value, error)] for name, value, error in numbers]
         rows.append(["  doubtful", str(np.count_nonzero(self.doubtful))])
@@ -376,14 +376,15 @@ def _repeated_fraction(data: Dataset) -> float:
 ABOUT_REPEATED = (
     "{:.0%} of the samples repeat the tokens of another sample, so that the weights are still trained on them if one "
     "sample is left out: the estimate is too low unless new data repeat tokens too; remove repeated samples, or use "
-    "regularization_path(..., groups=...)"
+    "regularization_path(..., groups=...) (gamp-attention fit: --groups)"
 )
 
 
 ABOUT_ORDER = (
     "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
     "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
-    "regularization_path(..., groups=...), or shuffle the samples if their order has no meaning"
+    "regularization_path(..., groups=...) (gamp-attention fit: --groups), or shuffle the samples if their order has no "
+    "meaning"
 )
 
 
@@ -504,7 +505,7 @@ class _Estimate:
             return []
         size = self.correction_error + self.bias
         if self.unknown > size:
-            return [f"refits of {self.lost} samples did not reach a minimum"]
+            return [f"refits of {count_noun(self.lost, 'sample')} did not reach a minimum"]
         return [f"exact refits differ from the estimates by {size:.2g} on average"]
 
 
@@ -562,7 +563,8 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     if gamp.is_minimum and step is not None and not step.minimum:
         return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
-        return ["the weights are a saddle of the risk; run_gamp(..., escape=True) continues to a minimum"]
+        remedy = "run_gamp(..., escape=True) (gamp-attention fit: --escape)"
+        return [f"the weights are a saddle of the risk; {remedy} continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]
     return []

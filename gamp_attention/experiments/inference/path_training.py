@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import agreement_of, is_convex
@@ -123,7 +124,7 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
     except TypeError:  # None or a mixture of types, which have no order
         raise check.fail("groups", "labels of different types", "labels of one type", TypeError) from None
     if len(distinct) < folds:
-        raise check.fail("groups", f"{len(distinct)} groups", f"at least {folds} groups, one for each fold")
+        raise check.fail("groups", count_noun(len(distinct), "group"), f"at least {folds} groups, one for each fold")
     return numbers
 
 

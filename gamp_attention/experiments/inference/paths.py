@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, format_to_error
+from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
@@ -309,7 +309,7 @@ class RegularizationPath(Result):
 
     def _rows(self) -> Rows:
         heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]
-        rows: Rows = [f"{type(self).__name__}: {len(self.lam)} values", heads]
+        rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.lam), 'value')}", heads]
         above, paired = self.difference, self.difference_error
         for k, lam in enumerate(self.lam):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
@@ -363,9 +363,10 @@ def regularization_path(
         times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
         of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
         one observation.
-    seed : seed of random starts and of the folds.
+    seed : seed of random starts and of the folds; an integer if a checkpoint is given.
     predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
     checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
+        The resumed path must have the same data, values, `tol`, `n_starts`, `folds`, `groups` and `seed`.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
     Returns
@@ -377,7 +378,8 @@ def regularization_path(
     TypeError : if `data` is neither a Dataset nor a dictionary of Datasets, or `lams` is missing.
     ValueError : if `lams` has negative or repeated values, or is given with a dictionary; if the datasets have
         different numbers of samples; if `folds` is 1, or with groups 0 or above their number; if `predict` is True for
-        data that were not sampled from a model.
+        data that were not sampled from a model; if `checkpoint` is of another path, or is given with a Generator as
+        `seed`.
     ConvergenceError : if no run has converged.
 
     Examples
@@ -416,8 +418,12 @@ def regularization_path(
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        of_groups = () if groups is None else (groups,)
-        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, tol, n_starts, folds, *of_groups))
+        if isinstance(seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
+            raise check.fail("seed", "a Generator", "an integer if a checkpoint is given")
+        seed = check.integer("seed", seed, low=0, high=None)
+        others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
+        options = [tol, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, *options))
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 
@@ -490,8 +496,8 @@ REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
     "groups": "by cross-validation that leaves out whole groups",
     "dependent": "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all "
-    "errors are too low for independent samples: pass `groups` with the same label for samples that are equal or of "
-    "one time or subject, or shuffle the samples if their order has no meaning",
+    "errors are too low for independent samples: pass `groups` (gamp-attention fit: --groups) with the same label for "
+    "samples that are equal or of one time or subject, or shuffle the samples if their order has no meaning",
 }
 
 

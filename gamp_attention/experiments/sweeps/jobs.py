@@ -14,6 +14,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS, SOLVERS, STARTS
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
 from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
 from gamp_attention.damping import DAMPING
@@ -296,7 +297,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
         options |= {"method": settings.descent, "max_iter": settings.gd_steps}
         with few_threads(0):  # sums in torch depend on the number of threads; one thread makes cells reproducible
             result = minimize_risk(data, cell.branch, settings.risk, **options)
-        message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
+        message = f"{settings.descent}: {result.status.value} after {count_noun(result.n_iter, 'step')}"
     error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=cell.seed)
     return _common(result, message, "name") | {
         "test_error": error,

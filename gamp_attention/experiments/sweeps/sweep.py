@@ -14,7 +14,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS
-from gamp_attention._core.display import Rows
+from gamp_attention._core.display import Rows, count_noun
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (
@@ -79,7 +79,8 @@ class Sweep(Result):
         return super().to_dict() | {"counts": self.counts}
 
     def _rows(self) -> Rows:
-        return [f"{len(self.rows)} cells, {self.computed} computed now: {self.counts}", f"cells: {self.folder}"]
+        cells = count_noun(len(self.rows), "cell")
+        return [f"{cells}, {self.computed} computed now: {self.counts}", f"cells: {self.folder}"]
 
     def dataset(self) -> "xarray.Dataset":
         """Return the numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""
@@ -175,7 +176,8 @@ def sweep(
     stored = [row for row in rows if row is not None]
     if len(stored) < len(rows):
         missing = len(rows) - len(stored)
-        raise RuntimeError(f"{missing} cells are not in {store.folder}; check that all workers can access this folder")
+        words = f"{count_noun(missing, 'cell')} {'is' if missing == 1 else 'are'} not in {store.folder}"
+        raise RuntimeError(f"{words}; check that all workers can access this folder")
     return Sweep(store.folder, wanted, stored, computed, len(wanted) - computed, about)
 
 

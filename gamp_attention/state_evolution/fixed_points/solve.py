@@ -19,6 +19,7 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import show_progress
+from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
@@ -67,6 +68,7 @@ MAX_ITER = 500  # default maximum number of damped steps of a search
 ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
 OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
 VANISHED = "none: all weights go to zero"
+GROWING_STEPS, GROWTH = 5, 2.0  # steps in which q grows, and its growth in them, that count as growth without bound
 
 # Message passing from a named start, before the search
 START_STEPS = 20  # number of iterations
@@ -452,9 +454,42 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
         many = "the proximal map jumps at many fields or values of the noise"
         remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
         return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
+    words = _describe_unbounded_risk(root)
+    if words:
+        return "unknown: the risk has no minimum at finite weights, or none was found", words
     if root.status is Status.MAX_ITER:
         return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
     return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
+
+
+def _describe_unbounded_risk(root: Root) -> str:
+    """Return a message if the risk has no lower bound, or q grew without bound under λ ≤ 0; otherwise an empty string.
+
+    The lowest curvature of the loss is zero if there are fewer tokens than dimensions; for the squared loss of single
+    tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution.
+    """
+    model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
+    lams = penalty.curvature[~penalty.sphere] if isinstance(penalty, ColumnRidge) else np.ones(1)
+    if not len(lams) or lams.min() > 0:
+        return ""
+    gamma, curvature = model.coordinates.gamma, np.inf
+    if model.n_tokens * alpha < 1:
+        curvature = 0.0
+    elif isinstance(model.student, SquaredLoss) and gamma.shape == (1, 1):
+        curvature = float(gamma[0, 0]) * (np.sqrt(alpha) - 1) ** 2
+    if lams.min() < -curvature:
+        edge = f"the lowest eigenvalue {curvature:.3g} of the Hessian of the loss"
+        return f"the risk has no lower bound: λ = {lams.min():g} and {edge} have a negative sum; use a larger λ"
+    sizes = np.array([np.abs(overlaps.q).max() for overlaps in root.path])
+    sizes = sizes[np.isfinite(sizes)]
+    later = sizes[len(sizes) // 2 :]
+    if len(later) <= GROWING_STEPS or (np.diff(later) <= 0).any() or later[-1] < GROWTH * later[0]:
+        return ""
+    growth = f"q grew in each of the last {len(later) - 1} steps, from {later[0]:.3g} to {later[-1]:.3g}"
+    return (
+        f"{growth}: as far as these steps show, overlaps grow without bound, and there is no solution with finite "
+        "overlaps; use a larger λ, or a larger max_iter to see whether the growth ends"
+    )
 
 
 def require_rtol(rtol: Any) -> float:
