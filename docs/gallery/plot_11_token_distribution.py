@@ -49,9 +49,9 @@ for alpha in alphas:
 
 # %%
 # Left: eigenvalues of the covariance of the tokens, in increasing order. The eigenvalues of the sample covariance
-# (gray) are more widely spread than the true ones (black), because there are few tokens. The estimated distribution
-# (orange, a step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and measured errors
-# (points).
+# (gray) are more widely spread than the true eigenvalues (black), because there are few tokens. The estimated
+# distribution (orange, a step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and
+# measured errors (points).
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 rank = np.linspace(0, 1, d)
 flat = tokens[:n].reshape(-1, d)

@@ -120,7 +120,7 @@ def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProble
     channel = class_channel(model)
     C, (L, t) = len(channel.probability), channel.shape
     means = _known_means(data, model, channel)
-    norms, products = np.empty((data.n_samples, L)), np.empty((data.n_samples, C))
+    norms = np.empty((data.n_samples, L))
     directions = np.ascontiguousarray(np.sqrt(data.dim) * means.reshape(C * L, -1).T)
     along = TokenMatrix(data.tokens, np.zeros_like(data.positions)).fields(directions).reshape(-1, L, C, L)
     along = along[:, np.arange(L), :, np.arange(L)]  # (L, n, C) products of token l and the mean of token l in class c

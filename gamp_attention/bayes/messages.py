@@ -228,7 +228,7 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
     elif init == "informed":
         Q_star = problem.data.Q_star
         if Q_star is None or Q_star.shape != (d, t):
-            raise check.fail("init", init, "data with a teacher, with as many columns as the model's")
+            raise check.fail("init", init, f"data with a teacher of {t} columns")
         Q, fraction = Q_star.copy(), INFORMED
     elif not problem.channel.even or mean.any():
         Q = mean + np.sqrt(RANDOM) * deviation * random.standard_normal((d, t)) * (init == "random")

@@ -621,7 +621,7 @@ def label_dataset(
 def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "samples") -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
 
-    `name` is the name of the argument `fraction` in errors, and `noun` what is counted there.
+    `name` is the name of the argument `fraction` in errors, and `noun` the word for the counted objects.
     """
     fraction = check.real(name, fraction, low=0)
     count = round(fraction * n)

@@ -302,7 +302,7 @@ def test_groups_are_left_out_together_in_the_folds_of_scikit_learn(rows):
 
 
 def test_standard_errors_count_a_group_as_one_observation(rows):
-    """If all samples occur three times, the standard errors of folds are those of the distinct samples."""
+    """If all samples occur three times, standard errors of folds are equal to the errors of the distinct samples."""
     copies = rows.select_rows(np.repeat(np.arange(80), 3))
     thrice = ga.regularization_path(copies, [0.3, 3.0], n_starts=1, tol=1e-8, groups=np.repeat(np.arange(80), 3))
     once = ga.regularization_path(rows, [0.1, 1.0], n_starts=1, tol=1e-8, groups=np.arange(80))
@@ -327,7 +327,7 @@ def test_bad_groups_are_named(rows):
 
 
 def test_a_path_returns_from_a_jump_to_lower_minima():
-    """The weights jump to another minimum at the last value, which is also the lower one at the value before."""
+    """The weights jump to another minimum at the last value, which is lower at the value before too."""
     data = ga.sample(ga.paper_model(omega=0.3, sigma=0.5, lam=0.01), d=60, alpha=1.0, seed=0)
     lams = [0.01, 0.02, 0.04]
     along = PathPlan(np.array(lams), [data.replace(lam=lam) for lam in lams], [0, 1, 2], "positional", 1, 1e-6, 1000, 0)

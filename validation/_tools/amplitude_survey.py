@@ -13,8 +13,8 @@ other responses, and with C_t = 1/(λ + V̂_t − yΔ_t)
 
 for Gaussian x, ζ and ω. The covariance of ḡ at two times follows from the Hermite coefficients of ḡ^t at each label:
 E[ḡ^s ḡ^t | p] = Σ_k a_k^s(p) a_k^t(p) ρ^k with the correlation ρ of both fields. There is no sampling. Without damping
-of the weights, β_t = 1, the norm of x^{t+1} depends on ω^t only, so that its fixed point is that of one step of replica
-symmetry breaking, whether the weights come to rest or not.
+of the weights, β_t = 1, the norm of x^{t+1} depends on ω^t only, so that its fixed point is a solution with one step
+of replica symmetry breaking, whether the weights come to rest or not.
 """
 
 from typing import NamedTuple
@@ -138,7 +138,7 @@ def predict(
     """Return q_0, q_1, V, E and the cosine with the last weights for d → ∞ at each iteration (T, 5).
 
     Labels are |N(0, 1)| plus noise of variance `noise`; `q` is the square of the weights at the start. The other
-    parameters are those of `run_iterations`.
+    parameters are the parameters of `run_iterations`.
     """
     labels, probability = _label_nodes(noise)
     u, density = FIELD_NODES, np.exp(-0.5 * FIELD_NODES**2)

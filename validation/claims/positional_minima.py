@@ -45,6 +45,12 @@ def run_cell(d, number):
              "train_loss": run.train_loss, **overlaps}]  # fmt: skip
 
 
+def check_reached(verdict, rows):
+    """Check that at least 95 % of the runs reach the gradient norm of a minimum."""
+    reached = float(np.mean([row["norm"] <= REACHED for row in rows]))
+    verdict.check(reached >= 0.95, f"{100 * reached:.0f} % of {len(rows)} runs reach a gradient norm of {REACHED:g}")
+
+
 def read_cell(d, number, minima, alpha=ALPHA):
     """Return the same for a stored minimum of `rs_validity`."""
     data = ga.sample(ga.paper_model(0.3), d, alpha, 50_000 + number)

@@ -396,7 +396,7 @@ def draw(paths, bayes, trained, path):
         last.semilogx(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
         last.plot(ALPHA, trained, "s", color="#D55E00", label=f"softmax attention, λ = {LAM:g}")
         last.axhline(bayes["risk"], color="0.5", linestyle=":", label="Bayes risk, known weights")
-        last.set(xlabel="samples per dimension α", ylabel="E(u − f)²", title="spiked tokens", ylim=(0, None))
+        last.set(xlabel="samples per dimension α", ylabel="E(u − f)²", title="spiked tokens", ylim=(0, 1.3))
         last.set_xticks(bayes["alphas"], [f"{alpha:g}" for alpha in bayes["alphas"]])
         last.minorticks_off()
         last.legend(frameon=False)
@@ -406,7 +406,7 @@ def draw(paths, bayes, trained, path):
                     label = f"feature {feature + 1}" if head == 0 else None
                     axis.plot(theta[:, head, feature], color=f"C{feature}", label=label)
             axis.set(xlabel="step", ylabel="overlap of a head with a feature", title=name)
-        axes.ravel()[0].legend(frameon=False)
+        axes.ravel()[0].legend(frameon=False, loc=(0.45, 0.6))
 
 
 def main():

@@ -48,7 +48,7 @@ class PathPlan:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
 
         If the loss is not convex, a minimum may become unstable between two values, so that the weights jump to another
-        minimum. Below the jump, the other minimum is often the lower one. From the value after the jump, runs then
+        minimum. Below the jump, the other minimum is often lower. From the value after the jump, runs then
         return along the path as long as their training loss is lower.
 
         Parameters

@@ -28,6 +28,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from gamp_attention._core import check
 from gamp_attention.models.channels.channel import Posterior, softmax_sum
@@ -174,7 +175,7 @@ class ClassChannel:
 
     @property
     def sources(self) -> np.ndarray:
-        """Index (C L,) of the pair of group and token, among those of `rho`, for each pair of class and token."""
+        """Index (C L,) in `rho` of the pair of group and token, for each pair of class and token."""
         L = self.shape[0]
         return np.asarray((L * self.group[:, None] + np.arange(L)).ravel())
 
@@ -236,7 +237,7 @@ class ClassChannel:
         log_z, of_class = np.empty(n), np.zeros((n, len(self.probability)))
         for g in range(self.n_groups):
             rows, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
-            y, block, at = seen.targets[rows], _blocks(V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            y, block, at = seen.targets[rows], block_diag(*V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
             logs, shifts = self._class_weights(seen, omega, V, known, g)
             parts = [
                 self.targets[c].evidence(y, at + shift.ravel(), block) for c, shift in zip(members, shifts, strict=True)
@@ -271,7 +272,7 @@ class ClassChannel:
             rows, members = seen.group == g, np.nonzero(self.group == g)[0]
             logs, shifts = self._class_weights(seen, omega, V, known, g)
             weight, _ = softmax_sum(logs)
-            block, at = _blocks(V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            block, at = block_diag(*V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
             means, variances = [], []
             for c, shift in zip(members, shifts, strict=True):
                 of_class = self.targets[c]
@@ -281,14 +282,6 @@ class ClassChannel:
             apart = np.sum((np.array(means) - mean) ** 2, axis=2)
             errors[rows] = weight @ np.array(variances) + np.einsum("nc,cn->n", weight, apart)
         return errors
-
-
-def _blocks(V: np.ndarray) -> np.ndarray:
-    """Return the block-diagonal matrix (L t, L t) of matrices (L, t, t)."""
-    L, t, _ = V.shape
-    out = np.zeros((L, t, L, t))
-    out[np.arange(L), :, np.arange(L)] = V
-    return out.reshape(L * t, L * t)
 
 
 def class_channel(model: Model) -> ClassChannel:

@@ -69,9 +69,8 @@ MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest e
 MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
 TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
 NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
-STEP_PART = (
-    1.05  # largest error of a deterministic rule, in units of the error without the part of the last Newton step
-)
+# largest error of a deterministic rule, in units of the error without the part of the last Newton step
+STEP_PART = 1.05
 NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
 UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
 UNRESOLVED_LOSS = 0.3  # the same for a loss
