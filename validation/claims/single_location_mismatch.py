@@ -1,8 +1,8 @@
 """Single-location regression with a weak penalty: `validity` states that theory and runs differ at low signal.
 
-The authors of arXiv 2509.21936 observe that theory and runs differ at low signal and low λ. The model is the
-model of `single_location`: two spiked tokens, softmax attention, noise 0.5 and α = 4. It is solved for ν = 1 and 4 at λ = 0.05
-and, as a control, for ν = 4 at λ = 0.5.
+The authors of arXiv 2509.21936 observe that theory and runs differ at low signal and low λ. The script uses the model
+of `single_location`: two spiked tokens, softmax attention, noise 0.5 and α = 4. It is solved for ν = 1 and 4 at
+λ = 0.05 and, as a control, for ν = 4 at λ = 0.5.
 
 Method: for each case state evolution from the teacher's weights, and instances at d = 800. (1) `validity`, with the
 replicon eigenvalue and the expected change of V. (2) V of the key and the training loss at the minima that message
