@@ -48,14 +48,14 @@ from validation.claims.survey_fixed_points import ALPHA, LAM, NOISE, PARISI, dra
 from validation.claims.survey_phase_retrieval import draw_amplitudes
 
 EQUAL, AGREES, ACCURATE = 1e-6, 4.0, 1e-3  # see the criterion
-SCRAMBLES, SAMPLES, RUN_DIM, RUNS, RUN_ITER, RUN_LAST, STEP_V = 8, 4096, 500, 6, 60, 20, 0.3
+SCRAMBLES, SAMPLES, RUN_DIM, RUNS, RUN_ITER, RUN_LAST, STEP_V = 8, 4096, 500, 4, 60, 20, 0.3
 FIRST_SEED, LADDER, SHORT, GAIN, MOST, FIRST_UNITS = 3000, (0.5, 1.0, 2.0, 4.0), 15, 5.0, 0.1, 1.5
 LAYER = {"omega": 0.2, "sigma": 0.8}
 SETTINGS = {  # α, noise s (None: amplitudes without noise), d, number of instances
-    "α = 0.7": (0.7, 0.0, 300, 40),
-    "α = 1": (1.0, 0.0, 300, 12),
-    "α = 1.5, s = 0.3": (1.5, 0.3, 300, 16),
-    "amplitudes, α = 1.75": (1.75, None, 200, 12),
+    "α = 0.7": (0.7, 0.0, 300, 24),
+    "α = 1": (1.0, 0.0, 300, 8),
+    "α = 1.5, s = 0.3": (1.5, 0.3, 300, 12),
+    "amplitudes, α = 1.75": (1.75, None, 200, 8),
 }
 CHOICES = ("0.75 units", "1.5 units", "3 units", "followed", "vanishing", "largest")
 REFERENCE = "1.5 units"
@@ -179,13 +179,13 @@ def plan_rows(quick):
     """Return functions that compute the rows, by key; all settings in turn."""
     n = 512 if quick else SAMPLES
     plan = {f"sampled {y:g}": partial(sample_complexity, y, n) for y in (PARISI[:1] if quick else PARISI)}
+    if not quick:
+        runs = [(y, seed) for seed in range(RUNS) for y in PARISI]
+        plan |= {f"run {y:g} {seed}": partial(run_complexity, y, RUN_DIM, seed, RUN_ITER) for y, seed in runs}
     sizes = {"α = 1": 2} if quick else {name: setting[3] for name, setting in SETTINGS.items()}
     for k in range(max(sizes.values())):
         seed = FIRST_SEED + k
         plan |= {f"{name} {seed}": partial(run_choices, name, seed) for name, size in sizes.items() if k < size}
-    if not quick:
-        runs = [(y, seed) for seed in range(RUNS) for y in PARISI]
-        plan |= {f"run {y:g} {seed}": partial(run_complexity, y, RUN_DIM, seed, RUN_ITER) for y, seed in runs}
     return plan
 
 
