@@ -100,7 +100,7 @@ class MixturePrior:
             )
         if len(A) > 1:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
-            raise check.fail("model", f"a mixture of rows of {len(A)} numbers", needs)
+            raise check.fail_words("model", f"a mixture of rows of {len(A)} numbers", needs)
         a = max(float(A[0, 0]), np.finfo(float).tiny)
         spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0

@@ -107,7 +107,7 @@ def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> Li
                 "targets that are linear in the fields and the noise for each class, with any dependence on the class"
             )
             got = f"other targets of class {c}: the mixture of their posteriors is not implemented"
-            raise check.fail("model.teacher", got, needs)
+            raise check.fail_words("model.teacher", got, needs)
     left, values, _ = np.linalg.svd(slope)
     basis = left[:, : int(np.sum(values > RANK_ERROR * max(values[0], 1e-300)))]
     return LinearTargets(offset, slope[:, :k], slope[:, k:] @ slope[:, k:].T, basis)
