@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.gamp.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
@@ -50,7 +51,7 @@ from validation.claims.positional_minima import FIRST, KEYS, REACHED, check_reac
 
 ALPHA = 1.5
 COUNTS = {500: 54, 1000: 8, 2000: 28, 4000: 4}  # instances by d
-PAIRS = {2000: 60, 1000: 40}  # further instances with GAMP and survey propagation only
+PAIRS = {2000: 40, 1000: 40}  # further instances with GAMP and survey propagation only
 # first seeds; the minima of GAMP of `positional_minima` are of the same instances, and of further instances
 SEEDS = {500: FIRST[500], 1000: FIRST[1000], 2000: 50_000, 4000: 50_000}
 LARGE = 2000  # smallest d without descent by steps, whose end is stored up to d = 8000 by `end_of_descent`
@@ -149,6 +150,24 @@ def follow_descent(n_paths, n_replicas):
     return numbers | {"train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
 
 
+def follow_survey():
+    """Return |m| and the spread U/(q + U) of the survey for d → ∞, each with its error, by iteration."""
+    path = ga.trajectory(
+        ga.paper_model(), ALPHA, "positional", method="survey", parisi=SURVEY, damping=STEP, n_iter=N_ITER,
+        n_paths=4096, n_replicas=3, seed=0,
+    )  # fmt: skip
+    q, U = path.q[:, 0, 0, 0], path.U[:, 0, 0, 0]
+    spread = np.array([U, path.U_error[:, 0, 0, 0]]) / (q + U)
+    return {"m": [abs(path.m[:, 0, 0]), path.error.m[:, 0, 0]], "spread": spread}
+
+
+def tabulate_survey(path):
+    """Return m and the spread of the survey for d → ∞ at some iterations as a table."""
+    columns = np.array([*path["m"], *path["spread"]]).T
+    rows = [[t, plus_minus(m, m_error), plus_minus(*spread)] for t, (m, m_error, *spread) in enumerate(columns)]
+    return markdown_table(["iteration of the survey", "m", "spread"], rows[::3])
+
+
 def main():
     args = options(__doc__, stored=True)
     verdict = Verdict("reached_minima", args)
@@ -156,11 +175,12 @@ def main():
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
     descents = {} if args.quick else DESCENTS
     paths = {f"descent, {n} paths": partial(follow_descent, n, count) for n, count in descents.items()}
+    surveys = {} if args.quick else {"survey": follow_survey}
     plan, quick = plan_cells(args.quick), "_quick" if args.quick else ""
     if args.stored:
         stored = verdict.stored()["solutions"]
     else:
-        stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts | paths)
+        stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts | paths | surveys)
     rows = complete_rows(verdict.path("_runs.jsonl"), {} if args.stored else plan, key_of, "instances")
     rows = [row for row in rows if key_of(row) in plan]
     for name in parts:
@@ -188,6 +208,7 @@ def main():
     verdict.write_table(tabulate_limits(limits, states), "_limits.md")
     verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
     verdict.write_table(tabulate_overlaps(rows), "_overlaps.md")
+    verdict.write_table(tabulate_survey(stored["survey"]), "_survey.md")
     for name in ("survey", "lbfgs"):
         for key in ("q", "m"):
             drift, error = controls.change_with_size(name, key)
