@@ -37,8 +37,14 @@ TIMES = (0, 1, 2, 3, 5, 7, 10, 15, GLOBAL, 25, 30, 40, 50, 60, 80, 100, 120, LAS
 LEVELS, CHANGES = (5, 10, GLOBAL), (40, 80, LAST)  # compared iterations
 LONG = {4000: 4, 8000: 0}  # instances with all iterations at large d; the others end after 20
 TOLERANCE, FINE = 1e-2, 3e-3  # tolerances of the stored times, see `follow_held_messages`
-PATHS = {(2**14, TOLERANCE): 16, (2**16, TOLERANCE): 6, (2**16, FINE): 3, (2**18, TOLERANCE): 6}  # replicas
-HOLDS, HOLD_PATHS, HOLD_REPLICAS = (0, 80), 2**16, 3  # other numbers of iterations with global minima
+PATHS = {
+    (2**14, TOLERANCE): 16,
+    (2**15, TOLERANCE): 3,
+    (2**16, TOLERANCE): 6,
+    (2**16, FINE): 3,
+    (2**18, TOLERANCE): 6,
+}  # replicas
+HOLDS, HOLD_PATHS, HOLD_REPLICAS = (0, 80), 2**15, 3  # other numbers of iterations with global minima
 AGREES, DIFFERS = 3.5, 10.0  # errors, see the criterion
 
 
