@@ -52,6 +52,19 @@ def test_roots_lie_within_their_errors(model, size):
     assert 1 <= max(levels) <= 3
 
 
+def test_the_slope_is_measured_again_on_finer_rules():
+    """Steps with the slope of the first rule would not converge on the next rules, whose slope is three times larger."""
+
+    def measure(rule):
+        slope, root = (1.0, 0.7) if rule.level == 0 else (3.0, 0.75)
+        return lambda x: slope * (x - root)
+
+    value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, 1.0)
+    assert error <= 1e-3
+    assert abs(value - 0.75) <= error
+    assert slope == pytest.approx(3.0)
+
+
 def test_a_root_off_the_branch_is_not_found(model):
     assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
