@@ -53,7 +53,7 @@ def test_roots_lie_within_their_errors(model, size):
 
 
 def test_the_slope_is_measured_again_on_finer_rules():
-    """Steps with the slope of the first rule would not converge on the next rules, whose slope is three times larger."""
+    """Steps with the slope of the first rule would diverge on the next rules, whose slope is three times larger."""
 
     def measure(rule):
         slope, root = (1.0, 0.7) if rule.level == 0 else (3.0, 0.75)
