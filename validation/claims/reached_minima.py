@@ -10,8 +10,8 @@ is reduced by a control variate: the change e of the same number from iteration 
 minimum, less its mean, which is known from all instances of `positional_minima`. Differences are fitted by δ + b e with
 weights d, as if δ did not depend on d, and δ is added to the limit d → ∞ of GAMP (`positional_minima`). The limit of
 descent is the stored limit of `end_of_descent`, from d up to 8000. Minima with m < 0.2, which are not on the branch
-(m = 0.255, scatter 0.015 at d = 500), are left out.
-Predictions:
+(m = 0.255, scatter 0.015 at d = 500), are left out. Predictions:
+
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -25,8 +25,8 @@ Solutions and runs are stored when they end (--quick: one y, d = 200).
 Criterion: all solutions converge, and 95 % of the runs reach a gradient norm of 1e-6; F(y) is largest where Σ changes
 its sign; the threshold states are less than 0.1 % above the ground state; differences from GAMP do not depend on 1/d
 by more than 3 errors. The differences of the limits from the predictions are reported in units of their errors. Fixed
-before the control variate was used: the errors of q and m are at most a tenth of the effect, which is the difference from the ground state for GAMP, and the difference from GAMP for L-BFGS and
-survey propagation.
+before the control variate was used: the errors of q and m are at most a tenth of the effect, which is the difference
+from the ground state for GAMP, and the difference from GAMP for L-BFGS and survey propagation.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
