@@ -34,6 +34,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import (
     Indicators,
     Point,
     StateEvolutionHistory,
+    errors_of,
     point_of,
     response_slopes,
     units_of,
