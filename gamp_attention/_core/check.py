@@ -148,7 +148,9 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)
     )
     if not matches:
-        raise ValueError(f"{name}: needs shape {wanted}, got shape {result.shape}")
+        letters = ", ".join(size for size in shape if isinstance(size, str))
+        least = f" with {letters} >= 1" if result.ndim == len(shape) and not result.size else ""
+        raise ValueError(f"{name}: needs shape {wanted}{least}, got shape {result.shape}")
     if not np.isfinite(result).all():
         where = np.argwhere(~np.isfinite(result))
         first = f", the first at index {tuple(where[0].tolist())}" if result.ndim else ""

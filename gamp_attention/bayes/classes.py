@@ -106,17 +106,20 @@ class ClassEquations(Equations):
             omega[rows] += np.einsum("lab,lb->la", known[part], law.spikes[c] / law.group_variance[g][:, None])
         return omega
 
-    def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
-        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
+    def posterior(self, V: np.ndarray, known: np.ndarray, blocks: bool = False) -> tuple[np.ndarray, Posterior]:
+        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω.
+
+        With `blocks`, covariances are within tokens only.
+        """
         omega = self.omega(V, known)
-        return omega, self._law.posterior(self._seen, omega, V, known)
+        return omega, self._law.posterior(self._seen, omega, V, known, blocks)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] of all sources, which contains the probability of their group, and E[log Z]."""
         law, (L, t) = self._law, self._law.shape
         known = self.rho - V if known is None else known
         V = V + MIN_V * self.rho
-        omega, posterior = self.posterior(V, known)
+        omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
         hats, signs = np.empty_like(self.rho), law.column_signs
         for g in range(law.n_groups):
@@ -149,7 +152,7 @@ class ClassEquations(Equations):
 
     def squared_means(self, known: np.ndarray) -> np.ndarray:
         """Return E[u | y]² (N, t) of the samples, summed over tokens, for covariances `known` of ω."""
-        squares = (self.posterior(self.rho - known, known)[1].mean ** 2).sum(axis=1)
+        squares = (self.posterior(self.rho - known, known, blocks=True)[1].mean ** 2).sum(axis=1)
         return np.where(squares > ZERO_MEAN * np.abs(self.rho).max(), squares, 0.0)
 
     def signless_columns(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Code shared by all estimators: seeds, sample weights, the run, and inference from a finished run."""
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,9 +141,13 @@ class InferenceMixin:
         Raises
         ------
         NotFittedError : before `fit`.
+        ValueError : if `checkpoint` is given, but neither `random_state` nor the option `seed` is an integer.
         """
         check_is_fitted(self)
         init, n_starts = self._start
+        is_fixed = isinstance(self.random_state, numbers.Integral) or "seed" in options
+        if options.get("checkpoint") is not None and not is_fixed:  # a resumed path would draw another seed
+            raise check.fail("random_state", self.random_state, "an integer if a checkpoint is given")
         options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
         path = regularization_path(self.data_, lams, init, **options)
         return average_by_weight(path, self.data_.sample_weight, "errors")

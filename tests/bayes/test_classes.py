@@ -97,6 +97,24 @@ def test_classes_that_differ_in_nothing_give_the_model_without_classes(sigma):
         assert np.allclose(getattr(point, name), getattr(exact, name), rtol=0, atol=error + 1e-3), name
 
 
+@pytest.mark.parametrize("sigma", [1.0, [[0.7, 1.1], [1.2, 0.9]]])
+def test_covariances_within_tokens_are_the_blocks_of_all_covariances(sigma):
+    """The derivative of the means in ω is the covariance times V⁻¹, here in the first field."""
+    channel, rng, n = class_channel(uneven(sigma)), np.random.default_rng(3), 6
+    group = np.arange(n) % channel.n_groups
+    seen = Seen(rng.standard_normal((n, 1)), group, rng.standard_normal((n, 2)))
+    omega, V = rng.standard_normal((n, L, 2)), 0.4 * channel.rho
+    whole, blocks = (channel.posterior(seen, omega, V, blocks=blocks) for blocks in (False, True))
+    within = np.kron(np.eye(L), np.ones((2, 2)))
+    assert np.allclose(blocks.cov, whole.cov * within)
+    assert np.array_equal(blocks.mean, whole.mean)
+    shifted = channel.posterior(seen, omega + 1e-4 * np.array([1.0, 0.0]) * (np.arange(L) == 0)[:, None], V)
+    for row in range(n):  # ∂E[u]/∂ω = cov V⁻¹, see the channel's probabilities of the classes
+        change = (shifted.mean - whole.mean)[row].ravel() / 1e-4
+        inverse = np.linalg.inv(V.reshape(channel.n_groups, L, 2, 2)[group[row], 0])
+        assert np.allclose(change, whole.cov[row][:, :2] @ inverse[:, 0], atol=1e-3)
+
+
 def test_known_classes_with_linear_targets_have_closed_forms():
     """If the class follows from σ, posteriors of classes are Gaussian: iterate A = α Σ_c p_c Σ_l σ² E[g gᵀ] by hand."""
     sigma = np.array([[1.0, 0.8], [1.2, 0.9]])

@@ -127,8 +127,9 @@ def test_the_manual_shows_the_output_of_the_command(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("kind", ["folder", "torch"])
-def test_other_files_give_the_same(kind, tmp_path, fit):
+def test_other_files_give_the_same(kind, tmp_path, fit, monkeypatch):
     x, y = sentences()
+    loads = []
     _, whole, _, _ = fit(stored(tmp_path, x, y))
     if kind == "folder":
         path = tmp_path / "folder"
@@ -139,8 +140,11 @@ def test_other_files_give_the_same(kind, tmp_path, fit):
         torch = pytest.importorskip("torch")
         path = tmp_path / "mine.pt"
         torch.save({"tokens": torch.tensor(x), "outputs": torch.tensor(y)}, path)
+        load = torch.load
+        monkeypatch.setattr(torch, "load", lambda *args, **options: loads.append(1) or load(*args, **options))
     status, report, _, found = fit(path)
     assert status == 0
+    assert len(loads) == (kind == "torch")  # large files are read once
     assert report["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-9)
     assert found["errors"].shape == (60,)
 

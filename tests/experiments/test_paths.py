@@ -80,8 +80,8 @@ def test_a_path_resumes_from_its_file(rows, tmp_path, monkeypatch):
         ga.regularization_path(rows, LAMS[:2], n_starts=1, tol=1e-9, checkpoint=file)
 
 
-def test_paths_are_resumed_only_with_equal_seeds_and_data(rows, tmp_path):
-    """Random starts and folds depend on the seed, and a dictionary has several datasets."""
+def test_paths_are_resumed_only_with_equal_options_and_data(rows, tmp_path):
+    """Random starts and folds depend on the seed, runs on their start, and a dictionary has several datasets."""
     file, options = tmp_path / "path.npz", {"n_starts": 1, "folds": 0}
     ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file)
     assert ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file).results[0].n_iter == 0
@@ -89,6 +89,14 @@ def test_paths_are_resumed_only_with_equal_seeds_and_data(rows, tmp_path):
         ga.regularization_path(rows, [0.3], **options, seed=2, checkpoint=file)
     with pytest.raises(ValueError, match="seed: needs an integer if a checkpoint is given"):
         ga.regularization_path(rows, [0.3], **options, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+    Q = ga.run_gamp(rows, "random", seed=1).Q
+    ga.regularization_path(rows, [0.3], Q, **options, checkpoint=tmp_path / "Q.npz")
+    assert ga.regularization_path(rows, [0.3], Q.tolist(), **options, checkpoint=tmp_path / "Q.npz").best == 0
+    for different in ({"max_iter": 9}, {"init": "random"}, {"init": 2 * Q}, {"init": ga.run_gamp(rows, Q)}):
+        for name in (file, tmp_path / "Q.npz"):
+            arguments = {"init": "spectral" if name == file else Q} | options | different
+            with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+                ga.regularization_path(rows, [0.3], **arguments, seed=int(name == file), checkpoint=name)
     other = ga.LabelledDataset(rows.tokens, 2 * rows.labels, rows.student, lam=0.5)
     ga.regularization_path({1: rows, 2: rows}, **options, checkpoint=tmp_path / "two.npz")
     with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):

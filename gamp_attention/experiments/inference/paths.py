@@ -43,7 +43,7 @@ from gamp_attention.experiments.inference.path_training import (
 )
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import digest
+from gamp_attention.gamp.run import digest, identify_start
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
@@ -366,7 +366,8 @@ def regularization_path(
     seed : seed of random starts and of the folds; an integer if a checkpoint is given.
     predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
     checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
-        The resumed path must have the same data, values, `tol`, `n_starts`, `folds`, `groups` and `seed`.
+        The resumed path must have the same data, values, `init`, `n_starts`, `tol`, `max_iter`, `folds`, `groups` and
+        `seed`.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
     Returns
@@ -422,7 +423,8 @@ def regularization_path(
             raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
         seed = check.integer("seed", seed, low=0, high=None)
         others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
-        options = [tol, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+        options = [tol, max_iter, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+        options += identify_start(init)
         file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, *options))
         known = file.load() or {}
     ends: dict[int, GampResult] = {}

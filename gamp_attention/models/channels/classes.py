@@ -46,7 +46,9 @@ class Evidence(NamedTuple):
     """Posterior of the fields of n samples if they have a given class."""
 
     log_z: np.ndarray  # (n,) logarithm of the density of the targets, −∞ if the class does not have such targets
-    mean: np.ndarray  # (n, L t)
+    # the mean of the fields is their prior mean plus gain · rest, where `rest` is the targets minus their prior mean
+    rest: np.ndarray  # (n, r)
+    gain: np.ndarray  # (L t, r)
     cov: np.ndarray  # (L t, L t)
 
 
@@ -77,15 +79,45 @@ class LinearTargets:
         outside = rest - rest @ self.basis @ self.basis.T
         return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
 
-    def evidence(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Evidence:
-        """Return the posterior given targets y (n, P), for the prior N(center, V) of the fields (n, L t)."""
+    def evidence(self, y: np.ndarray, center: np.ndarray, shift: np.ndarray, V: np.ndarray) -> Evidence:
+        """Return the posterior given targets y (n, P), for the prior N(center + shift, V) of the fields (n, L t)."""
         B = self.basis.T @ self.slope
         spread = B @ V @ B.T + self.basis.T @ self.noise @ self.basis
         gain = np.linalg.solve(spread, B @ V).T
-        rest = (y - self.offset) @ self.basis - center @ B.T
+        rest = (y - self.offset) @ self.basis - center @ B.T - B @ shift
         log_z = -0.5 * np.einsum("na,na->n", rest, np.linalg.solve(spread, rest.T).T)
         log_z = log_z - 0.5 * np.linalg.slogdet(2 * np.pi * spread)[1]
-        return Evidence(np.where(self.contain(y), log_z, -np.inf), center + rest @ gain.T, V - gain @ B @ V)
+        return Evidence(np.where(self.contain(y), log_z, -np.inf), rest, gain, V - gain @ B @ V)
+
+
+def _pairs_of_fields(L: int, t: int, blocks: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of all pairs of L t fields; with `blocks`, of pairs of the same token."""
+    first, second = np.divmod(np.arange((L * t) ** 2), L * t)
+    kept = (first // t == second // t) | (not blocks)
+    return first[kept], second[kept]
+
+
+def _mixture_moments(
+    weight: np.ndarray, parts: list[Evidence], shifts: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of a mixture over classes minus its center (n, k), and covariances of pairs of fields (n, K).
+
+    The mean of class c is the center plus s_c + G_c e_c, with shifts s (C, k), gains G and rests e. Moments of the
+    mixture are therefore sums over the classes of P(c), P(c) e_c and P(c) e_c e_cᵀ, times matrices.
+    """
+    (i, j), kernel = pairs, np.empty((len(parts), len(pairs[0])))
+    linear, quadratic, gains, mixed, squares = [], [], [], [], []
+    for c, (part, s) in enumerate(zip(parts, shifts, strict=True)):
+        kernel[c] = part.cov[i, j] + s[i] * s[j]
+        G, scaled = part.gain.T, weight[:, c, None] * part.rest
+        linear.append(scaled)
+        quadratic.append((scaled[:, :, None] * part.rest[:, None]).reshape(len(weight), -1))
+        gains.append(G)
+        mixed.append(G[:, i] * s[j] + s[i] * G[:, j])
+        squares.append((G[:, None, i] * G[None, :, j]).reshape(-1, len(i)))
+    move = np.concatenate([weight, *linear], axis=1) @ np.concatenate([shifts, *gains])
+    features = np.concatenate([weight, *linear, *quadratic], axis=1)
+    return move, features @ np.concatenate([kernel, *mixed, *squares]) - move[:, i] * move[:, j]
 
 
 def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> LinearTargets:
@@ -222,7 +254,9 @@ class ClassChannel:
                 found.append(signs)
         return np.array(found)
 
-    def posterior(self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray | None = None) -> Posterior:
+    def posterior(
+        self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray | None = None, blocks: bool = False
+    ) -> Posterior:
         """Return the posterior of the fields.
 
         Parameters
@@ -230,28 +264,28 @@ class ClassChannel:
         seen : the samples.
         omega : (n, L, t) means ω of the fields, given all other samples.
         V, known : (groups L, t, t) their covariances V, and the covariances q of ω; ρ − V if not given.
+        blocks : whether only covariances within tokens are needed. The others are then zero, which takes a fraction 1/L
+            of the time if there are many classes.
         """
         n, (L, t) = len(omega), self.shape
         known = self.rho - V if known is None else known
-        mean, cov = np.empty((n, L * t)), np.empty((n, L * t, L * t))
+        mean, cov = np.empty((n, L * t)), np.zeros((n, L * t, L * t))
         log_z, of_class = np.empty(n), np.zeros((n, len(self.probability)))
         for g in range(self.n_groups):
-            rows, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
-            y, block, at = seen.targets[rows], block_diag(*V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            in_group, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
             logs, shifts = self._class_weights(seen, omega, V, known, g)
-            parts = [
-                self.targets[c].evidence(y, at + shift.ravel(), block) for c, shift in zip(members, shifts, strict=True)
-            ]
+            block, targets = block_diag(*V[g * L : (g + 1) * L]), [self.targets[c] for c in members]
+            y, at = seen.targets[in_group], omega[in_group].reshape(-1, L * t)
+            ranks = np.array([of_class.rank for of_class in targets])
+            parts = [part.evidence(y, at, s.ravel(), block) for part, s in zip(targets, shifts, strict=True)]
             logs += np.stack([part.log_z for part in parts], axis=1)
-            ranks = np.array([self.targets[c].rank for c in members])
             smallest = np.where(np.isfinite(logs), ranks, np.iinfo(int).max).min(axis=1)
-            weight, log_z[rows] = softmax_sum(np.where(ranks > smallest[:, None], -np.inf, logs))
-            of_class[np.ix_(rows, members)] = weight
-            means = np.stack([part.mean for part in parts], axis=1)
-            mean[rows] = np.einsum("nc,nca->na", weight, means)
-            apart = means - mean[rows, None]
-            cov[rows] = np.einsum("nc,cab->nab", weight, np.stack([part.cov for part in parts]))
-            cov[rows] += np.einsum("nc,nca,ncb->nab", weight, apart, apart, optimize=True)
+            weight, log_z[in_group] = softmax_sum(np.where(ranks > smallest[:, None], -np.inf, logs))
+            of_class[np.ix_(in_group, members)] = weight
+            pairs = _pairs_of_fields(L, t, blocks)
+            move, entries = _mixture_moments(weight, parts, shifts.reshape(len(parts), -1), pairs)
+            mean[in_group] = at + move
+            cov[in_group[:, None], pairs[0], pairs[1]] = entries
         return Posterior(mean.reshape(n, L, t), cov, log_z, of_class=of_class)
 
     def _class_weights(

@@ -39,7 +39,7 @@ from gamp_attention.state_evolution.equations.units import Packing, subtract_exp
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
 from gamp_attention.state_evolution.fixed_points.overlap_map import EXPANDED_STEP, NOISY_FRACTION, Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested import average_error, error_within, expand_error
+from gamp_attention.state_evolution.rules.nested_errors import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")

@@ -49,12 +49,8 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     stability,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import (
-    StateEvolutionHistory,
-    StateEvolutionResult,
-    refine,
-    response_slopes,
-)
+from gamp_attention.state_evolution.fixed_points.points import response_slopes
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
