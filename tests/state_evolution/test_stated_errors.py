@@ -38,7 +38,10 @@ def make_point(value):
     """Return a point on a deterministic rule whose two overlaps, two losses and V̂ have the same value."""
     root = SimpleNamespace(F=SimpleNamespace(rule=SimpleNamespace(unresolved=0.0)))
     image = SimpleNamespace(hats=SimpleNamespace(V=np.ones((1, 1, 1)), V_derivative=np.ones((1, 1, 1))))
-    return Point(root, image, np.full(2, value), np.full(5, value), np.zeros(5), np.zeros(2), np.zeros((0, 5)))
+    return Point(
+        root, image, best=np.full(2, value), numbers=np.full(5, value), uncertain=np.zeros(5), test_slopes=np.zeros(2),
+        replicas=np.zeros((0, 5)), tests=np.zeros(0),
+    )  # fmt: skip
 
 
 def test_levels_that_agree_by_accident_have_a_twentieth_of_the_change_before_as_error():
