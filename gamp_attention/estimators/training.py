@@ -23,10 +23,12 @@ from gamp_attention.gamp.run import run_gamp
 Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
-def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False) -> GampResult:
-    """Run message passing on data with the parameters of an estimator; warn if it does not converge."""
+def train(
+    estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False, tol: float | None = None
+) -> GampResult:
+    """Run message passing on data with the parameters of an estimator, or another `tol`; warn without convergence."""
     seed = choose_seed(estimator.random_state)
-    limits = {"tol": estimator.tol, "max_iter": estimator.max_iter}
+    limits = {"tol": estimator.tol if tol is None else tol, "max_iter": estimator.max_iter}
     result = run_gamp(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
     if not result.converged:
         warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)

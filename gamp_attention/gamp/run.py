@@ -481,15 +481,6 @@ def digest(data: Dataset, *options: Any) -> str:
     return hash_bytes(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
 
 
-def identify_start(init: Start | None) -> list[Any]:
-    """Return the name, or the arrays, by which `digest` distinguishes the start of a run from other starts."""
-    if isinstance(init, GampResult):
-        return [init.Q, init.overlaps.V]
-    if isinstance(init, GampState):
-        return [init.Q, init.V, np.asarray(init.D)]
-    return [init if init is None or isinstance(init, str) else check.array("init", init, ("d", "r"))]
-
-
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
     options: IterationOptions, n_finish: int, escape: bool, ladder: tuple[float, ...] | str | None,
