@@ -138,7 +138,7 @@ def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProble
     possible &= group[:, None] == channel.group
     if not possible.any(axis=1).all():
         got = f"{int((~possible.any(axis=1)).sum())} samples whose targets no class has"
-        raise check.fail("data", got, "samples of the model")
+        raise check.fail_words("data", got, "samples of the model")
     prior = MixturePrior(np.ones(1), np.zeros((1, t)), channel.prior[None])
     gamma = np.tile(sigma2.ravel(), (data.dim, 1))
     seen = Seen(labels, group, products + np.log(channel.probability))
@@ -156,7 +156,7 @@ def _known_means(data: Dataset, model: SequenceMixture, channel: ClassChannel) -
         return np.asarray(data.source_means[at] - data.positions - spikes)
     if len(model.class_means) > 1:
         needs = "samples of the model, if means differ between classes of coordinates"
-        raise check.fail("data", "data without a teacher", needs)
+        raise check.fail_words("data", "data without a teacher", needs)
     means = np.repeat(model.class_means[0][at][..., None], d, axis=2) / np.sqrt(d - data.intercept)
     means[..., d - data.intercept :] = 0
     return means

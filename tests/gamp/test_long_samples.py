@@ -11,6 +11,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
+from gamp_attention.gamp import Budget
 from tests.conftest import ROOT, layer_gradient_norm
 from validation.speed.response_times import SCRIPT, WORK
 
@@ -136,6 +137,17 @@ def test_bounded_runs_resume_with_identical_bits(tmp_path):
     parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
     np.testing.assert_array_equal(parts.Q, whole.Q)
     assert parts.n_iter == whole.n_iter
+
+
+def test_message_passing_resumes_once_after_a_long_descent(data):
+    """A descent of n steps extends the budget to 10 n gradients, if at least 100 of them are left."""
+    budget = Budget(data, bounded=True)
+    budget.spent = budget.limit - 1.0  # 250 gradients at the start
+    assert not budget.extend(34)
+    assert budget.limit == 250
+    assert budget.extend(35)
+    assert budget.limit == 350
+    assert not budget.extend(1000)
 
 
 def test_descent_takes_over_near_a_critical_point(monkeypatch):

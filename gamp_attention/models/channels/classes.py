@@ -207,7 +207,7 @@ def class_targets(labels: SequenceLabels, rho: np.ndarray, c: int) -> LinearTarg
     channel = teacher_channel(labels, rho)
     if channel.subsets.shape[1] != channel.n_seen:
         needs = "targets with a density, or linear targets, for each class, because the class of a sample is not known"
-        raise check.fail("model.teacher", f"targets of class {c} that determine each other", needs)
+        raise check.fail_words("model.teacher", f"targets of class {c} that determine each other", needs)
     return SampledTargets(channel, channel.n_seen)
 
 

@@ -24,7 +24,7 @@ from gamp_attention.state_evolution.rules.rule import Rule, work_of
 
 LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers: ε_t and ε_g
 
-MEMORY = 0.05  # weight of the change by the second to last refinement, because two rules can agree by accident
+EARLIER_CHANGE = 0.05  # weight of the change by the second to last refinement, because two rules can agree by accident
 MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
 MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
 TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
@@ -169,7 +169,7 @@ def errors_of(points: list[Point]) -> np.ndarray:
         unresolved = 0.0
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = np.max([MEMORY ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
+        error = np.max([EARLIER_CHANGE ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
         unresolved = last.root.F.rule.unresolved
     error = error + last.uncertain
     k = len(last.best)
