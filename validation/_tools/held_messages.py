@@ -50,24 +50,30 @@ class HeldPaths(CompressedPaths):
         self.constant = float(self._paths.terms.constant.mean())
 
     def pass_messages(self, alpha: float, now: ga.Overlaps, hold: bool) -> tuple[DescentForces, np.ndarray]:
-        """Return the forces at this time, and V̂ (L, r, r), the average of the derivatives of samples."""
+        """Return the forces at this time, and V̂ (L, r, r), the average of the derivatives of samples.
+
+        As in `CompressedPaths.evaluate_forces`, the last response is the direct response to the field at this time, −V̂.
+        The jumps of g at this field are part of the responses to stored times.
+        """
         model, terms = self.model, self._paths.terms
         fields = self.fields + now.m
         z = fields + np.einsum("k,kl,klan->nla", self._weight, self._gamma, self._h)
         out = denoise(model.loss, terms.params, z - self._D, now.V, self._z, hold=hold)
         self._z, self._g, self._force = out.z, out.g, out.g.transpose(1, 2, 0)
         value, _, _ = sample_derivatives(model.loss, terms.params, z)
-        r, t = model.rank, model.teacher_rank
-        D = np.array([path.slopes(alpha * out.g[:, l]) for l, path in enumerate(self._paths.of_token)])
+        r, t, V_hat = model.rank, model.teacher_rank, alpha * out.response.mean(axis=0)
+        tokens = enumerate(self._paths.of_token)
+        D = np.array([path.slopes(alpha * out.g[:, l] + self.fields[:, l] @ V_hat[l]) for l, path in tokens])
+        on_stored = D[:, :, t:].reshape(len(D), r, -1, r).transpose(2, 0, 1, 3)
         forces = DescentForces(
             m=alpha * (np.zeros_like(now.m) if self._even else self._force.mean(axis=2)),
             theta=D[:, :, :t],
             q=np.zeros((0, model.n_tokens, r, r)),
-            response=D[:, :, t:].reshape(len(D), r, -1, r).transpose(2, 0, 1, 3),
+            response=np.concatenate([on_stored, -V_hat[None]]),
             loss=alpha * float(np.mean(value + terms.constant)),
             test_error=float(np.mean(model.task.errors(fields, self._paths.y, terms))),
         )
-        return forces, alpha * out.response.mean(axis=0)
+        return forces, V_hat
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory, as runs do."""

@@ -4,15 +4,14 @@ Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, as
 the Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS
 run to zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
 positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
-Further instances have GAMP and survey propagation only.
 
 Differences from GAMP are paired by instance. Their scatter comes partly from the minimum that GAMP happens to reach. It
 is reduced by a control variate: the change e of the same number from iteration 20 of GAMP with constant steps to its
 minimum, less its mean, which is known from all instances of `positional_minima`. Differences are fitted by δ + b e with
 weights d, as if δ did not depend on d, and δ is added to the limit d → ∞ of GAMP (`positional_minima`). The limit of
 descent is the stored limit of `end_of_descent`, from d up to 8000. Minima with m < 0.2, which are not on the branch
-(m = 0.255, scatter 0.015 at d = 500), are left out.
-Predictions:
+(m = 0.255, scatter 0.015 at d = 500), are left out. Predictions:
+
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
@@ -26,13 +25,12 @@ Solutions and runs are stored when they end (--quick: one y, d = 200).
 Criterion: all solutions converge, and 95 % of the runs reach a gradient norm of 1e-6; F(y) is largest where Σ changes
 its sign; the threshold states are less than 0.1 % above the ground state; differences from GAMP do not depend on 1/d
 by more than 3 errors. The differences of the limits from the predictions are reported in units of their errors. Fixed
-before the control variate was used and before the further instances were run: the errors of q and m are at most a
-tenth of the effect, which is the difference from the ground state for GAMP, and the difference from GAMP for L-BFGS and
-survey propagation.
+before the control variate was used: the errors of q and m are at most a tenth of the effect, which is the difference
+from the ground state for GAMP, and the difference from GAMP for L-BFGS and survey propagation.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
-from functools import lru_cache, partial
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -51,7 +49,6 @@ from validation.claims.positional_minima import FIRST, KEYS, REACHED, check_reac
 
 ALPHA = 1.5
 COUNTS = {500: 54, 1000: 8, 2000: 28, 4000: 4}  # instances by d
-PAIRS = {2000: 40, 1000: 40}  # further instances with GAMP and survey propagation only
 # first seeds; the minima of GAMP of `positional_minima` are of the same instances, and of further instances
 SEEDS = {500: FIRST[500], 1000: FIRST[1000], 2000: 50_000, 4000: 50_000}
 LARGE = 2000  # smallest d without descent by steps, whose end is stored up to d = 8000 by `end_of_descent`
@@ -69,12 +66,12 @@ NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "des
 WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS, d up to 8000"}
 
 
-def run_cell(d, number, names=tuple(NAMES)):
-    """Return the minima of algorithms from the positions on one instance."""
+def run_cell(d, number):
+    """Return the minima of all algorithms from the positions on one instance."""
     seed = SEEDS.get(d, 0) + number
-    data = sample_once(d, seed)
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     rows, minima = [], {}
-    for name in names:
+    for name in NAMES:
         if name == "descent" and d >= LARGE:
             continue
         if name in ("gamp", "survey"):
@@ -92,23 +89,12 @@ def run_cell(d, number, names=tuple(NAMES)):
     return rows
 
 
-def run_pair(d, number):
-    """Return the minima of GAMP and survey propagation on a further instance, and the row of `control_cell`."""
-    return run_cell(d, number, ("gamp", "survey")) + control_cell(d, number)
-
-
 def control_cell(d, number):
     """Return the numbers of GAMP with constant steps after the iterations with global minima."""
     seed = SEEDS.get(d, 0) + number
-    data = sample_once(d, seed)
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     run = ga.run_gamp(data, "positional", "asymptotic", damping=BETA, tol=0, max_iter=GLOBAL)
     return [describe_run(CONTROL, d, seed, run)]
-
-
-@lru_cache(maxsize=1)
-def sample_once(d, seed):
-    """Return an instance; the last instance is kept."""
-    return ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
 
 
 def describe_run(algorithm, d, seed, run):
@@ -231,18 +217,15 @@ def check_accuracy(verdict, gamp, changes, states):
 
 def plan_cells(quick):
     """Return functions that compute the rows of each instance, by key."""
-    counts, searched, pairs = ({200: 4}, {200: 2}, {}) if quick else (COUNTS, SEARCHED, PAIRS)
-    cells = [(run_cell, "minima", counts, {}), (search_cell, "further", searched, {})]
-    cells += [(control_cell, "control", counts, {}), (run_pair, "minima", pairs, counts)]
-    return {(d, SEEDS.get(d, 0) + i, kind): partial(cell, d, i) for cell, kind, numbers, first in cells
-            for d, count in numbers.items() for i in range(first.get(d, 0), first.get(d, 0) + count)}  # fmt: skip
+    counts, searched = ({200: 4}, {200: 2}) if quick else (COUNTS, SEARCHED)
+    cells = (run_cell, "minima", counts), (search_cell, "further", searched), (control_cell, "control", counts)
+    return {(d, SEEDS.get(d, 0) + i, kind): partial(cell, d, i) for cell, kind, numbers in cells
+            for d, count in numbers.items() for i in range(count)}  # fmt: skip
 
 
 def key_of(row):
     """Return the key of a row: d, seed of the instance, and the kind of its runs."""
-    is_pair = row["seed"] - SEEDS.get(row["d"], 0) >= COUNTS.get(row["d"], np.inf)
-    kinds = {"further": "further", CONTROL: "minima" if is_pair else "control"}
-    return row["d"], row["seed"], kinds.get(row["algorithm"], "minima")
+    return row["d"], row["seed"], {"further": "further", CONTROL: "control"}.get(row["algorithm"], "minima")
 
 
 COLUMNS = ("y", "V", "q", "m", "F above the ground state, 10⁻⁹", "complexity Σ, 10⁻³",

@@ -31,7 +31,8 @@ from scipy.special import ndtri
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.numerics import psd_root
-from gamp_attention._core.quadrature import inside_cube, sobol_sequence
+from gamp_attention._core.quadrature import inside_cube
+from gamp_attention._core.sobol import sobol_points
 from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibers import (
     MAX_BRANCHES,
@@ -236,7 +237,7 @@ class TeacherChannel:
             return np.zeros((n, N_GROUPS, D))
         size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
-        cube = (sobol_sequence(size, D)[None, :, None, :] + shifts) % 1.0
+        cube = (sobol_points(size, D)[None, :, None, :] + shifts) % 1.0
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
 
 
