@@ -245,7 +245,7 @@ def run_gamp(
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
-    ladder = None if isinstance(survey, str) else _require_ladder(data, survey, options)
+    ladder = None if isinstance(survey, str) else _require_ladder(survey, options)
 
     init = default_start(data) if init is None else init
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
@@ -398,7 +398,7 @@ def may_improve(data: Dataset, risk: str, records: tuple[StartRecord, ...]) -> b
     return n_agree <= FEW_AGREE * len(records) and lowest <= LOW_LOSS * zero
 
 
-def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
+def _require_ladder(survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
     """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
 
     Raises

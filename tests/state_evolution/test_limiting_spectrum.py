@@ -122,7 +122,7 @@ def test_a_mixture_of_equal_classes_has_the_spectrum_of_its_model():
     assert mixture.weights[0] == pytest.approx(plain.weights[0], abs=0.03)
 
 
-def test_variances_of_a_convex_problem_are_those_of_state_evolution():
+def test_variances_of_a_convex_problem_equal_state_evolution():
     se = solve(LOGISTIC, 3.0, rtol=1e-4)
     theory = ga.limiting_spectrum(LOGISTIC, 3.0, se, [1.0])
     assert np.abs(theory.V - se.overlaps.V).max() < theory.V_error.max() + 1e-3 * se.overlaps.V.max()
