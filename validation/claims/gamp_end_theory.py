@@ -249,7 +249,7 @@ def draw(numbers, path):
                 axis.errorbar(times, mean, 2 * error, **style)
             axis.axvline(GLOBAL, color=GREY, lw=0.8, ls=":")
             axis.set(xscale="log", xlabel="iteration", title=label)
-        axes[0, 0].legend(frameon=False)
+        axes[1, 1].legend(frameon=False)
 
 
 if __name__ == "__main__":
