@@ -42,7 +42,7 @@ PATHS = {
     (2**15, TOLERANCE): 3,
     (2**16, TOLERANCE): 6,
     (2**16, FINE): 3,
-    (2**18, TOLERANCE): 6,
+    (2**18, TOLERANCE): 12,
 }  # replicas
 HOLDS, HOLD_PATHS, HOLD_REPLICAS = (0, 80), 2**15, 3  # other numbers of iterations with global minima
 AGREES, DIFFERS = 3.5, 10.0  # errors, see the criterion
