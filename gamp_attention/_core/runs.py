@@ -25,6 +25,7 @@ from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.files import MARK, require_checkpoint, write_archive
 
 CHECKPOINT_FORMAT = 3
+NEEDS_CHECKPOINT = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
 LENGTH = "#"  # key of the length of a list
 Tree = Any  # nested dicts and lists of arrays, numbers and None
 Outcome = TypeVar("Outcome")
@@ -180,7 +181,6 @@ class CheckpointFile:
         require_checkpoint("checkpoint", self.path)
         if self.path.exists() and self.path.stat().st_size == 0:  # an empty file, for example from mktemp
             return None
-        needs = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
         try:
             with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files if name != MARK}
@@ -189,11 +189,15 @@ class CheckpointFile:
             return None
         except Exception as error:  # numpy and zipfile raise many different types for damaged archives
             why = "which is a damaged checkpoint; delete it, or choose another name"
-            raise ValueError(f"{needs}, got {self.path}, {why}") from error
+            raise ValueError(f"{NEEDS_CHECKPOINT}, got {self.path}, {why}") from error
         if identity != (self._digest, CHECKPOINT_FORMAT):
-            why = "which is of another run; choose another name"
-            raise ValueError(f"{needs}, with the same data and options, got {self.path}, {why}")
+            raise self.refuse()
         return unpack(arrays)
+
+    def refuse(self) -> ValueError:
+        """Return the error for a checkpoint of another run."""
+        why = "which is of another run; choose another name"
+        return ValueError(f"{NEEDS_CHECKPOINT}, with the same data and options, got {self.path}, {why}")
 
     def save(self, snapshot: Callable[[], Tree]) -> None:
         """Write the tree that a function returns, unless the last write is more recent than `every` seconds."""

@@ -22,7 +22,7 @@ from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_pat
 from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset, split_held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
-from gamp_attention.data.loading import StoredArrays, has_array, load_arrays, load_labels, load_weights
+from gamp_attention.data.loading import StoredArrays, load_arrays, load_labels, load_weights
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import Tokens, as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.figures import plot_fit, plot_path
@@ -278,7 +278,7 @@ def _problem(options: argparse.Namespace) -> Problem:
     layer = {"rank": heads * rank, "student": with_heads(None, heads)}
     wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardize, **wanted)
-    return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data, groups)
+    return Problem(stored._replace(tokens=tokens, outputs=outputs), train, test, units, data, groups)
 
 
 def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
@@ -299,7 +299,7 @@ def _describe_data(problem: Problem, options: argparse.Namespace) -> str:
             "whole groups. Leave-one-out leaves out single samples, and standard errors in the section 'Test error' "
             "assume independent samples: both are too small if samples of a group depend on each other."
         )
-    elif has_array(options.data, "groups"):
+    elif "groups" in problem.arrays.names:
         lines.append("The array groups of the file is not used; --groups groups leaves out its groups as a whole.")
     if repeated := n - distinct_samples(problem.arrays.tokens):
         overlap = ", and held-out samples may also be training samples" if n_test else ""
@@ -401,7 +401,7 @@ def run_fit(options: argparse.Namespace) -> int:
         options.n_starts, options.lam = 1, float(path.lam[path.best])
     result = _run(problem.data, init, out, options)
     layer = problem.layer(result.Q)
-    tokens, outputs, positions = problem.arrays
+    tokens, outputs, positions, _ = problem.arrays
     attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
     train, test = (tokens, outputs), None
     if len(problem.test):
@@ -532,7 +532,7 @@ def run_law(options: argparse.Namespace) -> int:
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)
     weights = None if options.teacher is None else load_weights("--teacher", options.teacher)
-    data, _ = build_dataset(*stored, options.standardize, lam=options.lam)
+    data, _ = build_dataset(stored.tokens, stored.outputs, stored.positions, options.standardize, lam=options.lam)
     law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, numbers = [str(law)], law.to_dict()

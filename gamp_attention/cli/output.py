@@ -1,6 +1,7 @@
 """Output of commands: checks of all paths before the work, and reports as text or JSON."""
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -107,7 +108,7 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
 def _check_target(output: Output, force: bool) -> None:
     """Raise if an output cannot be written: a temporary file is tried in the same folder."""
     flag, target, kind = output
-    folder = Path(target).parent
+    folder = Path(os.path.realpath(target)).parent  # of a link, the folder of the file that it names
     if kind == "checkpoint" and not folder.is_dir():
         raise ValueError(f"{flag}: needs a file in an existing folder, got {target!r}")
     try:

@@ -17,15 +17,20 @@ from gamp_attention._core.files import is_text
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
 ARRAYS = (*NEEDED, *OPTIONAL)
 TORCH_FILES = (".pt", ".pth")
+DAMAGED = "is damaged or incomplete; write or copy the file again"
 ZIP, NPY, PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # first bytes of .npz files, .npy files and old torch files
 
 
 class StoredArrays(NamedTuple):
-    """Arrays of a file, not yet checked: tokens (n, L, d), outputs (n, L, d), and positions (L, d) or None."""
+    """Arrays of a file, not yet checked: tokens (n, L, d), outputs (n, L, d), and positions (L, d) or None.
+
+    `names` are the names of all arrays of the file, also of others.
+    """
 
     tokens: Any
     outputs: Any
     positions: Any
+    names: tuple[str, ...]
 
 
 ROWS = " (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
@@ -37,30 +42,24 @@ def load_arrays(path: str | Path) -> StoredArrays:
     The path is an .npz file; a folder with tokens.npy and outputs.npy, which stay on the disk and are read at every
     pass; or a .pt file with a dict of tensors, written by torch.save(dict(tokens=..., outputs=...), path).
     """
-    arrays = _arrays(path, NEEDED, OPTIONAL)
-    return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"))
+    arrays, names = _arrays(path, NEEDED, OPTIONAL)
+    return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"), names)
 
 
 def load_weights(argument: str, path: str | Path) -> np.ndarray:
     """Load the array Q of an .npz file, for example a result of `gamp-attention fit`, that an argument names."""
-    return _arrays(path, ("Q",), argument=f"{argument}: ")["Q"]
+    return _arrays(path, ("Q",), argument=f"{argument}: ")[0]["Q"]
 
 
 def load_labels(argument: str, path: str | Path, name: str) -> np.ndarray:
     """Load the array of labels that the value `name` of an argument selects."""
-    return np.asarray(_arrays(path, (name,), argument=f"{argument}: ")[name])
-
-
-def has_array(path: str | Path, name: str) -> bool:
-    """Return whether a file or folder that `load_arrays` accepts contains an array of this name."""
-    with _readers(Path(path)) as stored:
-        return name in stored
+    return np.asarray(_arrays(path, (name,), argument=f"{argument}: ")[0][name])
 
 
 def _arrays(
     path: str | Path, names: tuple[str, ...], others: tuple[str, ...] = (), argument: str = ""
-) -> dict[str, Any]:
-    """Return arrays by name; an error names the file and the cause."""
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return arrays by name, and the names of all arrays of the file; an error names the file and the cause."""
     path = Path(path)
     try:
         with _readers(path) as stored:
@@ -69,14 +68,15 @@ def _arrays(
                 there = ", ".join([*stored][:8]) + (", …" if len(stored) > 8 else "") if stored else "none"
                 rows = "" if missing != [*NEEDED] or "y" not in stored else ROWS
                 raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {there}{rows}")
-            return {name: _read(name, stored[name]) for name in (*names, *others) if name in stored}
+            arrays = {name: _read(name, stored[name]) for name in (*names, *others) if name in stored}
+            return arrays, tuple(stored)
     except FileNotFoundError as error:
         raise ValueError(f"{argument}{path}: there is no such file") from error
     except ImportError:
         raise
     except zipfile.BadZipFile as error:
         needs = f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}"
-        raise ValueError(f"{needs}: the archive is damaged or incomplete; write or copy the file again") from error
+        raise ValueError(f"{needs}: the archive {DAMAGED}") from error
     except Exception as error:  # damaged archives raise many kinds of errors
         why = re.sub(r"\x1b\[[\d;]*m", "", str(error)).partition("\n")[0][:200]
         raise ValueError(f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}: {why}") from error
@@ -105,7 +105,7 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[], Any]]]:
         files = sorted(path.glob("*.npy"))
         for array in files:
             _require_start(array, (NPY,), "an .npy file as numpy.save writes it")
-        yield {array.stem: partial(np.load, array, "r", allow_pickle=False) for array in files}
+        yield {array.stem: partial(_map_array, array) for array in files}
     elif path.suffix in TORCH_FILES:
         _require_start(path, (ZIP, PICKLE), "a file as torch.save writes it")
         require_modules(str(path), "torch")
@@ -119,6 +119,16 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[], Any]]]:
             yield {name: partial(stored.__getitem__, name) for name in stored}
 
 
+def _map_array(path: Path) -> np.ndarray:
+    """Return the array of an .npy file, which stays on the disk."""
+    try:
+        return np.load(path, "r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        if "allow_pickle" in str(error):
+            raise
+        raise ValueError(f"{path.name} {DAMAGED}") from error
+
+
 def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
     """Return the functions that read the tensors of a torch file; objects of other classes are not created."""
     import torch
@@ -129,6 +139,8 @@ def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
     except pickle.UnpicklingError as error:
         objects = "objects of Python classes, for instance a whole model, which are not read as they could run any code"
         raise ValueError(f"it holds {objects}; {needs}") from error
+    except (EOFError, OSError, RuntimeError) as error:
+        raise ValueError(f"it {DAMAGED}") from error
     if not isinstance(tensors, dict):
         raise ValueError(f"it holds a {type(tensors).__name__}; {needs}")
     if not set(NEEDED) & set(tensors) and any(str(name).endswith(("weight", "bias")) for name in tensors):

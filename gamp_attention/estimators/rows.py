@@ -60,10 +60,12 @@ class LinearRows(InferenceMixin, BaseEstimator):
         penalty = Ridge(check.real("lam", self.lam, low=0)) if self.penalty is None else require_penalty(self.penalty)
         columns, offset, scale = _scale_columns(X, intercept, weights)
         (n, wide), d = columns.shape, X.shape[1]
-        self._mean = np.zeros(rank)
-        if intercept and isinstance(loss, SquaredLoss):
-            self._mean = np.average(labels, axis=0, weights=weights)
-            labels = labels - self._mean
+        self._mean, size = np.zeros(rank), 1.0
+        if isinstance(loss, SquaredLoss):
+            if intercept:
+                self._mean = np.average(labels, axis=0, weights=weights)
+                labels = labels - self._mean
+            size = max(size, float(np.linalg.norm(labels) / np.sqrt(labels.size)))
         unit = np.sqrt(wide) * scale  # coef_ = Q/unit for the weights Q (wide, rank) of the columns
         factors = np.append(np.sqrt(d) / unit, np.zeros(wide - d))
         curvature = (n if weights is None else weights.sum()) / wide  # curvature along a column of a loss with ℓ'' = 1
@@ -82,7 +84,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             init = check.array("init", init, (d, rank)) * (unit / np.sqrt(d))[:, None]
             init = np.concatenate([init, np.zeros((wide - d, rank))])
         self.data_, self._start, self._unit = data, (init, n_starts), unit
-        self.result_, self.n_iter_ = train_rows(self, data, init, n_starts)
+        self.result_, self.n_iter_ = train_rows(self, data, init, n_starts, size)
         self.coef_ = (self.result_.Q[:d] / unit[:, None]).T
         self.Q_ = np.sqrt(d) * self.coef_.T
         self.intercept_ = self._mean - self.coef_ @ offset
@@ -149,21 +151,24 @@ def _sum_squares(columns: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     return np.einsum("n,ni,ni->i", weights, columns, columns)
 
 
-def train_rows(model: LinearRows, data: LabelledDataset, init: Any, n_starts: int) -> tuple[GampResult, int]:
+def train_rows(
+    model: LinearRows, data: LabelledDataset, init: Any, n_starts: int, size: float
+) -> tuple[GampResult, int]:
     """Return the result of training, and the number of Newton steps and iterations of message passing.
 
-    If Newton's method is faster, its minimum is verified to be a fixed point of message passing. If rounding errors end
-    it before, message passing begins there.
+    The tolerance is multiplied by `size`, because gradients of the squared loss, and their rounding errors, are
+    proportional to the labels. If Newton's method is faster, its minimum is verified to be a fixed point of message
+    passing. If rounding errors end it before, message passing begins there.
     """
-    tol, max_iter = check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
+    tol, max_iter = size * check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
     if not (tol > 0 and can_start(data)):
-        result = train(model, data, init, n_starts)
+        result = train(model, data, init, n_starts, tol=tol)
         return result, result.n_iter
     state, at, n_steps = newton_start(data, tol, max_iter)
     if state is not None and at.gradient_norm <= tol:
         result = report_minimum(data, state, at, tol, max_iter)
     else:
-        result = train(model, data, init if state is None else state, n_starts)
+        result = train(model, data, init if state is None else state, n_starts, tol=tol)
     message = f"Newton's method ended after {count_noun(n_steps, 'step')}. {result.message}"
     return replace(result, message=message), n_steps + result.n_iter
 
@@ -173,11 +178,11 @@ def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, inte
     n, wide = columns.shape
     if n <= wide:
         needs = f"a value above 0 unless there are more samples than columns{' and an intercept' * intercept}, {wide}"
-        raise check.fail("lam", f"0 for {count_noun(n, 'sample')}", needs)
+        raise check.fail_words("lam", f"0 for {count_noun(n, 'sample')}", needs)
     rank = int(np.linalg.matrix_rank(columns))
     if rank < wide:
         needs = f"a value above 0 unless columns{' and an intercept' * intercept} are linearly independent"
-        raise check.fail("lam", f"0 for columns of rank {rank} of {wide}", needs)
+        raise check.fail_words("lam", f"0 for columns of rank {rank} of {wide}", needs)
     if isinstance(loss, (LogisticLoss, MultinomialLoss)) and _is_separable(columns, labels[:, 0], loss):
         needs = "a value above 0 for classes that a plane separates: without a penalty weights grow without bound"
         raise check.fail("lam", 0, needs)
@@ -218,7 +223,9 @@ class GampRegressor(RegressorMixin, LinearRows):
     fit_intercept : whether there is an intercept b, which has no penalty. Intensities y = (x·w)² have none.
     init, n_starts : the first start, "spectral", "random" or weights (d, r), and the number of starts; see `run_gamp`.
         Not used for convex losses, because these have one minimum.
-    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
+    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`. For the squared
+        loss the tolerance is in units of the root mean square of the labels (centered if there is an intercept) if this
+        is above 1.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
 
     Attributes

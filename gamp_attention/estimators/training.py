@@ -1,5 +1,6 @@
 """Code shared by all estimators: seeds, sample weights, the run, and inference from a finished run."""
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,10 +23,12 @@ from gamp_attention.gamp.run import run_gamp
 Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
-def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False) -> GampResult:
-    """Run message passing on data with the parameters of an estimator; warn if it does not converge."""
+def train(
+    estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any = False, tol: float | None = None
+) -> GampResult:
+    """Run message passing on data with the parameters of an estimator, or another `tol`; warn without convergence."""
     seed = choose_seed(estimator.random_state)
-    limits = {"tol": estimator.tol, "max_iter": estimator.max_iter}
+    limits = {"tol": estimator.tol if tol is None else tol, "max_iter": estimator.max_iter}
     result = run_gamp(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
     if not result.converged:
         warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)
@@ -49,7 +52,7 @@ def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.
     if (weights < 0).any():
         raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")
     if not weights.any():
-        raise check.fail("sample_weight", "zeros only", "a positive weight of one sample at least")
+        raise check.fail_words("sample_weight", "zeros only", "a positive weight of one sample at least")
     return weights
 
 
@@ -140,9 +143,13 @@ class InferenceMixin:
         Raises
         ------
         NotFittedError : before `fit`.
+        ValueError : if `checkpoint` is given, but neither `random_state` nor the option `seed` is an integer.
         """
         check_is_fitted(self)
         init, n_starts = self._start
+        is_fixed = isinstance(self.random_state, numbers.Integral) or "seed" in options
+        if options.get("checkpoint") is not None and not is_fixed:  # a resumed path would draw another seed
+            raise check.fail("random_state", self.random_state, "an integer if a checkpoint is given")
         options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
         path = regularization_path(self.data_, lams, init, **options)
         return average_by_weight(path, self.data_.sample_weight, "errors")

@@ -199,6 +199,8 @@ COMMANDS = {
     "boundaries --alphas 0 1": "alphas",
     "boundaries --alphas 1": "--alphas",
     "boundaries --tol 0": "tol",
+    "boundaries --tol small": "--tol: needs a number, got 'small'",
+    "compare --d 1.5": "--d: needs an integer, got '1.5'",
     "boundaries --folder /proc/cells": "folder",
     "boundaries --plot picture.xyz": "--plot",
     "boundaries --workers 0": "workers",
@@ -252,6 +254,11 @@ def test_a_pickle_would_have_run(tmp_path):
     assert (tmp_path / "data.npz.made").is_dir()
 
 
+def cut_in_half(path):
+    """Leave the first half of a file, as an interrupted copy does."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 NOT_FILES = {
     "empty folder": "lacks the arrays tokens, outputs and has none",
     "one array alone": "lacks the arrays outputs and has tokens",
@@ -264,6 +271,8 @@ NOT_FILES = {
     "text for an array": "tokens.npy holds text, and needs to be an .npy file as numpy.save writes it",
     "text for an archive": "data.npz holds text, and needs to be an .npz file as numpy.savez writes it",
     "table": "cannot be read as .npz",
+    "half of an array": "tokens.npy is damaged or incomplete; write or copy the file again",
+    "half of torch": "it is damaged or incomplete; write or copy the file again",
 }
 
 
@@ -277,6 +286,10 @@ def test_other_bad_files_are_refused_at_once(kind, tmp_path, refused):
     elif kind == "pickle in a folder":
         for name in ("tokens", "outputs"):
             np.save(path / f"{name}.npy", np.array([evil], dtype=object))
+    elif kind == "half of an array":
+        for name in ("tokens", "outputs"):
+            np.save(path / f"{name}.npy", GOOD[name])
+        cut_in_half(path / "tokens.npy")
     elif kind == "text for an array":
         (path / "tokens.npy").write_text("0.1 0.2\n")
         np.save(path / "outputs.npy", GOOD["outputs"])
@@ -291,7 +304,10 @@ def test_other_bad_files_are_refused_at_once(kind, tmp_path, refused):
         path = tmp_path / "data.pt"
         model = torch.nn.Linear(2, 2)
         found = {"tensor alone": torch.ones(3), "model of torch": model, "weights of torch": model.state_dict()}
+        found["half of torch"] = {name: torch.tensor(GOOD[name]) for name in ("tokens", "outputs")}
         torch.save(found.get(kind, {"tokens": evil, "outputs": evil}), path)
+    if kind == "half of torch":
+        cut_in_half(path)
     refused(["fit", str(path)], NOT_FILES[kind])
     assert not (tmp_path / "made").exists()
 

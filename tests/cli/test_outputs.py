@@ -32,6 +32,7 @@ def here(tmp_path, monkeypatch):
     os.link("z.npz", "hard.npz")
     os.symlink("z.npz", "soft.npz")
     os.symlink("other.npz", "soft_other.npz")
+    os.symlink("missing/new.npz", "soft_nowhere.npz")
     (tmp_path / "notes.json").write_text('{"a": 1}\n')
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n of another program")
@@ -70,6 +71,8 @@ REFUSED = {
     "fit z.npz --out edited.npz": NEW,
     "fit z.npz --out words.txt": "which holds text",
     "fit z.npz --out folder": "it is not the name of a file",
+    "fit z.npz --out soft_nowhere.npz": "--out: 'soft_nowhere.npz' cannot be written: No such file or directory",
+    "fit z.npz --checkpoint soft_nowhere.npz": "--checkpoint: needs a file in an existing folder",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json words.txt": NEW,
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",

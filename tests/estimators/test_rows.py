@@ -144,6 +144,19 @@ def test_a_column_of_another_size_does_not_affect_other_columns(size):
         assert np.allclose(model.predict_proba(moved), expected_classifier.predict_proba(scaled), rtol=0, atol=1e-6)
 
 
+def test_large_labels_converge_and_are_trusted():
+    """Gradients and their rounding errors are proportional to the labels, and so is the tolerance."""
+    y, lam = FIELDS[:, 0], 1e-4
+    small = ga.GampRegressor(lam=lam).fit(X, y)
+    for size in (1e6, 1e12):
+        fitted = ga.GampRegressor(lam=lam).fit(X, size * y)  # a ConvergenceWarning would be an error
+        assert fitted.result_.converged
+        assert np.allclose(fitted.coef_, size * small.coef_, rtol=1e-8)
+        loo, expected = fitted.leave_one_out(), small.leave_one_out()
+        assert loo.trusted
+        assert loo.test_error == pytest.approx(size**2 * expected.test_error, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("model", "rows", "y", "words"),
     [

@@ -370,7 +370,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
-def test_automatic_surveys_are_not_made_where_they_mostly_do_not_help(model, alpha, init, n_starts):
+def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
     data = ga.sample(model, 60, alpha, seed=0)
     plain, result = (ga.run_gamp(data, init, n_starts=n_starts, survey=survey) for survey in (False, "auto"))
     assert result.surveys == ()

@@ -333,6 +333,32 @@ def test_the_semantic_branch_has_no_clusters():
     assert np.isnan(se.train_loss)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("alpha", "exists"), [(0.6, True), (0.35, False)])
+def test_branches_that_exist_only_with_breaking_are_found(alpha, exists):
+    """With replica symmetry the semantic branch begins at α = 0.719, with one step at 0.41(3)."""
+    model = ga.paper_model()
+    step = ga.solve_state_evolution(model, alpha, "semantic", rsb=1, rtol=1e-2)
+    assert step.status is (ga.Status.CONVERGED if exists else ga.Status.LOST)
+    if exists:
+        assert (step.overlaps.theta > 0.8 * step.overlaps.q).all()
+        without = ga.solve_state_evolution(model, alpha, "random", rsb=1, rtol=1e-2)
+        assert step.train_loss < without.train_loss - 5 * (step.train_loss_error + without.train_loss_error)
+    else:
+        assert "theta goes to zero" in step.message
+
+
+@pytest.mark.slow
+def test_runs_end_on_a_branch_that_exists_only_with_breaking():
+    """At α = 0.6, GAMP from the teacher's weights stays at θ > 0; one step predicts θ, q and the training loss."""
+    runs = [ga.run_gamp(ga.sample(ga.paper_model(), 1500, 0.6, seed=k), "semantic", risk="exact") for k in range(6)]
+    assert all(run.converged and run.is_minimum for run in runs)
+    values = np.array([[run.overlaps.theta.mean(), run.overlaps.q.mean(), run.train_loss] for run in runs])
+    assert (values[:, 0] > 0.4 * values[:, 1]).all()
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(runs))
+    assert (np.abs(values.mean(axis=0) - [0.0365, 0.0443, 0.001540]) < 3 * error).all()
+
+
 def test_rounding_errors_of_the_start_are_not_a_branch():
     """m and θ of 1e-12 count as zero; they would otherwise end LOST, because they go to zero."""
     tiny = 1e-12 * np.ones((1, 1, 1))

@@ -44,6 +44,7 @@ from gamp_attention.experiments.inference.path_training import (
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import digest
+from gamp_attention.gamp.step import GampState
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
@@ -231,6 +232,7 @@ def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
 SAME = 1e-6  # relative difference of test errors below the accuracy of training
 ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
+SAME_START = 0.01  # relative difference of the weights of two starts up to which a path is resumed
 FOLDS = 5  # number of folds, if there are that many samples
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
@@ -366,7 +368,8 @@ def regularization_path(
     seed : seed of random starts and of the folds; an integer if a checkpoint is given.
     predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
     checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
-        The resumed path must have the same data, values, `tol`, `n_starts`, `folds`, `groups` and `seed`.
+        The resumed path must have the same data, values, `init`, `n_starts`, `tol`, `max_iter`, `folds`, `groups` and
+        `seed`.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
     Returns
@@ -413,18 +416,22 @@ def regularization_path(
             raise check.fail("folds", folds, "at least 2 if `groups` are given")
         groups = require_groups(groups, first.n_samples, folds)
         if not in_memory:
-            raise check.fail("data", "tokens on the disk", "tokens in memory if `groups` are given")
+            raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
         if isinstance(seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
-            raise check.fail("seed", "a Generator", "an integer if a checkpoint is given")
+            raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
         seed = check.integer("seed", seed, low=0, high=None)
         others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
-        options = [tol, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+        options = [tol, max_iter, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+        start = _weights_of(init)
+        options.append(init if start is None else "weights")
         file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, *options))
         known = file.load() or {}
+        if start is not None and not _are_equal(known.setdefault("init", start), start):
+            raise file.refuse()
     ends: dict[int, GampResult] = {}
 
     def save_progress(is_new: bool = True) -> None:
@@ -467,6 +474,20 @@ def regularization_path(
         in_training=in_training, errors=errors, form=used, best=best, best_1se=best_1se,
         trusted=np.asarray(trusted, bool), predicted=predicted, results=results, groups=groups, message=message,
     )  # fmt: skip
+
+
+def _weights_of(init: Any) -> np.ndarray | None:
+    """Return the weights (d, r) of a start, or None for a name or no start."""
+    if init is None or isinstance(init, str):
+        return None
+    return check.array("init", init.Q if isinstance(init, GampResult | GampState) else init, ("d", "r"))
+
+
+def _are_equal(stored: np.ndarray, start: np.ndarray) -> bool:
+    """Return whether the start of a path is the stored start, up to the accuracy of a run that is resumed."""
+    if stored.shape != start.shape:
+        return False
+    return bool(np.linalg.norm(stored - start) <= SAME_START * np.linalg.norm(start))
 
 
 def _training_error(data: Dataset, result: GampResult) -> float:

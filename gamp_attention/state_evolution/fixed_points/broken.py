@@ -48,6 +48,8 @@ FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equatio
 REFERENCE_TOL = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
 UNSOLVED = "unknown: no solution with distinct levels was found"
 FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
+# θ or m in the same units at which its growth is computed, and at which a search begins again
+SEED, RESTORED = 1e-3, 0.3
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
 N_NOISE = 12  # nodes of the same for the noise of labels
@@ -138,17 +140,23 @@ def require_problem(model: Model, alpha: float) -> Problem:
     needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     if not has_one_strength(model.penalty):
-        raise check.fail("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
+        raise check.fail_words("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
     if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:
-        raise check.fail("rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture")
+        raise check.fail_words(
+            "rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture"
+        )
     if model.n_tokens == 1 and not model.attention:
         return OneField(model, alpha)
     if model.n_tokens != 2 or not model.attention:
-        raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens")
+        raise check.fail_words(
+            "rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens"
+        )
     if not (model.even and model.reversible):
-        raise check.fail("rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal")
+        raise check.fail_words(
+            "rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal"
+        )
     if model.task.n_noise:
-        raise check.fail(
+        raise check.fail_words(
             "rsb", f"score noise of {model.task.n_noise} numbers", f"{needs} noiseless targets of attention"
         )
     return TwoFields(model, alpha)
@@ -183,7 +191,10 @@ def solve_ladder(
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         finest = MAX_RESOLUTION if step == k or refine_all else 0
-        solution = _without_faded(solve_steps(problem, packing, starts, rtol, finest), packing)
+        solution = solve_steps(problem, packing, starts, rtol, finest)
+        if revived := _restore_faded(problem, packing, solution, given):
+            solution = solve_steps(problem, packing, [revived], rtol, finest)
+        solution = _without_faded(solution, packing)
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
             solution = solution if followed is None else _without_faded(followed, packing)
@@ -202,14 +213,39 @@ def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
     return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
 
 
+def _faded(solution: BrokenSolution, packing: Packing) -> list[str]:
+    """Return which of θ and m, free on this branch, have gone to zero in a solution."""
+    levels, free = solution.point.levels, {"theta": packing.theta, "m": packing.m}
+    small = FADED * np.sqrt(levels.q[-1, 0])
+    is_solved = solution.status in SOLVED
+    return [name for name in free if is_solved and free[name] and np.abs(getattr(levels, name)).max() < small]
+
+
+def _restore_faded(
+    problem: Problem, packing: Packing, solution: BrokenSolution, given: Levels
+) -> tuple[Levels, np.ndarray] | None:
+    """Return a start in which θ or m of a solution, which have gone to zero, are not zero; None if they would not grow.
+
+    The search begins with replica symmetry, where θ or m may vanish although the branch exists with breaking. Then the
+    solution without θ is unstable: an evaluation of the equations multiplies a small θ by a factor above 1.
+    """
+    levels, parisi, _, _ = solution.point
+    names, unit = _faded(solution, packing), np.sqrt(levels.q[-1, 0])
+    if not names:
+        return None
+    signs = {name: np.sign(getattr(given, name)) for name in names}
+    small = levels._replace(**{name: SEED * unit * sign for name, sign in signs.items()})
+    new = problem.weights.step(problem.hats(small, parisi, 0, replicons=False), parisi)
+    if not all(np.linalg.norm(getattr(new, name)) > np.linalg.norm(getattr(small, name)) for name in names):
+        return None
+    return levels._replace(**{name: RESTORED * unit * sign for name, sign in signs.items()}), parisi
+
+
 def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
-    levels = solution.point.levels
-    small = FADED * np.sqrt(levels.q[-1, 0])
-    for name, free in (("theta", packing.theta), ("m", packing.m)):
-        if free and solution.status.converged and np.abs(getattr(levels, name)).max() < small:
-            words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
-            return solution._replace(status=Status.LOST, message=words)
+    for name in _faded(solution, packing):
+        words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
+        return solution._replace(status=Status.LOST, message=words)
     return solution
 
 
