@@ -536,11 +536,19 @@ def run_law(options: argparse.Namespace) -> int:
     law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, numbers = [str(law)], law.to_dict()
+    if law.outside:
+        lines.append(
+            "No attention layer can produce the part of the outputs outside of the span of the tokens. Its mean square "
+            f"{law.outside:.3g} adds to the test error ε_g on data like these, and is not included in predictions."
+        )
     if solved:
+        teacher = "random weights" if options.teacher is None else f"the weights of {options.teacher}"
         rows = [["  α", "ε_t", "ε_g", "state evolution"]]
         for alpha, point in zip(alphas, solved, strict=True):
-            rows.append([f"  {alpha:g}", f"{point.train_loss:.4g}", f"{point.test_error:.4g}", point.status.value])
-        lines += ["predicted:", format_text([*rows])]
+            losses = (point.train_loss, point.train_loss_error), (point.test_error, point.test_error_error)
+            rows.append([f"  {alpha:g}", *(format_to_error(*pair) for pair in losses), point.status.value])
+        about = f"Predicted for a teacher with {teacher}, score noise {law.noise:.3g} and λ = {options.lam:g}:"
+        lines += [about, format_text([*rows])]
         numbers["predicted"] = [point.to_dict() | {"alpha": alpha} for alpha, point in zip(alphas, solved, strict=True)]
     report(options, "\n".join(lines), numbers)
     return 0 if all(point.converged for point in solved) else 1
