@@ -46,7 +46,8 @@ class Damping(Resumable):
         self.may_grow, self.grown = grows, False
         given: Any = damping
         if isinstance(given, str):
-            check.choice("damping", given, ("adaptive",))
+            if given != "adaptive":
+                raise check.fail("damping", given, "steps > 0 and <= 1, or 'adaptive'")
             self._steps, self.shrinks_left = [FIRST_STEP], MAX_SHRINKS
         elif check.ndim("damping", given) == 1 and len(given) > 0:
             self._steps = [

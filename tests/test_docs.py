@@ -64,12 +64,14 @@ def resolve(name):
 THEORY_PAGES = (
     "theory.md",
     "state_evolution.md",
+    "numerical_solution.md",
     "dynamics.md",
     "single_pass.md",
     "starts.md",
     "survey.md",
     "curvature.md",
     "test_error.md",
+    "intervals.md",
     "token_distribution.md",
     "bayes.md",
 )

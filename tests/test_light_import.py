@@ -8,6 +8,7 @@ import pytest
 NUMERICAL = ("numpy", "scipy", "numba", "llvmlite", "tqdm")
 OPTIONAL = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py", "sklearn")
 HELP = "from gamp_attention.cli.main import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
+RUN = "import gamp_attention as ga; ga.run_gamp(ga.sample(ga.paper_model(), 20, 1.0, 0), max_iter=1)"
 COMMANDS = "from gamp_attention.cli import fit, paper_model"
 
 
@@ -19,8 +20,9 @@ COMMANDS = "from gamp_attention.cli import fit, paper_model"
         (HELP.format("'fit', "), NUMERICAL + OPTIONAL),
         ("from gamp_attention import *", OPTIONAL),
         (COMMANDS, OPTIONAL),
+        (RUN, OPTIONAL),
     ],
-    ids=["package", "help", "help of fit", "all names", "commands"],
+    ids=["package", "help", "help of fit", "all names", "commands", "run"],
 )
 def test_imports_load_no_unneeded_library(code, unneeded):
     code += f"\nimport sys\nprint([name for name in {unneeded} if name in sys.modules], file=sys.stderr)"

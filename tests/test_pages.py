@@ -26,7 +26,7 @@ def lay_out(thing):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_api_pages_have_types_beside_names_and_descriptions_below(name):
+def test_api_pages_have_types_next_to_names_and_descriptions_below(name):
     thing = getattr(ga, name)
     written, shown = NumpyDocString(inspect.getdoc(thing)), lay_out(thing)
     for section in ("Parameters", "Attributes", "Raises"):

@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import math
 import re
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from docs import _results
@@ -14,6 +16,7 @@ from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalog
 from validation._tools.resumable import hash_origin
+from validation._tools.sign_tests import LEVEL, find_decision, sequential_p_values
 from validation.speed import waiting_times
 
 SCRIPTS = catalog.scripts()
@@ -237,3 +240,14 @@ def test_waiting_times_keep_the_rows_of_parts_that_are_not_measured(tmp_path, mo
     assert numbers["long samples"] == {name: list(pair) for name, pair in rows.items()}
     assert len(numbers["failed"]) == 3  # the two ratios of the new rows, and the stored row
     assert "boundaries at one ω" in (tmp_path / "waiting_times.md").read_text()
+
+
+def test_tests_that_stop_when_decided_keep_their_level():
+    """Draw fair signs, of which at most a fraction LEVEL of the sequences may ever be rejected."""
+    signs = np.random.default_rng(0).choice([-1, 0, 1], (2000, 150))
+    rejected = np.mean([find_decision(each, LEVEL) is not None for each in signs])
+    assert 0.005 < rejected < LEVEL
+    # the mixture with Beta(1/2, 1/2) gives k equal signs the probability C(2k, k)/4^k
+    assert sequential_p_values(10 * [1])[-1] == pytest.approx(2**10 / math.comb(20, 10))
+    assert find_decision([0, 0] + 20 * [1], LEVEL / 7) == 12
+    assert find_decision(20 * [-1, 0, 1], LEVEL) is None

@@ -23,7 +23,14 @@ def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -
         text = f"an integer of {got.bit_length()} bits"
     else:
         text = repr(got)
-    return error(f"{name}: needs {needs}, got {text if len(text) <= 200 else text[:200] + '…'}")
+        if "\n" in text:  # the fields of a dataset or of a result do not help
+            text = " ".join(text.split()) if isinstance(got, np.ndarray) else f"{type(got).__name__}(…)"
+    return fail_words(name, text, needs, error)
+
+
+def fail_words(name: str, got: str, needs: str, error: type[Exception] = ValueError) -> Exception:
+    """Return an exception as `fail` does, for a value that `got` describes in words."""
+    return error(f"{name}: needs {needs}, got {got if len(got) <= 200 else got[:200] + '…'}")
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, strict: bool = False) -> float:
@@ -102,7 +109,7 @@ def ndim(name: str, value: Any) -> int:
     try:
         return np.ndim(value)
     except ValueError as error:
-        raise fail(name, type(value).__name__, "rows of equal lengths") from error
+        raise fail_words(name, "rows of different lengths", "rows of equal lengths") from error
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -131,12 +138,12 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
             with np.errstate(over="ignore"):  # longer floats may overflow; infinities are rejected below
                 result = result.astype(np.float64, copy=False)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        got = type(value).__name__
+        got = repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"
         if isinstance(value, np.ndarray):
             got = "an array with masked entries" if np.ma.is_masked(value) else f"an array of {value.dtype}"
         elif hasattr(value, "detach"):
             got = f"a tensor of {value.dtype} on {value.device}"
-        raise fail(name, got, f"a real array of shape {wanted}", TypeError) from error
+        raise fail_words(name, got, f"a real array of shape {wanted}", TypeError) from error
     matches = result.ndim == len(shape) and all(
         size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)
     )
@@ -154,9 +161,9 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
 def require_shape(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
     """Raise unless a value is an array of real numbers, finite or not, of a given shape: for arrays of inner loops."""
     if ndim(name, value) != len(shape) or np.shape(value) != shape:
-        raise fail(name, f"shape {np.shape(value)}", f"shape {shape}")
+        raise fail_words(name, f"shape {np.shape(value)}", f"shape {shape}")
     if hasattr(value, "detach") or (isinstance(value, np.ndarray) and value.dtype.kind not in "biuf"):
-        raise fail(name, f"{type(value).__name__} of {value.dtype}", "an array of real numbers", TypeError)
+        raise fail_words(name, f"{type(value).__name__} of {value.dtype}", "an array of real numbers", TypeError)
 
 
 def standard_deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:

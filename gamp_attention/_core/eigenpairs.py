@@ -14,6 +14,7 @@ Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the produc
 SMALL = 40  # largest number of dimensions in which `lowest_eigenpair` computes all eigenvalues
 MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
 MAX_VECTORS = 80  # number of Lanczos vectors in memory before the restarted method is used
+N_STORED = 32  # number of Lanczos vectors for which memory is allocated first; it is doubled as often as necessary
 MAX_RESTARTS = 50  # number of restarts, of about twenty products each, before a larger shift is tried
 ROUGH = 0.02  # relative residual of the first answer; the relative error of the eigenvalue is about its square
 FINE = 1e-4  # relative residual of the answer if the first answer does not determine the sign of the eigenvalue
@@ -81,18 +82,22 @@ def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.nda
 
     All vectors are kept and orthogonalized, so no product is lost to a restart.
     """
-    basis = [start / np.linalg.norm(start)]
-    diagonal, off_diagonal = list[float](), list[float]()
+    basis, matrix = np.empty((N_STORED, len(start))), np.zeros((N_STORED, N_STORED))
+    basis[0], k = start / np.linalg.norm(start), 0
     while True:
-        image = product(basis[-1])
-        diagonal.append(float(image @ basis[-1]))
-        vectors = np.array(basis)
+        if k + 1 == len(basis):
+            basis = np.concatenate([basis, np.empty_like(basis)])
+            matrix = np.pad(matrix, (0, len(matrix)))
+        image = product(basis[k])
+        matrix[k, k] = image @ basis[k]
+        vectors = basis[: k + 1]
         for _ in range(2):  # the second pass removes the rounding errors of the first
             image = image - vectors.T @ (vectors @ image)
         size = float(np.linalg.norm(image))
-        yield vectors, np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1), size
-        off_diagonal.append(size)
-        basis.append(image / size)
+        yield vectors, matrix[: k + 1, : k + 1], size
+        matrix[k, k + 1] = matrix[k + 1, k] = size
+        k += 1
+        basis[k] = image / size
 
 
 def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:

@@ -72,9 +72,12 @@ def half_width(replicas: np.ndarray) -> np.ndarray:
 
     The coverage is 98 % for normally distributed replicas; the margin makes at least 95 % hold otherwise.
     """
-    count = len(replicas)
-    scale = float(stdtrit(count - 1, 0.5 + 0.98 / 2)) / np.sqrt(count)
-    return scale * replicas.std(axis=0, ddof=1)
+    return width_factor(len(replicas)) * replicas.std(axis=0, ddof=1)
+
+
+def width_factor(count: int) -> float:
+    """Return the half-width of this confidence interval in units of the standard deviation of `count` replicas."""
+    return float(stdtrit(count - 1, 0.5 + 0.98 / 2)) / np.sqrt(count)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:

@@ -10,12 +10,13 @@ Three families are used in the package:
   is the error estimate.
 """
 
-import warnings
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
+
+from gamp_attention._core.sobol import sobol_points
 
 NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
@@ -96,23 +97,6 @@ def gaussian_weights(points: np.ndarray) -> np.ndarray:
     """Return weights (N,) proportional to the standard Gaussian density at points (N, dim), with sum 1."""
     weights = np.exp(-0.5 * np.sum(points**2, axis=1))
     return weights / weights.sum()
-
-
-def sobol_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Return scrambled Sobol points (n_points, dim) of the unit cube; n_points need not be a power of two."""
-    from scipy.stats import qmc  # imported here because it takes long to load
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The balance properties", UserWarning)
-        return qmc.Sobol(dim, rng=rng).random(n_points)
-
-
-@lru_cache(maxsize=16)
-def sobol_sequence(n_points: int, dim: int) -> np.ndarray:
-    """Return the first points (n_points, dim) of the Sobol sequence of the unit cube, without scrambling."""
-    from scipy.stats import qmc
-
-    return qmc.Sobol(dim, scramble=False).random_base2(int(np.ceil(np.log2(n_points))))[:n_points]
 
 
 def inside_cube(cube: np.ndarray) -> np.ndarray:

@@ -238,7 +238,7 @@ def run_online(
 def _require_sizes(model: Any, d: Any, alpha: Any) -> tuple[Any, int, float]:
     """Return model, d and α; raise TypeError or ValueError if they are missing or invalid."""
     if isinstance(model, Dataset):
-        raise check.fail("data", "a dataset", "a model for method 'online', which draws new samples", TypeError)
+        raise check.fail_words("data", "a dataset", "a model for method 'online', which draws new samples", TypeError)
     for name, value in (("d", d), ("alpha", alpha)):
         if value is None:
             raise check.fail(name, value, "a value for method 'online'", TypeError)

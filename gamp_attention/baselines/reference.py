@@ -203,7 +203,7 @@ def reference_errors(
         new, targets = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
         require_same_shape(new, targets)
         if new.shape[1:] != (L, d):
-            raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
+            raise check.fail_words("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
         for x, y in _blocks(new, partial(read_rows, targets)):
             x, y = units.standardize(x), units.standardize(y)
             parts.append(mean_squares(y, y - W @ x, y - mean))

@@ -45,7 +45,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
         raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
-        raise check.fail("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
+        raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
     if isinstance(model, SequenceMixture):
         return build_class_problem(data, model)
     channel = channel_of(model)
@@ -74,7 +74,7 @@ def _labels_or_targets(data: Dataset) -> np.ndarray:
     if data.targets is not None:
         return data.targets
     if data.dim < data.n_tokens:
-        raise check.fail("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
+        raise check.fail_words("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
     x = np.asarray(data.tokens, dtype=float)
     gram, cross = token_products(x, x), token_products(np.asarray(data.outputs, dtype=float), x)
     return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)

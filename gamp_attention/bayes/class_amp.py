@@ -46,13 +46,16 @@ class ClassAmpProblem(AmpProblem):
     seen: Seen
     means: np.ndarray
 
-    def posterior(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> Posterior:
-        """Return the posterior of the fields for prior means ω (n, L, t), covariances V (S, t, t) and weights Q."""
+    def posterior(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray, blocks: bool = True) -> Posterior:
+        """Return the posterior of the fields for prior means ω (n, L, t), covariances V (S, t, t) and weights Q.
+
+        With `blocks`, covariances are within tokens only, as the messages need them.
+        """
         channel, d = self.classes, len(Q)
         known = channel.group_variance.reshape(-1, 1, 1) * (Q.T @ Q / d)
         products = np.einsum("cld,dt,clt->c", self.means, Q / np.sqrt(d), self._scaled_spikes, optimize=True)
         seen = self.seen._replace(log_weight=self.seen.log_weight - products)
-        return channel.posterior(seen, omega, V, known)
+        return channel.posterior(seen, omega, V, known, blocks)
 
     @property
     def _scaled_spikes(self) -> np.ndarray:
@@ -94,7 +97,7 @@ class ClassAmpProblem(AmpProblem):
 
     def remaining_moments(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> np.ndarray:
         """Return second moments (n, L t, L t) given the fields of some columns; Q is zero in the others."""
-        posterior = self.posterior(omega, V, Q)
+        posterior = self.posterior(omega, V, Q, blocks=False)
         flat = posterior.mean.reshape(len(omega), -1)
         return np.asarray(posterior.cov + flat[:, :, None] * flat[:, None])
 
@@ -135,7 +138,7 @@ def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProble
     possible &= group[:, None] == channel.group
     if not possible.any(axis=1).all():
         got = f"{int((~possible.any(axis=1)).sum())} samples whose targets no class has"
-        raise check.fail("data", got, "samples of the model")
+        raise check.fail_words("data", got, "samples of the model")
     prior = MixturePrior(np.ones(1), np.zeros((1, t)), channel.prior[None])
     gamma = np.tile(sigma2.ravel(), (data.dim, 1))
     seen = Seen(labels, group, products + np.log(channel.probability))
@@ -153,7 +156,7 @@ def _known_means(data: Dataset, model: SequenceMixture, channel: ClassChannel) -
         return np.asarray(data.source_means[at] - data.positions - spikes)
     if len(model.class_means) > 1:
         needs = "samples of the model, if means differ between classes of coordinates"
-        raise check.fail("data", "data without a teacher", needs)
+        raise check.fail_words("data", "data without a teacher", needs)
     means = np.repeat(model.class_means[0][at][..., None], d, axis=2) / np.sqrt(d - data.intercept)
     means[..., d - data.intercept :] = 0
     return means

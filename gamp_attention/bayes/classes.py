@@ -37,6 +37,7 @@ from gamp_attention.bayes.equations import (
 from gamp_attention.bayes.priors import Kind, MixturePrior
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.classes import Seen, class_channel
+from gamp_attention.models.channels.fibers import symmetric_product
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 
@@ -106,25 +107,33 @@ class ClassEquations(Equations):
             omega[rows] += np.einsum("lab,lb->la", known[part], law.spikes[c] / law.group_variance[g][:, None])
         return omega
 
-    def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
-        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
+    def posterior(self, V: np.ndarray, known: np.ndarray, blocks: bool = False) -> tuple[np.ndarray, Posterior]:
+        """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω.
+
+        With `blocks`, covariances are within tokens only.
+        """
         omega = self.omega(V, known)
-        return omega, self._law.posterior(self._seen, omega, V, known)
+        return omega, self._law.posterior(self._seen, omega, V, known, blocks)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] of all sources, which contains the probability of their group, and E[log Z]."""
         law, (L, t) = self._law, self._law.shape
         known = self.rho - V if known is None else known
         V = V + MIN_V * self.rho
-        omega, posterior = self.posterior(V, known)
+        omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
         hats, signs = np.empty_like(self.rho), law.column_signs
         for g in range(law.n_groups):
             rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
-            difference = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
-            blocks = posterior.cov[rows].reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
+            g = other = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
+            cov = posterior.cov[rows]
+            if posterior.halves is not None:
+                means, second = (values[:, rows] for values in posterior.halves)
+                g, other = np.einsum("lab,hnlb->hnla", np.linalg.inv(V[part]), means - omega[rows])
+                cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(cov), -1))
+            blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
             tilt = np.einsum("nc,clab->nlab", posterior.of_class[rows], self.tilts, optimize=True)
-            terms = OutputTerms(difference, difference, blocks, self._weight[rows], False, tilt)
+            terms = OutputTerms(g, other, blocks, self._weight[rows], False, tilt)
             hats[part] = controlled_products(terms, V[part], self.rho[part])
         coupled = (signs[:, :, None] * signs[:, None] > 0).all(axis=0)
         return OutputAverages(project_psd(hats * coupled), float(self._weight @ posterior.log_z))
@@ -139,17 +148,24 @@ class ClassEquations(Equations):
         """Return E[G_lm ⊗ G_lm] of columns without overlap, as `Equations.responses`, for all pairs of sources."""
         L, S, k = self._law.shape[0], len(self.rho), len(unknown)
         _, posterior = self.posterior(self.rho - known, known)
-        flat = posterior.mean.reshape(len(posterior.mean), -1)
-        second, out = posterior.cov + flat[:, :, None] * flat[:, None], np.zeros((S, k, k, S, k, k))
+        flat, out = posterior.mean.reshape(len(posterior.mean), -1), np.zeros((S, k, k, S, k, k))
+        second = [posterior.cov + flat[:, :, None] * flat[:, None]] * 2
+        if posterior.halves is not None:
+            second = list(posterior.halves.second)
         for g in range(self._law.n_groups):
             rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
-            G = response_of(second[rows], self.rho[part], unknown)
-            out[part, :, :, part] = np.einsum("n,nlamb,nlcmd->lacmbd", self._weight[rows], G, G, optimize=True)
+            G, other = (response_of(values[rows], self.rho[part], unknown) for values in second)
+            out[part, :, :, part] = np.einsum("n,nlamb,nlcmd->lacmbd", self._weight[rows], G, other, optimize=True)
         return out
 
     def squared_means(self, known: np.ndarray) -> np.ndarray:
         """Return E[u | y]² (N, t) of the samples, summed over tokens, for covariances `known` of ω."""
-        squares = (self.posterior(self.rho - known, known)[1].mean ** 2).sum(axis=1)
+        posterior = self.posterior(self.rho - known, known, blocks=True)[1]
+        squares = (posterior.mean**2).sum(axis=1)
+        if posterior.halves is not None:
+            squares = (posterior.halves.mean[0] * posterior.halves.mean[1]).sum(axis=1)
+            is_known = np.diagonal(known, axis1=1, axis2=2).max(axis=0) > 0
+            squares[:, self.signs_are_free(is_known)] = 0.0  # random points of several classes are not symmetric
         return np.where(squares > ZERO_MEAN * np.abs(self.rho).max(), squares, 0.0)
 
     def signless_columns(self) -> np.ndarray:

@@ -100,7 +100,7 @@ class MixturePrior:
             )
         if len(A) > 1:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
-            raise check.fail("model", f"a mixture of rows of {len(A)} numbers", needs)
+            raise check.fail_words("model", f"a mixture of rows of {len(A)} numbers", needs)
         a = max(float(A[0, 0]), np.finfo(float).tiny)
         spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0
@@ -115,14 +115,12 @@ class MixturePrior:
     def learn(self, posterior: InputPosterior) -> "MixturePrior":
         """Return the prior after one step of expectation maximization of weights and covariances.
 
-        Means and atoms do not change.
+        Means do not change. Atoms stay atoms, because the posterior covariance of an atom is zero.
         """
         probability = posterior.probability.mean(axis=0)
         total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
         second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
-        atoms = np.abs(self.cov).max(axis=(1, 2)) == 0
-        cov = np.where(atoms[:, None, None], 0.0, symmetrize(second))
-        return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=cov)
+        return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=symmetrize(second))
 
 
 def _panels(k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -101,7 +101,7 @@ def solve_bayes_state_evolution(
     TypeError : if `model` is not a Model, or an argument has the wrong type.
     ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
         unknown; or the posterior of the fields is not available: classes of tokens in attention layers, samples with
-        classes whose targets are not linear in the fields and the noise for each class, user-defined labels,
+        classes whose targets are neither linear nor have a density with at most six fields, user-defined labels,
         attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
         mixture in more than one column.
     ConvergenceError : if no fixed point was found.

@@ -271,6 +271,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, if one is near, and exit with status 2."""
         match = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        message = message.replace("invalid float value: ", "needs a number, got ")
+        message = message.replace("invalid int value: ", "needs an integer, got ")
         if match:
             message += suggestion(match[1], (word.strip("' ") for word in match[2].split(",")))
         super().error(message)

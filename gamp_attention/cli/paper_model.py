@@ -88,7 +88,7 @@ def require_listener(address: str) -> None:
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise check.fail("--dask", f"{address}: {error}", needs) from None
+        raise check.fail_words("--dask", f"{address}: {error}", needs) from None
     if not host or not port:
         raise check.fail("--dask", address, needs)
     failure = [f"no answer within {CONNECTION_TIMEOUT:g} s"]
@@ -106,7 +106,7 @@ def require_listener(address: str) -> None:
     trial.start()
     trial.join(CONNECTION_TIMEOUT)
     if failure[0]:
-        raise check.fail("--dask", f"{address}: {failure[0]}", needs)
+        raise check.fail_words("--dask", f"{address}: {failure[0]}", needs)
 
 
 def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:

@@ -419,9 +419,11 @@ def _require_hessian(data: Dataset) -> None:
     """Raise ValueError if the penalty of a dataset has no Hessian, or if the weights have constraints."""
     refuse_spheres(data.penalty, "columns without a constraint, for the spectrum of the Hessian")
     if isinstance(data.penalty, InterceptPenalty):
-        raise check.fail("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
+        raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
     if not data.penalty.smooth:
-        raise check.fail("data", type(data.penalty).__name__, "a penalty without kinks, at which there is no Hessian")
+        raise check.fail_words(
+            "data", type(data.penalty).__name__, "a penalty without kinks, at which there is no Hessian"
+        )
 
 
 def _extreme(
@@ -446,7 +448,7 @@ def _extreme(
     basis = min(n, max(MIN_BASIS, 4 * k))
     values, vectors = restarted_lanczos(operator, k, which, start, TOL, MAX_RESTARTS, basis)
     if len(values) < k:
-        raise check.fail(
+        raise check.fail_words(
             "Q", f"{len(values)} of {k} extreme eigenvalues found", "weights whose spectrum has few clusters"
         )
     order = np.argsort(values)

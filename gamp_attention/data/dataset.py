@@ -269,7 +269,17 @@ class Dataset(DisplayMixin):
         return self._copy(**changes, model=model)
 
     def select_rows(self, rows: np.ndarray) -> "Dataset":
-        """Return the samples with given indices, in ascending order, in memory; all other attributes stay."""
+        """Return the samples with given indices (m,), in ascending order, in memory; all other attributes stay.
+
+        Raises
+        ------
+        ValueError : if `rows` are not ascending indices of samples; indices may occur more than once.
+        """
+        given, rows, n = rows, np.asarray(rows), self.n_samples
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or not rows.size or (np.diff(rows) < 0).any():
+            raise check.fail("rows", given, "integers (m,) in ascending order")
+        if rows[0] < 0 or rows[-1] >= n:
+            raise check.fail_words("rows", f"{rows[0]} to {rows[-1]}", f"indices of samples from 0 to {n - 1}")
         terms = {id(risk): RiskTerms(risk.params[rows], risk.constant[rows]) for risk in self._risks.values()}
         parts = {
             name: None if values is None else np.asarray(values)[rows]

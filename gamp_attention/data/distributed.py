@@ -138,7 +138,7 @@ class DistributedDataset(Dataset):
         tokens = require_dataset(data).tokens
         if not isinstance(tokens, TokenStore):
             needs = "tokens that workers can read, in a file or regenerated"
-            raise check.fail("data", type(tokens).__name__, needs)
+            raise check.fail_words("data", type(tokens).__name__, needs)
         if not (hasattr(client, "submit") and hasattr(client, "gather") and hasattr(client, "nthreads")):
             raise check.fail("client", client, "a distributed.Client", TypeError)
         if n_blocks is None:

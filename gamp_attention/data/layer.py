@@ -171,5 +171,5 @@ def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:
     """Return tokens (n, L, d); raise ValueError if L or d differ from the tokens of the training."""
     checked = as_tokens(name, tokens)
     if checked.shape[1:] != (L, d):
-        raise check.fail(name, f"shape {checked.shape}", f"shape (n, {L}, {d}), as in training")
+        raise check.fail_words(name, f"shape {checked.shape}", f"shape (n, {L}, {d}), as in training")
     return checked

@@ -104,7 +104,7 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     spectrum = np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
         smallest = spectrum.min()
-        raise NotPositiveDefinite(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {smallest}")
+        raise NotPositiveDefinite(f"V: needs symmetric positive definite matrices, got the eigenvalue {smallest}")
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
-from gamp_attention._core.quadrature import sobol_points
+from gamp_attention._core.sobol import sobol_points
 from gamp_attention.denoisers.newton import (
     MAX_SHIFT,
     OUTCOME,

@@ -235,7 +235,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
             estimator=self,
         )  # fmt: skip
         if array.ndim != 3:
-            raise check.fail(name, f"shape {array.shape}", "shape (n, L, d)")
+            raise check.fail_words(name, f"shape {array.shape}", "shape (n, L, d)")
         return array
 
     def _tokens(self, name: str, value: Any) -> np.ndarray:

@@ -178,11 +178,11 @@ def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, inte
     n, wide = columns.shape
     if n <= wide:
         needs = f"a value above 0 unless there are more samples than columns{' and an intercept' * intercept}, {wide}"
-        raise check.fail("lam", f"0 for {count_noun(n, 'sample')}", needs)
+        raise check.fail_words("lam", f"0 for {count_noun(n, 'sample')}", needs)
     rank = int(np.linalg.matrix_rank(columns))
     if rank < wide:
         needs = f"a value above 0 unless columns{' and an intercept' * intercept} are linearly independent"
-        raise check.fail("lam", f"0 for columns of rank {rank} of {wide}", needs)
+        raise check.fail_words("lam", f"0 for columns of rank {rank} of {wide}", needs)
     if isinstance(loss, (LogisticLoss, MultinomialLoss)) and _is_separable(columns, labels[:, 0], loss):
         needs = "a value above 0 for classes that a plane separates: without a penalty weights grow without bound"
         raise check.fail("lam", 0, needs)

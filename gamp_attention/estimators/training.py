@@ -52,7 +52,7 @@ def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.
     if (weights < 0).any():
         raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")
     if not weights.any():
-        raise check.fail("sample_weight", "zeros only", "a positive weight of one sample at least")
+        raise check.fail_words("sample_weight", "zeros only", "a positive weight of one sample at least")
     return weights
 
 

@@ -68,6 +68,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     Raises
     ------
     ImportError : if matplotlib is not installed; install gamp-attention[plot].
+    TypeError : if `comparison` is no result of `compare`.
     ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
 
     Examples
@@ -78,6 +79,10 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     >>> ga.plot_comparison(comparison).shape
     (1, 5)
     """
+    from gamp_attention.experiments.comparison import Comparison  # here, because other figures do not need it
+
+    if not isinstance(comparison, Comparison):
+        raise check.fail("comparison", comparison, "a result of compare", TypeError)
     count, settings = len(comparison.branches), comparison.settings
     with figure(path, 2 * count, 3, (9.8, 0.5 + 5.4 * count), overwrite) as grid:
         panels = grid.reshape(count, 6)
@@ -161,6 +166,7 @@ def plot_phase_diagram(
     Raises
     ------
     ImportError, ValueError : as for `plot_comparison`.
+    TypeError : if `boundaries` is no result of `phase_boundaries`.
 
     Examples
     --------
@@ -169,6 +175,10 @@ def plot_phase_diagram(
     >>> ga.plot_phase_diagram(pb)[0, 0].get_ylabel()
     'samples per dimension α = n/d'
     """
+    from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
+
+    if not isinstance(boundaries, PhaseBoundaries):
+        raise check.fail("boundaries", boundaries, "a result of phase_boundaries", TypeError)
     across = np.arange(1, len(boundaries.values) + 1) if boundaries.parameter == "A" else boundaries.values
     with figure(path, 1, 1, (7.5, 5.4), overwrite) as axes:
         axis = axes[0, 0]

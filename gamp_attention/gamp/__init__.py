@@ -2,7 +2,7 @@
 
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.gamp.convex_start import can_start, newton_start
-from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration
+from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration, Budget
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.settling import Settled, SettlingHistory, descend_from_saddle, settle

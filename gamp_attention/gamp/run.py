@@ -171,8 +171,9 @@ def run_gamp(
     accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
-        extrapolate below 0.03 once local minima are kept. They mostly reach the same fixed points as other runs. Runs
-        with `onsager` or `memory` in `iteration`, or with samples on other workers, are not accelerated by default.
+        extrapolate below 0.03 once local minima are kept, or below 1 if the loss is convex. They mostly reach the same
+        fixed points as other runs. Runs with `onsager` or `memory` in `iteration`, or with samples on other workers,
+        are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum. Each escape counts as an iteration, whose damping is NaN in the history.
@@ -244,7 +245,7 @@ def run_gamp(
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
-    ladder = None if isinstance(survey, str) else _require_ladder(data, survey, options)
+    ladder = None if isinstance(survey, str) else _require_ladder(survey, options)
 
     init = default_start(data) if init is None else init
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
@@ -397,7 +398,7 @@ def may_improve(data: Dataset, risk: str, records: tuple[StartRecord, ...]) -> b
     return n_agree <= FEW_AGREE * len(records) and lowest <= LOW_LOSS * zero
 
 
-def _require_ladder(data: Dataset, survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
+def _require_ladder(survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
     """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
 
     Raises

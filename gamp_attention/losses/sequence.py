@@ -141,7 +141,7 @@ def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: i
     spec: SequenceSpec = loss.spec
     if (n_tokens, rank) != (spec.n_tokens, spec.rank):
         needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
-        raise check.fail("loss", f"(L, r) = {(n_tokens, rank)}", needs)
+        raise check.fail_words("loss", f"(L, r) = {(n_tokens, rank)}", needs)
     if check.ndim("labels", labels) == 1 + len(spec.target_shape) != 2:
         given = check.array("labels", labels, (n_samples, *spec.target_shape))
         labels = given.reshape(n_samples, spec.n_targets)

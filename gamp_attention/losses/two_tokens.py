@@ -24,11 +24,17 @@ def is_two_tokens(loss):
 
 
 @inline_kernel
-def _row(p, i, t):
-    """Return φ_i at a difference t of scores, and w (1 − w), 1 − 2w and δ."""
+def _weights(t):
+    """Return 1 − w and w at a difference t of scores, each to full relative accuracy."""
     small = np.exp(-abs(t))
     total = 1.0 / (1.0 + small)
-    first, second = (small * total, total) if t > 0.0 else (total, small * total)
+    return (small * total, total) if t > 0.0 else (total, small * total)
+
+
+@inline_kernel
+def _row(p, i, t):
+    """Return φ_i at a difference t of scores, and w (1 − w), 1 − 2w and δ."""
+    first, second = _weights(t)
     Gs1, Gs2 = p[0] * first + p[1] * second, p[2] * first + p[3] * second  # G S
     value = first * (0.5 * Gs1 - p[4 + i]) + second * (0.5 * Gs2 - p[6 + i])
     return value, first * second, first - second, Gs2 - p[6 + i] - Gs1 + p[4 + i]
@@ -108,14 +114,6 @@ def _row_bounds(p, i, b, z, reach, difference, span):
         b * d2 * (v_high if d2 > 0.0 else v_low),
         b * b * bend * (v_high if bend < 0.0 else v_low),
     )
-
-
-@inline_kernel
-def _weights(t):
-    """Return 1 − w and w at a difference t of scores, each to full relative accuracy."""
-    small = np.exp(-abs(t))
-    total = 1.0 / (1.0 + small)
-    return (small * total, total) if t > 0.0 else (total, small * total)
 
 
 N_STARTS = 9  # number of starts of `two_token_start`

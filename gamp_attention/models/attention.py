@@ -269,7 +269,7 @@ def _require_law(coordinates: Any, L: int, t: int, sigma: Any, tau: Any) -> Coor
         raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
     if (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
         got = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
-        raise check.fail("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
+        raise check.fail_words("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
     return coordinates
 
 

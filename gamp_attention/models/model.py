@@ -395,7 +395,7 @@ def require_attention(model: Any) -> Model:
     """Return the argument if it is a Model of an attention layer; raise TypeError if not."""
     model = require_model(model)
     if not model.attention:
-        raise check.fail("model", type(model).__name__, "an attention model", TypeError)
+        raise check.fail_words("model", type(model).__name__, "an attention model", TypeError)
     return model
 
 
@@ -427,7 +427,9 @@ def parameter_value(model: Model, alpha: float, name: str) -> float:
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
     """Return the teacher of a model; raise TypeError unless it is the softmax teacher of equation (16)."""
     if not has_omega(model):
-        raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
+        raise check.fail_words(
+            "model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError
+        )
     return model.teacher
 
 
@@ -490,7 +492,7 @@ class TokenClasses(Model):
         if self.coordinates.gamma.shape[1] != self.classes.n_sources:
             got = f"{self.coordinates.gamma.shape[1]} sources"
             needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
-            raise check.fail("coordinates", got, needs)
+            raise check.fail_words("coordinates", got, needs)
         means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
         positions, classes = self.coordinates.tau - means, self.classes
         of_first_class = positions[:, classes.first][:, classes.token]

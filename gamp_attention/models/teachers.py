@@ -56,7 +56,7 @@ class SoftmaxTeacher(DisplayMixin):
         object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
         A = np.array(check_squarable("A", self.A, ("L", "L")))  # a copy, which the caller cannot change
         if len(A) != A.shape[1]:
-            raise check.fail("A", f"shape {A.shape}", "a square matrix")
+            raise check.fail_words("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)
         object.__setattr__(self, "attention", require_valid_attention("attention", self.attention))
 
@@ -81,14 +81,18 @@ def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
         raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
     if not isinstance(getattr(teacher, "even", None), bool | np.bool_):
         got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
-        raise check.fail("teacher", got, "a property `even`, True if T[-u] = T[u] for all u, else False", TypeError)
+        raise check.fail_words(
+            "teacher", got, "a property `even`, True if T[-u] = T[u] for all u, else False", TypeError
+        )
     L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
     together = _evaluate(teacher, u, (len(u), L, L))
     if not np.allclose(_evaluate(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
-        raise check.fail("teacher", "different matrices", "to return the same matrix for one sample as for a batch")
+        raise check.fail_words(
+            "teacher", "different matrices", "to return the same matrix for one sample as for a batch"
+        )
     _evaluate(teacher, np.zeros((L, teacher_rank)), (L, L))
     if teacher.even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
-        raise check.fail("teacher", "even = True", "T[-u] = T[u] for all u if `even` is True")
+        raise check.fail_words("teacher", "even = True", "T[-u] = T[u] for all u if `even` is True")
 
 
 def _evaluate(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +100,7 @@ def _evaluate(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray
         matrices = teacher(u)
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
-        raise check.fail("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
+        raise check.fail_words("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
     return check.array(f"teacher(u) for u of shape {u.shape}", matrices, shape)
 
 

@@ -60,7 +60,7 @@ def halve_twice(x):
     return halve(halve(x))
 
 
-def test_it_is_compiled_at_its_first_call():
+def test_deferred_kernels_are_compiled_at_their_first_call():
     first, second = np.arange(3.0), np.arange(9.0).reshape(3, 3)
     assert weigh_if_positive(-1.0, first, second) == -1.0
     assert not weigh.kernel.overloads

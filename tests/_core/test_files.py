@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.files import kind_of, same_path
+from gamp_attention._core.files import kind_of, require_replaceable, same_path
 from tests.conftest import ROOT
 
 
@@ -74,6 +74,16 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
     ga.sample(model, 20, 1.5, 1, storage=path, overwrite=True)
     assert np.array_equal(np.load(path), wanted)
     assert [each.name for each in tmp_path.iterdir()] == ["tokens.npy"]
+
+
+def test_outputs_of_another_kind_are_not_replaced(model, tmp_path):
+    path = tmp_path / "tokens.npy"
+    ga.sample(model, 20, 1.5, storage=path)
+    require_replaceable("path", path, "tokens")
+    with pytest.raises(
+        ValueError, match=r"path: needs the name of a new file, or of a report in JSON that this package"
+    ):
+        require_replaceable("path", path, "report")
 
 
 def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):

@@ -106,6 +106,9 @@ def test_the_verdict_depends_on_paired_differences():
     assert low.better
     assert low.message.startswith("The layer predicts better than the linear layer y = Wx, the mean output and")
     same = references.verdict(linear + noise - noise.mean())
+    for distance in (1.9, 2.1):  # in standard errors of the paired differences
+        away = references.verdict(linear + noise - noise.mean() + distance * same.difference_error[0])
+        assert ("linear" in away.worse_than) == (distance > 2)
     assert (same.better, "linear" in same.not_better_than) == (False, True)
     assert "not clearly better than the linear layer" in same.message
     worse = references.verdict(linear + noise - noise.mean() + 0.005 * linear.std())

@@ -57,7 +57,7 @@ def test_message_passing_agrees_with_the_linear_channel():
     assert np.linalg.norm(found.Q - exact.Q) < 0.05 * np.linalg.norm(exact.Q)
 
 
-def test_posterior_of_two_layers_agrees_with_its_own_integral():
+def test_posterior_of_two_layers_agrees_with_a_separate_integral():
     """The log-odds of the rows give the scores up to a sign, and these the second layer for each first layer.
 
     The posterior is computed from points for this prior, and from points that were drawn for a wider prior.

@@ -1,11 +1,15 @@
 """Bayes-optimal estimation of samples with classes: against closed forms, importance sampling and Monte Carlo."""
 
+from dataclasses import replace
+from itertools import product
+from time import process_time
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
 
 import gamp_attention as ga
-from gamp_attention.models.channels import Seen, class_channel, log_normal
+from gamp_attention.models.channels import Seen, class_channel, classes, log_normal
 from validation.claims.single_location import sample_posterior
 
 L, NU, NOISE = 2, 4.0, 0.5
@@ -95,6 +99,24 @@ def test_classes_that_differ_in_nothing_give_the_model_without_classes(sigma):
     for name in ("q", "test_error", "free_entropy"):
         error = np.max(getattr(point, f"{name}_error"))
         assert np.allclose(getattr(point, name), getattr(exact, name), rtol=0, atol=error + 1e-3), name
+
+
+@pytest.mark.parametrize("sigma", [1.0, [[0.7, 1.1], [1.2, 0.9]]])
+def test_covariances_within_tokens_are_the_blocks_of_all_covariances(sigma):
+    """The derivative of the means in ω is the covariance times V⁻¹, here in the first field."""
+    channel, rng, n = class_channel(uneven(sigma)), np.random.default_rng(3), 6
+    group = np.arange(n) % channel.n_groups
+    seen = Seen(rng.standard_normal((n, 1)), group, rng.standard_normal((n, 2)))
+    omega, V = rng.standard_normal((n, L, 2)), 0.4 * channel.rho
+    whole, blocks = (channel.posterior(seen, omega, V, blocks=blocks) for blocks in (False, True))
+    within = np.kron(np.eye(L), np.ones((2, 2)))
+    assert np.allclose(blocks.cov, whole.cov * within)
+    assert np.array_equal(blocks.mean, whole.mean)
+    shifted = channel.posterior(seen, omega + 1e-4 * np.array([1.0, 0.0]) * (np.arange(L) == 0)[:, None], V)
+    for row in range(n):  # ∂E[u]/∂ω = cov V⁻¹, see the channel's probabilities of the classes
+        change = (shifted.mean - whole.mean)[row].ravel() / 1e-4
+        inverse = np.linalg.inv(V.reshape(channel.n_groups, L, 2, 2)[group[row], 0])
+        assert np.allclose(change, whole.cov[row][:, :2] @ inverse[:, 0], atol=1e-3)
 
 
 def test_known_classes_with_linear_targets_have_closed_forms():
@@ -188,19 +210,136 @@ def test_features_with_random_signs_are_found_in_stages():
     assert point.q[1, 1] > 0.6
 
 
+CURVED = (lambda u: np.tanh(2 * u)), (lambda u: u * u - 0.5)  # targets of two classes without noise
+CURVED_NOISE, CURVED_SPIKES = 0.4, np.array([0.8, -0.5])
+
+
+def curved():
+    """Return a model with one token whose targets are not linear in the field."""
+    return build(
+        lambda u, noise, c: CURVED[c](u[0, 0]) + CURVED_NOISE * noise[0], n_noise=1, classes=[0.4, 0.6],
+        spikes=CURVED_SPIKES.reshape(2, 1, 1),
+    )  # fmt: skip
+
+
+def sample_curved(q, n, rng):
+    """Return classes (n,), cavity means and targets of samples of this model, for V = 1 − q."""
+    c = rng.choice(2, n, p=[0.4, 0.6])
+    omega = q * CURVED_SPIKES[c] + np.sqrt(q) * rng.standard_normal(n)
+    u = omega + (1 - q) * CURVED_SPIKES[c] + np.sqrt(1 - q) * rng.standard_normal(n)
+    return c, omega, np.where(c == 0, *(of_class(u) for of_class in CURVED)) + CURVED_NOISE * rng.standard_normal(n)
+
+
+def integrate_curved(omega, y, q):
+    """Return means, variances, log Z and probabilities of class 0 by sums over a grid of the field."""
+    grid, moments = np.linspace(-7, 7, 1401), []
+    for c, of_class in enumerate(CURVED):
+        a, V = CURVED_SPIKES[c], 1 - q
+        logs = np.log((0.4, 0.6)[c]) + a * omega - 0.5 * a * a * q
+        logs = logs[:, None] - 0.5 * (grid - omega[:, None] - V * a) ** 2 / V - 0.5 * np.log(2 * np.pi * V)
+        logs -= 0.5 * ((y[:, None] - of_class(grid)) / CURVED_NOISE) ** 2 + np.log(CURVED_NOISE * np.sqrt(2 * np.pi))
+        moments.append(np.exp(logs) @ np.stack([grid**0, grid, grid**2], axis=1) * (grid[1] - grid[0]))
+    z, first, second = sum(moments).T
+    return first / z, second / z - (first / z) ** 2, np.log(z), moments[0][:, 0] / z
+
+
+def with_more_points(channel):
+    """Return a channel with 16 times as many random points as by default."""
+    targets = (replace(each, channel=replace(each.channel, n_nodes=1 << 12)) for each in channel.targets)
+    return replace(channel, targets=tuple(targets))
+
+
+def test_posteriors_of_targets_that_are_not_linear_are_integrals():
+    """Few random points are near the field of the rare samples whose field is far from its prior mean."""
+    q, n, channel = 0.5, 200, with_more_points(class_channel(curved()))
+    _, omega, y = sample_curved(q, n, np.random.default_rng(0))
+    seen = Seen(y[:, None], np.zeros(n, dtype=int), np.tile(np.log(channel.probability), (n, 1)))
+    found = channel.posterior(seen, omega[:, None, None], np.full((1, 1, 1), 1 - q))
+    mean, variance, log_z, first = integrate_curved(omega, y, q)
+    for got, exact in ((found.mean, mean), (found.cov, variance), (found.log_z, log_z), (found.of_class[:, 0], first)):
+        assert np.quantile(np.abs(got.ravel() - exact), 0.95) < 0.02
+    halves = found.halves.mean[:, :, 0, 0] - mean
+    products = halves[0] * halves[1]
+    assert abs(products.mean()) < 5 * products.std() / np.sqrt(n)  # the errors of both halves are independent
+    second = found.halves.second[:, :, 0, 0] - (variance + mean**2)
+    assert np.quantile(np.abs(second), 0.95) < 0.1
+
+
+def test_linear_targets_by_random_points_agree_with_closed_forms(monkeypatch):
+    exact = class_channel(spiked())
+    monkeypatch.setattr(classes, "linear_targets", lambda *arguments: None)
+    sampled = with_more_points(class_channel(spiked()))
+    assert sampled.is_sampled
+    assert not exact.is_sampled
+    rng, n = np.random.default_rng(1), 100
+    seen = Seen(rng.standard_normal((n, 1)), np.zeros(n, dtype=int), np.log(0.5) * np.ones((n, 2)))
+    omega, V = 0.6 * rng.standard_normal((n, L, 2)), 0.4 * exact.rho
+    one, other = (channel.posterior(seen, omega, V) for channel in (exact, sampled))
+    for name in ("mean", "cov", "log_z", "of_class"):
+        assert np.abs(getattr(one, name) - getattr(other, name)).mean() < 0.02, name
+    errors = [channel.target_error(seen, omega, V, exact.rho - V) for channel in (exact, sampled)]
+    assert np.allclose(*errors, rtol=0.03)
+    blocks = sampled.posterior(seen, omega, V, blocks=True)
+    assert np.allclose(blocks.cov, other.cov * np.kron(np.eye(L), np.ones((2, 2))))
+
+
+@pytest.mark.slow
+def test_overlap_with_targets_that_are_not_linear_follows_from_integrals_and_is_reached():
+    """q = A/(1 + A) with A = α E[g²]; message passing reaches q at d = 500."""
+    alpha, n = 1.5, 40_000
+    point = ga.solve_bayes_state_evolution(curved(), alpha, n_points=1024)
+    q = float(point.q[0, 0])
+    _, omega, y = sample_curved(q, n, np.random.default_rng(2))
+    square = ((np.concatenate([
+        integrate_curved(omega[part], y[part], q)[0] for part in np.split(np.arange(n), 20)
+    ]) - omega) / (1 - q)) ** 2  # fmt: skip
+    A, error = alpha * square.mean(), alpha * square.std() / np.sqrt(n)
+    assert point.converged
+    assert abs(A / (1 + A) - q) <= point.q_error[0, 0] + 4 * error / (1 + A) ** 2
+    norms = [ga.run_bayes_amp(ga.sample(curved(), 500, alpha, seed=s)).history.norm[-1][0, 0] for s in range(4)]
+    assert abs(np.mean(norms) - q) <= point.q_error[0, 0] + 4 * np.std(norms, ddof=1) / 2
+
+
 def test_own_arrays_with_the_model():
     data = ga.sample(spiked(), 200, 2.0, seed=0)
     own = ga.LabelledDataset(data.tokens, data.targets, data.student, lam=0.1, rank=2)
     assert np.allclose(ga.run_bayes_amp(own, model=spiked()).Q, ga.run_bayes_amp(data).Q, atol=1e-8)
 
 
+@pytest.mark.slow
+def test_a_pair_of_spikes_in_eleven_tokens_has_121_classes():
+    """It takes 18 s, as moments are products of few features of each class and matrices."""
+    places = list(product(range(11), repeat=2))
+    spikes = np.zeros((121, 11, 2))
+    for c, (first, second) in enumerate(places):
+        spikes[c, first, 0] += 2
+        spikes[c, second, 1] += 2
+    model = build(
+        lambda u, noise, c: u[c // 11, 1] + NOISE * noise[0], 11, 2, n_noise=1, classes=np.full(121, 1 / 121),
+        spikes=spikes,
+    )  # fmt: skip
+    began = process_time()
+    point = ga.solve_bayes_state_evolution(model, 1.0, n_points=512, n_replicas=2)
+    assert process_time() - began < 60
+    assert point.converged
+    assert 0.5 < point.q[0, 0] < 4 / 5  # q = α a²/(1 + α a²) for known places and no labels
+    assert point.q[0, 0] - point.q_error[0, 0] < point.q[1, 1]  # the labels are fields of the second column
+
+
+DEPENDENT = ga.sequence_model(  # two targets of one field
+    lambda u, noise, c: np.array([np.tanh(u[0, 0]), u[0, 0] ** 2]), lambda z: np.array([z[0, 0], z[0, 0]]),
+    n_tokens=1, rank=1, classes=[0.5, 0.5],
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (build(lambda u, noise, c: np.tanh(u[0, 0])), "linear in the fields and the noise for each class"),
+        (build(lambda u, noise, c: np.tanh(u[0, 0]), 7), "at most 6, got L t = 7"),
+        pytest.param(DEPENDENT, "targets of class 0 that determine each other", marks=pytest.mark.slow),
         (ga.fix_columns(uneven([1.0, 0.8]), {0: [1.0, 0.0]}), "fixed_columns"),
     ],
-    ids=["targets", "fixed columns"],
+    ids=["fields", "targets", "fixed columns"],
 )
 def test_refusals_name_the_reason(model, message):
     with pytest.raises(ValueError, match=message):

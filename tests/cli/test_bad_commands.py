@@ -199,6 +199,8 @@ COMMANDS = {
     "boundaries --alphas 0 1": "alphas",
     "boundaries --alphas 1": "--alphas",
     "boundaries --tol 0": "tol",
+    "boundaries --tol small": "--tol: needs a number, got 'small'",
+    "compare --d 1.5": "--d: needs an integer, got '1.5'",
     "boundaries --folder /proc/cells": "folder",
     "boundaries --plot picture.xyz": "--plot",
     "boundaries --workers 0": "workers",

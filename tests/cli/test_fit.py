@@ -41,7 +41,7 @@ def test_fit_that_does_not_converge_ends_with_1(arrays, tmp_path):
     assert str(np.load(out)["status"]) == "max_iter"
 
 
-def test_fit_goes_on_from_a_checkpoint(arrays, tmp_path, capsys):
+def test_fit_resumes_from_a_checkpoint(arrays, tmp_path, capsys):
     path, _ = arrays
     file = tmp_path / "run.npz"
     assert main(["fit", str(path), "--checkpoint", str(tmp_path / "none" / "run.npz")]) == 2
@@ -97,7 +97,7 @@ def test_the_command_proposes_to_standardize_arrays_of_mixed_scales(kind, tmp_pa
     assert ("use --standardize" in words) == (kind != "equal")
 
 
-def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
+def test_positions_in_the_tokens_give_the_layer_of_separate_positions(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
     assert "The file contains positions" in words
@@ -111,7 +111,7 @@ def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays,
     assert not second["positions"].any()
 
 
-def test_the_manual_shows_what_the_command_says(tmp_path, monkeypatch, capsys):
+def test_the_manual_shows_the_output_of_the_command(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
     program, command, shown = (
         re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "bash", "text")

@@ -43,7 +43,7 @@ def test_ctrl_c_during_imports_leaves_one_line(start, tmp_path, library, way):
     assert words.count("\n") == 1
 
 
-def test_once_it_has_begun_the_command_tells(start):
+def test_an_interrupted_command_reports_that_nothing_was_written(start):
     wait = "def wait(*_, **__):\n    print('begun', flush=True); time.sleep(60)\n"
     process = start("-c", f"import sys, time\n{wait}{replaced_solver('wait')}", "solve")
     assert process.stdout.readline() == "begun\n"
@@ -58,7 +58,7 @@ def test_once_it_has_begun_the_command_tells(start):
     [("pass", "gamp_attention", "signal.default_int_handler"),
      ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "gamp_attention.cli.main", "signal.SIG_IGN")],
 )  # fmt: skip
-def test_the_package_alone_and_handlers_of_others_are_left(start, before, module, handler):
+def test_the_package_does_not_change_handlers_of_signals(start, before, module, handler):
     code = f"import signal\n{before}\nimport {module}\nprint({HANDLER} is {handler})"
     assert start("-c", code).communicate(timeout=60)[0] == "True\n"
 

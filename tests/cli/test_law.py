@@ -19,7 +19,7 @@ def path(tmp_path_factory):
     return path
 
 
-def test_law_tells_departures_and_predicts(path, capsys):
+def test_law_reports_departures_and_predicts(path, capsys):
     teacher = str(path.with_name("teacher.npz"))
     assert main(["law", str(path), "--teacher", teacher, "--alphas", "1.5", "3", "--json", "-"]) == 0
     found = capsys.readouterr()
@@ -32,7 +32,7 @@ def test_law_tells_departures_and_predicts(path, capsys):
     assert told["noise"] == pytest.approx(0.0, abs=1e-7)
 
 
-def test_law_without_a_teacher_is_the_report_alone(path, capsys):
+def test_law_without_a_teacher_reports_only(path, capsys):
     assert main(["law", str(path)]) == 0
     assert "variance of norms" in capsys.readouterr().out
 

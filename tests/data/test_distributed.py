@@ -158,7 +158,7 @@ def test_a_killed_worker_does_not_change_the_result(client, at):
     assert abs(result.Q - expected.Q).max() < 1e-10
 
 
-def test_labels_and_outputs_equal_those_in_the_dataset(client):
+def test_labels_and_outputs_equal_the_dataset(client):
     for model in (ga.glm_model(ga.LogisticLoss()), None):
         data = draw_data(model)
         remote = ga.DistributedDataset(data, client)

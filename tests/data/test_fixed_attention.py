@@ -118,7 +118,7 @@ def test_queries_of_linear_attention_with_fixed_keys_are_a_ridge_solution():
 def test_state_evolution_equals_means_at_finite_d():
     layer = build_layer(teacher=ga.SoftmaxTeacher(0.3, np.eye(2), UNTIED), sigma=1.0)
     model = ga.fix_columns(layer, {1: [0.0, 1.0]})
-    theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=5e-3, stability=False)
+    theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)
     assert theory.converged
     runs = [ga.run_gamp(ga.sample(model, d=500, alpha=3.0, seed=seed), "semantic") for seed in range(5)]
     assert all(run.converged for run in runs)
@@ -138,7 +138,7 @@ def test_state_evolution_equals_means_at_finite_d():
     assert half.mean() == pytest.approx(theory.test_error, rel=0.1)
     # independent keys lead to another loss
     other = ga.fix_columns(layer, {1: [0.0, 0.0, 1.0]})
-    independent = ga.solve_state_evolution(other, 3.0, "semantic", rtol=1e-2, stability=False)
+    independent = ga.solve_state_evolution(other, 3.0, "semantic", rtol=5e-2, stability=False)
     assert independent.train_loss > 1.2 * theory.train_loss
 
 

@@ -10,7 +10,7 @@ import gamp_attention as ga
 
 
 @pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.0, 0.3)], ids=["ridge", "lasso"])
-def test_of_linear_labels_they_are_the_teacher_and_gaussian_noise_of_the_size_they_say(penalty):
+def test_debiased_weights_are_the_teacher_with_gaussian_noise_of_the_stated_size(penalty):
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), penalty=penalty)
     scores = []
     for seed in range(3):
@@ -23,7 +23,7 @@ def test_of_linear_labels_they_are_the_teacher_and_gaussian_noise_of_the_size_th
     assert kstest(scores, norm.cdf).pvalue > 1e-3
 
 
-def test_of_attention_they_follow_the_teacher_without_the_positions():
+def test_debiased_weights_of_attention_are_proportional_to_the_teacher():
     data = ga.sample(ga.paper_model(), d=500, alpha=2.0, seed=1)
     gamp = ga.run_gamp(data)
     found, star = ga.debias(data, gamp), data.Q_star
@@ -49,7 +49,7 @@ def test_weights_that_are_zero_have_uniform_p_values():
     assert str(found).splitlines()[2].split()[0].rstrip(",") in map(str, range(20))
 
 
-def test_for_many_samples_they_are_least_squares():
+def test_debiased_weights_of_many_samples_are_least_squares():
     rng = np.random.default_rng(0)
     x, beta = rng.normal(size=(4000, 20)), rng.normal(size=20)
     y = x @ beta / np.sqrt(20) + 0.3 * rng.normal(size=4000)
@@ -61,7 +61,7 @@ def test_for_many_samples_they_are_least_squares():
     assert np.allclose(found.std[:, 0], sizes, rtol=0.1)
 
 
-def test_intervals_are_nested_and_a_descent_has_the_same():
+def test_intervals_are_nested_and_equal_for_a_descent():
     data = ga.sample(ga.paper_model(), d=100, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data)
     found, other = ga.debias(data, gamp), ga.debias(data, ga.minimize_risk(data, gamp.Q, "exact", "lbfgs"))
@@ -75,7 +75,7 @@ def test_intervals_are_nested_and_a_descent_has_the_same():
         found.interval(1)
 
 
-def test_two_columns_turn_with_the_weights():
+def test_rotated_columns_have_rotated_debiased_weights():
     data = ga.sample(ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), d=100, alpha=3.0, seed=0)
     gamp = ga.run_gamp(data)
     found = ga.debias(data, gamp)
@@ -103,7 +103,7 @@ def fitted(x, y, loss, penalty, **options):
 
 
 @pytest.mark.parametrize("kind", ["sizes", "norms"])
-def test_of_independent_columns_they_solve_the_problem_without_each_column(kind):
+def test_debiased_weights_of_independent_columns_solve_the_problem_without_each_column(kind):
     """For the ridge w_i = x_iᵀMy / x_iᵀMx_i, M projecting on the residual of a ridge of the other columns."""
     rng = np.random.default_rng(5)
     n, d, lam = 50, 40, 0.4
@@ -118,7 +118,7 @@ def test_of_independent_columns_they_solve_the_problem_without_each_column(kind)
 
 
 @pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.1, 0.5)])
-def test_of_correlated_columns_they_are_least_squares(penalty):
+def test_debiased_weights_of_correlated_columns_are_least_squares(penalty):
     rng = np.random.default_rng(6)
     x = rows("correlated", rng, 120, 40)
     y = x @ rng.standard_normal(40) / np.sqrt(40) + rng.standard_normal(120)
@@ -131,7 +131,7 @@ def test_of_correlated_columns_they_are_least_squares(penalty):
     assert np.allclose(ends[:, 1] - ends[:, 0], 2 * wide)
 
 
-def test_of_correlated_columns_and_classes_each_column_moves_the_forces_of_the_others():
+def test_debiased_weights_of_correlated_classes_agree_with_regressions_and_refits():
     """The formula by inverses against residuals of regressions, and forces after training the other weights again."""
     rng = np.random.default_rng(7)
     n, d, lam = 200, 12, 0.3
@@ -228,7 +228,7 @@ def test_correlated_tokens_are_named(kind):
         assert words[kind] in found.message
 
 
-def test_weights_of_samples_and_classes_that_share_a_shift():
+def test_sample_weights_equal_repeated_samples_and_classes_have_no_common_shift():
     rng = np.random.default_rng(11)
     x, counts = rows("correlated", rng, 150, 20), rng.integers(1, 4, 150)
     y = x @ rng.standard_normal(20) / np.sqrt(20) + 0.5 * rng.standard_normal(150)
@@ -242,7 +242,7 @@ def test_weights_of_samples_and_classes_that_share_a_shift():
     assert np.isfinite(found.std).all()
 
 
-def test_what_cannot_be_is_named():
+def test_invalid_arguments_of_debias_are_named():
     data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
     with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk"):
         ga.debias(data, ga.run_gamp(data, risk="asymptotic"))

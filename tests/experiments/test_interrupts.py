@@ -48,7 +48,7 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     assert all(store.load(key)["converged"] in (True, False) for key in kept)
 
 
-def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+def test_fit_resumes_after_an_interruption(tmp_path, monkeypatch, capsys):
     data, out = ga.sample(ga.paper_model(), 60, 1.5, seed=0), tmp_path / "stopped.npz"
     np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
     command = ["fit", str(tmp_path / "mine.npz"), "--out", str(out)]
@@ -92,7 +92,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
-def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, capsys):
+def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.state_evolution.fixed_points import search
 
     stops_at(monkeypatch, search, "newton", 1)

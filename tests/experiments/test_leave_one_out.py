@@ -19,7 +19,7 @@ def ridge_rows(n=60, d=25, seed=0):
     return x, x @ rng.normal(size=d) / 5 + rng.normal(size=n)
 
 
-def test_for_the_ridge_it_is_that_of_the_hat_matrix_and_of_scikit_learn():
+def test_ridge_errors_equal_the_hat_matrix_and_scikit_learn():
     (x, y), lam = ridge_rows(), 0.7
     data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=lam)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random", tol=1e-13))
@@ -55,7 +55,7 @@ PROBLEMS = {
 
 @pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_it_is_that_of_refits(name):
+def test_errors_agree_with_refits(name):
     model, alpha, init = PROBLEMS[name]
     data = ga.sample(model, d=100, alpha=alpha, seed=1)
     gamp = ga.run_gamp(data, init)
@@ -100,7 +100,7 @@ def correlated_rows(kind, n, d, seed):
 @pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("form", ["hessian", "cavity"])
 @pytest.mark.parametrize("kind", ["neighbors", "norms", "factor", "repeated"])
-def test_features_may_be_of_any_distribution(kind, form):
+def test_errors_agree_with_refits_for_any_distribution_of_features(kind, form):
     """Ridge regression and classification against refits of all samples by scikit-learn."""
     for n, d in ((100, 25), (40, 60)) if form == "hessian" else ((100, 25),):
         x, signal, rng = correlated_rows(kind, n, d, seed=n)
@@ -156,7 +156,7 @@ def test_an_estimate_that_refits_contradict_is_not_trusted():
     assert "refits" in loo.message
 
 
-def test_where_a_penalty_kills_all_weights_nothing_changes():
+def test_weights_that_are_all_zero_have_the_errors_of_training():
     data = ga.sample(ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.0, 50.0)), d=50, alpha=2.0, seed=0)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
     assert np.array_equal(loo.errors, data.labels[:, 0] ** 2 / 2)
@@ -170,7 +170,7 @@ def test_errors_are_in_the_units_of_the_test_error():
     assert np.allclose(sample_errors(data, z), expected, rtol=1e-9)
 
 
-def test_the_risk_without_a_sample():
+def test_the_risk_without_a_sample_is_the_risk_of_the_other_samples():
     data = ga.sample(ga.paper_model(), d=40, alpha=1.5, seed=0)
     Q, rows = 0.3 * data.Q_star, np.arange(60) != 7
     other = ga.Dataset(data.tokens[rows], data.outputs[rows], data.positions, lam=0.01)
@@ -340,7 +340,7 @@ def test_intervals_extend_to_the_side_of_large_errors():
         loo.interval(0.0)
 
 
-def test_the_same_bits_for_any_number_of_threads(monkeypatch):
+def test_errors_have_the_same_bits_for_any_number_of_threads(monkeypatch):
     data = ga.sample(ga.paper_model(), d=300, alpha=1.0, seed=0)
     gamp, found = ga.run_gamp(data), []
     for threads in (1, 2):
@@ -351,7 +351,7 @@ def test_the_same_bits_for_any_number_of_threads(monkeypatch):
     assert np.array_equal(found[0].remainder, found[1].remainder, equal_nan=True)
 
 
-def test_tokens_on_the_disk(tmp_path):
+def test_tokens_on_the_disk_have_the_errors_of_tokens_in_memory(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 2.0, seed=0)
     np.save(tmp_path / "tokens.npy", data.tokens)
     stored = ga.Dataset(np.load(tmp_path / "tokens.npy", mmap_mode="r"), data.outputs, data.positions)
@@ -413,13 +413,17 @@ def test_samples_that_depend_on_their_neighbors_are_named():
     assert np.isclose(other.test_error, loo.test_error)
 
 
-@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
-def test_sorted_labels_are_no_sign_of_dependence(loss):
-    x, y = ridge_rows(n=100, d=20)
-    order = np.argsort(y)
+@pytest.mark.parametrize(("loss", "d", "lam"), [(ga.SquaredLoss(), 100, 1.0), (ga.LogisticLoss(), 60, 0.5)])
+def test_sorted_labels_are_no_sign_of_dependence(loss, d, lam):
+    """Without a block of sorted labels the intercept is wrong for the block, as if its samples were dependent."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, d))
+    y = np.sort(rng.normal(size=100))
     labels = y if isinstance(loss, ga.SquaredLoss) else np.sign(y)
-    data = ga.LabelledDataset(x[order], labels[order], loss, lam=0.5)
-    assert ga.leave_one_out(data, ga.run_gamp(data, "random")).trusted
+    data = ga.LabelledDataset(x, labels, loss, lam=lam, intercept=True)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
+    assert loo.trusted
+    assert not loo.dependent
 
 
 def test_the_choice_among_minima_extends_the_interval_upwards():

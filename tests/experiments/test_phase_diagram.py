@@ -52,6 +52,19 @@ def test_roots_lie_within_their_errors(model, size):
     assert 1 <= max(levels) <= 3
 
 
+def test_the_slope_is_measured_again_on_finer_rules():
+    """Steps with the slope of the first rule would diverge on the next rules, whose slope is three times larger."""
+
+    def measure(rule):
+        slope, root = (1.0, 0.7) if rule.level == 0 else (3.0, 0.75)
+        return lambda x: slope * (x - root)
+
+    value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, 1.0)
+    assert error <= 1e-3
+    assert abs(value - 0.75) <= error
+    assert slope == pytest.approx(3.0)
+
+
 def test_a_root_off_the_branch_is_not_found(model):
     assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
@@ -78,7 +91,7 @@ def test_boundaries_of_the_paper(model, found):
         assert (baseline.test_error - se.test_error) * side > 0
 
 
-def test_what_does_not_exist_is_said_in_words(found):
+def test_boundaries_that_do_not_exist_have_a_note(found):
     assert set(found.lines) == set(LINES)
     assert np.isnan(found.line("semantic_from")[0][0])
     assert "continues to α = 1" in found.lines["semantic_from"][0].note
@@ -105,7 +118,7 @@ def test_a_branch_between_two_rungs_is_looked_for(model):
 
 
 @pytest.mark.slow
-def test_end_of_a_branch_and_of_its_stability(model):
+def test_ends_of_a_branch_and_of_its_stability_are_found(model):
     """The ends of the semantic branch from three values of α agree with continuation (test_branches.py)."""
     scan = Scan(model, "semantic")
     for alpha in (0.9, 0.8, 0.65):
@@ -159,7 +172,7 @@ def test_bad_arguments_are_named(model, arguments, named):
         ga.phase_boundaries(model, **arguments)
 
 
-def test_sweep_command_writes_files_and_goes_on(tmp_path, capsys):
+def test_sweep_command_writes_files_and_resumes(tmp_path, capsys):
     xarray = pytest.importorskip("xarray")
     command = ["sweep", str(tmp_path / "cells"), "--alpha", "1.4:1.6:2", "--branch", "semantic", "--rtol", "1e-2"]
     assert main([*command, "--out", str(tmp_path / "all.nc"), "--json", str(tmp_path / "all.json")]) == 0
@@ -172,7 +185,7 @@ def test_sweep_command_writes_files_and_goes_on(tmp_path, capsys):
     assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2
 
 
-def test_thresholds_of_the_bayes_optimal_estimate_are_lines_where_asked_for(model, folder, found):
+def test_bayes_thresholds_are_lines_on_request(model, folder, found):
     search = Search(found.low, found.high, 1e-3)
     jobs = [DiagramJob(model, "omega", 0.3, search, bayes) for bayes in (False, True)]
     assert jobs[0].key != jobs[1].key
@@ -191,13 +204,13 @@ def test_thresholds_of_the_bayes_optimal_estimate_are_lines_where_asked_for(mode
     assert (folder / "bayes.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_they_are_computed_with_the_diagram():
+def test_bayes_thresholds_are_computed_with_the_diagram():
     found = ga.phase_boundaries(ga.paper_model(), alphas=(1.6, 1.7), bayes=True)
     assert found.line("full_recovery")[0] == pytest.approx(0.5, abs=1e-5)
     assert found.line("full_recovery")[1] < 1e-5
 
 
-def test_changes_by_breaking_are_lines_where_asked_for(model, found):
+def test_changes_by_breaking_are_lines_on_request(model, found):
     search = Search(found.low, found.high, 1e-3)
     assert DiagramJob(model, "omega", 0.3, search, rsb=1).key != DiagramJob(model, "omega", 0.3, search).key
     missing = find_changes(model, Boundary.none("none: no crossing"), Boundary.none("none: no end"))

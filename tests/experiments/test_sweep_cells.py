@@ -64,7 +64,7 @@ def test_keys_do_not_depend_on_the_process(model):
     assert len(set(here)) == len(cells)
 
 
-def test_keys_tell_everything_apart(model):
+def test_keys_depend_on_all_that_determines_the_numbers(model):
     cell = grid(model, alpha=1.0, method="GAMP", branch="semantic")[0]
     base, used = base_digest(model), Settings().select_for("GAMP")
     others = {

@@ -104,7 +104,7 @@ def test_threads_of_one_process_compute_one_cell_at_a_time(model, tiny_sweep, tm
         assert Store(tmp_path).load(row["key"])["overlaps"] == row["overlaps"]
 
 
-def test_a_failing_worker_ends_the_sweep_and_says_how_to_go_on(model, tmp_path):
+def test_a_failing_worker_ends_the_sweep_with_an_error_that_explains_how_to_resume(model, tmp_path):
     class Broken:
         def submit(self, *_, **__):
             future = Future()
@@ -128,7 +128,7 @@ def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
         sweep(model, tmp_path / "here", executor=Elsewhere(), **QUICK)
 
 
-def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
+def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_path, monkeypatch):
     calls, run = [], jobs.run_gamp
 
     def interrupted(*args, **options):

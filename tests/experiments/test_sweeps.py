@@ -12,7 +12,7 @@ from gamp_attention.experiments.sweeps import Settings, commit, grid, row_overla
 from tests.conftest import CELLS, QUICK
 
 
-def test_rows_are_what_the_solvers_give(model, tiny_sweep):
+def test_rows_equal_the_results_of_the_solvers(model, tiny_sweep):
     rows = {(r["method"], r["branch"], r["alpha"], r["seed"]): r for r in tiny_sweep.rows}
     assert len(rows) == CELLS
     se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-2, stability=False)
@@ -134,7 +134,7 @@ def test_dataset_has_the_axes_that_vary(tiny_sweep):
     assert json.loads(found.attrs["settings"])["rtol"] == 1e-2
 
 
-def test_a_list_has_one_dimension(model, tmp_path):
+def test_a_list_of_cells_has_one_dimension(model, tmp_path):
     entries = [{"alpha": 1.0, "seed": 3}, {"alpha": 2.0, "seed": 1}]
     done = sweep(model, tmp_path, cells=entries, **{k: v for k, v in QUICK.items() if k != "alpha"})
     found = done.dataset()

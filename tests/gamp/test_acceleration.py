@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.damping import FIRST_STEP, LONG_STEP, Damping
+from gamp_attention.damping import FIRST_STEP, LONG_STEP, SHRINK_FACTOR, Damping
 from gamp_attention.data import risk_at
 from gamp_attention.gamp import MAX_RISE, WARM_UP, Acceleration, GampState
 from tests.conftest import layer_gradient_norm
@@ -70,6 +70,15 @@ def test_an_abandoned_long_step_is_not_tried_again():
     fixed = Damping("adaptive")
     assert not fixed.follow(0.0)
     assert fixed(0) == FIRST_STEP
+
+
+def test_a_step_that_has_shrunk_does_not_become_long_again():
+    step = Damping("adaptive", grows=True)
+    assert step.follow(0.05)
+    assert step.shrink()
+    assert step(0) == pytest.approx(SHRINK_FACTOR * FIRST_STEP)
+    assert not step.follow(0.05)
+    assert step(0) == pytest.approx(SHRINK_FACTOR * FIRST_STEP)
 
 
 def compute_g(data, result, risk):

@@ -1,9 +1,6 @@
 """Long samples and high rank: bounded searches, descent if message passing costs too much, Ctrl-C at any time."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -11,7 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from tests.conftest import ROOT, layer_gradient_norm
+from gamp_attention.gamp import Budget
+from tests.conftest import layer_gradient_norm
 from validation.speed.response_times import SCRIPT, WORK
 
 torch = pytest.importorskip("torch")
@@ -38,18 +36,12 @@ def draw_planted(n, L, d, rank, seed=0):
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("work", ["search", "tracked run"])
-def test_ctrl_c_ends_long_searches(work):
-    command = [sys.executable, "-c", SCRIPT.format(work=WORK[work], warm=True)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
-    try:
-        assert process.stdout.readline().strip() == "begins"
-        time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
-        process.send_signal(signal.SIGINT)
-        assert float(process.stdout.readline()) > 0  # the time of the interrupt
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def test_ctrl_c_ends_long_searches(work, start):
+    process = start("-c", SCRIPT.format(work=WORK[work], warm=True))
+    assert process.stdout.readline().strip() == "begins"
+    time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
+    process.send_signal(signal.SIGINT)
+    assert float(process.stdout.readline()) > 0  # the time of the interrupt
 
 
 @pytest.mark.parametrize(("n", "L", "d", "rank"), [(60, 5, 20, 3), (30, 9, 20, 1), (10, 16, 20, 8)])
@@ -136,6 +128,17 @@ def test_bounded_runs_resume_with_identical_bits(tmp_path):
     parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
     np.testing.assert_array_equal(parts.Q, whole.Q)
     assert parts.n_iter == whole.n_iter
+
+
+def test_message_passing_resumes_once_after_a_long_descent(data):
+    """A descent of n steps extends the budget to 10 n gradients, if at least 100 of them are left."""
+    budget = Budget(data, bounded=True)
+    budget.spent = budget.limit - 1.0  # 250 gradients at the start
+    assert not budget.extend(34)
+    assert budget.limit == 250
+    assert budget.extend(35)
+    assert budget.limit == 350
+    assert not budget.extend(1000)
 
 
 def test_descent_takes_over_near_a_critical_point(monkeypatch):

@@ -186,14 +186,16 @@ def test_averages_over_one_field_agree_with_dense_integration_across_jumps():
 # Steps
 
 
+@pytest.mark.parametrize("parisi", [0.0, 20.0])
 @pytest.mark.parametrize("penalty", [ga.Ridge(0.05), ga.ElasticNet(0.02, 0.02)])
-def test_without_inner_fields_a_step_is_a_step_of_message_passing(penalty):
+def test_without_inner_fields_a_step_is_a_step_of_message_passing(penalty, parisi):
+    """U = 0 is GAMP at every Parisi parameter, and in particular for y = 0."""
     data = ga.sample(ga.paper_model(penalty=penalty), d=80, alpha=1.5, seed=0)
     state = ga.initial_state(data, data.Q_star)
     survey = ga.SurveyState(state.Q, state.V, 0 * state.V, state.D)
     for _ in range(5):
         state, report = ga.gamp_step(data, "exact", state, 0.5, max_starts=0)
-        survey, survey_report = ga.survey_step(data, "exact", survey, 0.5, 0.0)
+        survey, survey_report = ga.survey_step(data, "exact", survey, 0.5, parisi)
         assert np.allclose(survey_report.V_hat, report.V_hat, rtol=1e-12, atol=0)
         for name in ("Q", "V", "D"):
             assert np.allclose(getattr(survey, name), getattr(state, name), rtol=1e-12, atol=1e-12), name
@@ -368,7 +370,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
-def test_automatic_surveys_are_not_made_where_they_mostly_do_not_help(model, alpha, init, n_starts):
+def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
     data = ga.sample(model, 60, alpha, seed=0)
     plain, result = (ga.run_gamp(data, init, n_starts=n_starts, survey=survey) for survey in (False, "auto"))
     assert result.surveys == ()

@@ -66,7 +66,7 @@ def test_lasso_equals_scikit_learn():
     assert (gamp.Q == 0).sum() > 5
 
 
-def test_gradient_is_that_of_torch_without_a_penalty_of_the_intercept():
+def test_gradient_without_a_penalty_of_the_intercept_equals_torch():
     torch = pytest.importorskip("torch")
     data = ga.sample(shifted_model(), d=40, alpha=2.0, seed=0)
     Q = np.random.default_rng(0).normal(size=(41, 1))
@@ -150,6 +150,6 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
         (lambda: ga.glm_model(ga.SquaredLoss(), intercept=1), "intercept"),
     ],
 )
-def test_what_has_no_intercept_says_so(call, words):
+def test_models_without_intercepts_raise_named_errors(call, words):
     with pytest.raises((TypeError, ValueError), match=words):
         call()

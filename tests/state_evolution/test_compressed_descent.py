@@ -164,3 +164,12 @@ def test_fields_can_be_drawn_like_others(model):
     assert np.abs(again - guide).max() < 0.02 * guide.std()
     assert np.mean(again[:, 0, 0] ** 2) == pytest.approx(1.0001 * rows[-1, 0, 0, 0], rel=1e-9)
     assert np.mean(again[:, 1, 0] * fields[-1, :, 1, 0]) == pytest.approx(0.5 * rows[-1, 1, 0, 0], rel=1e-6)
+
+
+def test_a_coarse_compression_ends_at_the_minimum_of_ridge_regression():
+    """The part of the weights that stored times leave out decays, so that the end depends little on the compression."""
+    model = ga.glm_model(ga.SquaredLoss(), lam=0.1)
+    options = {"method": "gd", "lr": 0.1, "n_iter": 200, "n_paths": 4096, "n_replicas": 2, "compression": 0.03}
+    path, minimum = ga.trajectory(model, 1.5, "random", **options), ga.solve_state_evolution(model, 1.5, "random")
+    assert len(path.stored) < 15
+    assert path.train_loss[-1] == pytest.approx(minimum.train_loss, rel=1e-4)

@@ -53,7 +53,7 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
     assert evaluate(replace(F, _memory={}), numbers, at) == forwards
 
 
-def test_a_map_learns_once_and_keeps_its_averages():
+def test_a_map_makes_its_choices_once():
     F, at = MAPS["rare minima"]
     chosen = F.with_choices_at(at, squares=True)
     assert F.choices is None

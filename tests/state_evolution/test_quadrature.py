@@ -28,20 +28,20 @@ SEMANTIC, POSITIONAL = make_overlaps(0.094, 0, 0.1345, 16.0), make_overlaps(0.04
 def test_line_averages_equal_sums_over_a_dense_grid(model):
     """The line average equals a trapezoidal sum over 40 001 points, up to the error of the sum at jumps."""
     rng = np.random.default_rng(1)
-    y = rng.normal(size=(24, 2, 1)) * 0.8
+    y = rng.normal(size=(10, 2, 1)) * 0.8
     terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
-    centers, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
+    centers, u = rng.normal(size=(10, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
     averages = line_averages(
         model.loss, terms.params, centers, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
-        np.full(24, 1e-9), np.full(24, 1e-6),
+        np.full(10, 1e-9), np.full(10, 1e-6),
     )  # fmt: skip
     assert np.array_equal(np.isfinite(averages.jump), averages.work[:, 2] > 0)
     assert averages.work[:, 2].max() == 1  # some lines jump, some do not
     assert averages.work[:, 2].min() == 0
     e = np.linspace(-7, 7, 40_001)
     weight = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
-    for i in range(24):
+    for i in range(10):
         fields = centers[i] + e[:, None, None] * u
         out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
         assert out.solved.all()

@@ -10,7 +10,15 @@ import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, is_feasible, subtract_explained
-from gamp_attention.state_evolution.fixed_points import Indicators, OverlapMap, newton, remove_columns
+from gamp_attention.state_evolution.fixed_points import (
+    Indicators,
+    OverlapMap,
+    newton,
+    point_of,
+    points,
+    remove_columns,
+)
+from gamp_attention.state_evolution.fixed_points.overlap_map import WorkLimit
 from gamp_attention.state_evolution.rules import SobolRule, first_rule
 
 
@@ -174,6 +182,59 @@ def test_rules_of_labels_with_jumps_expect_slow_convergence():
     assert rule.for_test_error(attention=False).n_points > rule.n_points >= rule.for_test_error(attention=True).n_points
 
 
+def test_refinement_of_labels_with_jumps_adds_replicas():
+    """With 24 instead of 8 replicas of independent points, half-widths by Student's t are smaller by 2.1."""
+    rule = SobolRule(1 << 16, 8, max_work=1e7, rate=0.7)
+    finer = rule.refined_for(1.6)
+    assert (finer.n_points, finer.n_replicas) == (rule.n_points, 24)
+    assert rule.refined_for(10.0).n_points == 16 * rule.n_points  # too many replicas would be needed
+    assert replace(rule, n_points=4096).refined_for(1.6).n_replicas == 8  # few points have rare jumps
+    assert replace(rule, rate=0.85).refined_for(1.6).n_replicas == 8
+    within_work = replace(rule, max_work=1.5 * rule.n_points)  # of one of the first 8 replicas
+    assert within_work.refined_for(1.05).n_replicas == 12
+    assert within_work.refined_for(1.6).n_replicas == 8
+    reset = finer.refined_for(10.0)
+    assert (reset.n_points, reset.n_replicas) == (16 * rule.n_points, 8)
+
+
+def test_maps_with_more_replicas_keep_the_averages_of_the_others():
+    model = build_two_layers()
+    F = OverlapMap(model, 3.0, SobolRule(1 << 14, 2, rate=0.7)).with_choices_at(POINT)
+    rule = F.rule.refined_for(2.0)
+    assert rule.n_replicas > 2
+    assert rule.without(F.rule) == replace(rule, n_replicas=rule.n_replicas - 2, first_replica=2)
+    assert rule.without(replace(F.rule, seed=(1,))) is None
+    more = replace(
+        F, rule=replace(rule, n_replicas=4), choices=replace(F.choices, moments=[]), limit=WorkLimit(2 << 14)
+    )
+    whole = replace(F, rule=replace(rule, n_replicas=4), choices=replace(F.choices, moments=[]), _memory={})
+    image, samples = more.images(POINT)  # the limit allows two replicas only
+    expected, others = whole.images(POINT)
+    assert len(samples) == len(others) == 4
+    assert all(np.array_equal(a.hats.V, b.hats.V) for a, b in zip(samples, others, strict=True))
+    assert np.array_equal(image.overlaps.q, expected.overlaps.q)
+    assert np.array_equal(F.images(POINT)[1][1].hats.q, samples[1].hats.q)
+
+
+def test_first_order_test_errors_of_replicas_agree_with_averages(monkeypatch):
+    """The differences of the replicas' test errors agree to 5 % of their standard deviation."""
+    model = build_two_layers(0.05)
+    at = diagonal_overlaps((0.52, 0.99), (0.71, 0.994), (5.0, 0.27))
+    root = newton(OverlapMap(model, 6.0, SobolRule(1 << 13, 4, rate=0.7)), at, 1.0)  # accepts the start
+    slopes = np.zeros((2, 2, 2, 2, len(root.packing.pack(at))))
+    exact = point_of(root, slopes, 1e-2)
+    monkeypatch.setattr(points, "SLOPE_WORK", np.inf)
+    monkeypatch.setattr(points, "SLOPE_REACH", np.inf)
+    linear = point_of(root, slopes, 1e-2)
+    k = len(exact.best) + 1
+    spread = exact.replicas[:, k].std()
+    assert np.array_equal(exact.tests, linear.tests)
+    assert not np.array_equal(exact.replicas[:, k], linear.replicas[:, k])
+    assert np.abs(exact.replicas[:, k] - linear.replicas[:, k]).max() < 0.05 * spread
+    known = point_of(root, slopes, 1e-2, known=linear)
+    assert np.array_equal(known.replicas, linear.replicas)
+
+
 def test_replicon_needs_no_accuracy_if_jumps_decide():
     hats = SimpleNamespace(V=np.eye(2)[None], V_derivative=1.1 * np.eye(2)[None])
     mass, small = -0.1 * np.eye(2)[None], 0.01 * np.ones((1, 2, 2))
@@ -197,6 +258,15 @@ def test_stated_errors_of_two_layer_attention_cover_a_finer_run():
         assert np.all(difference <= getattr(rough.overlaps_error, name) + getattr(fine.overlaps_error, name))
     assert abs(rough.train_loss - fine.train_loss) <= rough.train_loss_error + fine.train_loss_error
     assert abs(rough.test_error - fine.test_error) <= rough.test_error_error + fine.test_error_error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [13, 24])
+def test_rare_points_of_the_start_do_not_lead_to_another_branch(seed):
+    """With 512 instead of 4096 points of the first message passing, these seeds lost the first layer."""
+    se = ga.solve_state_evolution(build_two_layers(0.03), 3.0, rtol=0.05, stability=False, seed=seed)
+    assert se.converged
+    assert se.overlaps.theta[0, 0, 0] == pytest.approx(0.543, abs=0.05)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_named_starts_begin_with_the_variances_of_initial_survey():
 
 
 @pytest.mark.parametrize("options", [{}, {"lam": "sphere"}, {"intercept": True}], ids=["ridge", "sphere", "intercept"])
-def test_without_inner_fields_it_is_message_passing(options):
+def test_surveys_without_inner_fields_are_message_passing(options):
     """For y = 0 and U = 0 both predict the same trajectory."""
     model, n_paths = ga.glm_model(ga.LogisticLoss(), ShiftedSigns(), **{"lam": 0.1, **options}), 512
     start, U = start_law(model, "semantic"), np.zeros((1, 1, 1))

@@ -1,8 +1,9 @@
-"""Sign tests of two methods on the same instances: Holm's correction, required sizes, and tests at several looks."""
+"""Sign tests of two methods on the same instances: Holm's correction, required sizes, and sequential tests."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import betaln
 from scipy.stats import binom, binomtest
 
 LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
@@ -57,3 +58,27 @@ def test_at_looks(signs: Sequence[int], looks: Sequence[int], n_tests: int) -> t
         if sign_test(int(np.sum(seen < 0)), int(np.sum(seen > 0))) <= LEVEL / (n_tests * len(looks)):
             return n, True
     return n, False
+
+
+def sequential_p_values(signs: Sequence[int]) -> np.ndarray:
+    """Return, after each instance, a p-value that is valid at any number of instances, chosen in any way.
+
+    If lower and higher losses were equally probable, the ratio M of the probability of the signs under a mixture of
+    other probabilities (Beta(1/2, 1/2)) and of 2^(−k), for k signs that are not zero, would be a martingale with mean
+    1. By Ville's inequality it would ever reach 1/level with a probability of at most `level`. The p-value is the
+    inverse of the largest M so far, at most 1. A test may therefore end as soon as it is decided, and also without a
+    decision, for example if the computing time ends.
+
+    Parameters
+    ----------
+    signs : for each instance, in order, −1 for a lower, 0 for an equal and 1 for a higher loss.
+    """
+    lower, higher = (np.cumsum(np.asarray(signs) == sign) for sign in (-1, 1))
+    logs = betaln(higher + 0.5, lower + 0.5) - betaln(0.5, 0.5) + (higher + lower) * np.log(2)
+    return np.exp(-np.maximum(np.maximum.accumulate(logs), 0.0))
+
+
+def find_decision(signs: Sequence[int], level: float) -> int | None:
+    """Return the number of instances after which the sequential p-value is at most `level`; None if it never is."""
+    decided = np.flatnonzero(sequential_p_values(signs) <= level)
+    return int(decided[0]) + 1 if len(decided) else None

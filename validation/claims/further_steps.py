@@ -23,7 +23,7 @@ from gamp_attention.state_evolution.fixed_points import broken
 from gamp_attention.state_evolution.rsb import Levels, TwoFields, gap_distribution
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_parts
+from validation._tools.resumable import complete_parts, write_json
 from validation._tools.tables import markdown_table
 
 ALPHA, RTOL, FULL_RTOL = 1.5, 1e-2, 2e-2
@@ -81,20 +81,23 @@ def measure_gaps(solutions):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, stored=True)
     verdict = Verdict("further_steps", args)
     parts = {f"k = {k}": partial(solve, k) for k in range(2 if args.quick else 3)}
     if not args.quick:
         parts["limit"] = solve_limit
-    quick = "_quick" if args.quick else ""
-    stored = complete_parts(args.out / f"further_steps{quick}_parts.json", parts)
+    path = args.out / f"further_steps{'_quick' if args.quick else ''}_parts.json"
+    if args.stored:
+        known = verdict.stored()
+        write_json(path, known["results"] | {"limit": known["limit"], "gaps": known["gaps"]})
+    stored = complete_parts(path, parts)
     ladder = stored.get("limit", [])
     results = {name: stored[name] for name in parts if name != "limit"}
     results |= dict(zip(("k = 3", "k → ∞"), ladder[2:], strict=False))
     gaps = {}
     if not args.quick:
         known = {name: r for name, r in results.items() if name != "k → ∞"}
-        gaps = complete_parts(args.out / "further_steps_parts.json", {"gaps": partial(measure_gaps, known)})["gaps"]
+        gaps = complete_parts(path, {"gaps": partial(measure_gaps, known)})["gaps"]
         masses = [each[1][0] for each in gaps.values()]
         verdict.check(masses == sorted(masses, reverse=True), f"jump mass of gaps below {GAPS[0]:g}: {masses}")
         cells = [[name, *(f"{v:.2f}" for v in density), *(f"{1e4 * v:.2f}" for v in mass)]

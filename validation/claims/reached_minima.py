@@ -4,37 +4,47 @@ Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, as
 the Parisi parameter of the ground state with one step, then GAMP), L-BFGS, and heavy-ball descent followed by L-BFGS
 run to zero gradient from the positions of the same instances. Survey propagation also runs from further starts near the
 positions, √d p_1 + N(0, 1), on some instances at d = 500; the lowest of all minima of an instance is compared, too.
-Differences from GAMP are paired by instance, averaged with weights d, and added to the limit d → ∞ of GAMP
-(`positional_minima`), as if they did not depend on d. The limit of descent is the stored limit of `end_of_descent`,
-from d up to 8000. Minima with m < 0.2, which are not on the branch (m = 0.255, scatter 0.015 at d = 500), are left out.
-Predictions:
+
+Differences from GAMP are paired by instance. Their scatter comes partly from the minimum that GAMP happens to reach. It
+is reduced by a control variate: the change e of the same number from iteration 20 of GAMP with constant steps to its
+minimum, less its mean, which is known from all instances of `positional_minima`. Differences are fitted by δ + b e with
+weights d, as if δ did not depend on d, and δ is added to the limit d → ∞ of GAMP (`positional_minima`). The limit of
+descent is the stored limit of `end_of_descent`, from d up to 8000. Minima with m < 0.2, which are not on the branch
+(m = 0.255, scatter 0.015 at d = 500), are left out. Predictions:
+
 
 - the ground state, k → ∞ (`further_steps`);
 - clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
   Σ = y²F'(y), and the energy of the clusters E = F + Σ/y. As dΣ/dE = y, the clusters of largest complexity, the
   threshold states, have the largest energy;
-- dynamics: the end of descent in theory (`end_of_descent`), for q and m.
+- dynamics: heavy-ball descent in theory after 200 steps, a training time of 6000, by `trajectory` with compression,
+  extrapolated in 1/N from two numbers N of paths, for q, m and the training loss.
 
 Solutions and runs are stored when they end (--quick: one y, d = 200).
 
 Criterion: all solutions converge, and 95 % of the runs reach a gradient norm of 1e-6; F(y) is largest where Σ changes
-its sign; the threshold states are less than 0.1 % above the ground state. The differences of the limits from the
-predictions are reported in units of their errors.
+its sign; the threshold states are less than 0.1 % above the ground state; differences from GAMP do not depend on 1/d
+by more than 3 errors. The differences of the limits from the predictions are reported in units of their errors. Fixed
+before the control variate was used: the errors of q and m are at most a tenth of the effect, which is the difference
+from the ground state for GAMP, and the difference from GAMP for L-BFGS and survey propagation.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.gamp.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
-from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
+from validation._tools.tables import extrapolate, fit_sizes, markdown_table, mean_and_error
 from validation.claims.end_of_descent import HOW, STEPS
 from validation.claims.further_steps import describe, difference, show
+from validation.claims.gamp_end_theory import BETA, GLOBAL
 from validation.claims.positional_minima import FIRST, KEYS, REACHED, check_reached
 
 ALPHA = 1.5
@@ -47,6 +57,10 @@ PARISI = (100.0, 200.0, 300.0, 450.0, 600.0, None, 1500.0)  # None: the ground s
 SURVEY, SURVEYS = 742.8, (742.8, 300.0)  # Parisi parameters of survey propagation: of the ground state; further starts
 SAME = 1e-3  # distance in units of q below which two minima are equal
 NEAR_BRANCH = 0.2  # smallest m of a minimum on the branch
+DESCENTS = {2**14: 4, 2**16: 3}  # replicas of the theory of descent by number of paths
+LONG, COMPRESSION = 200, 3e-3  # its steps and its compression
+CONTROL = "gamp, start"  # name of the rows with the numbers of GAMP with constant steps after 20 iterations
+TENTH = 0.1  # largest ratio of an error to the effect
 SMALL = 1e-3  # largest excess of the energy of threshold states, relative to the ground state
 NAMES = {"gamp": "GAMP", "survey": "survey propagation", "lbfgs": "L-BFGS", "descent": "descent, then L-BFGS"}
 WORDS = NAMES | {"lowest": "lowest of all minima", "end": "descent, then L-BFGS, d up to 8000"}
@@ -73,6 +87,14 @@ def run_cell(d, number):
         overlaps = {other: float(Q @ minima[name]) for other, Q in minima.items() if other != name}
         rows.append(describe_run(name, d, seed, run) | {"overlaps": overlaps})
     return rows
+
+
+def control_cell(d, number):
+    """Return the numbers of GAMP with constant steps after the iterations with global minima."""
+    seed = SEEDS.get(d, 0) + number
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
+    run = ga.run_gamp(data, "positional", "asymptotic", damping=BETA, tol=0, max_iter=GLOBAL)
+    return [describe_run(CONTROL, d, seed, run)]
 
 
 def describe_run(algorithm, d, seed, run):
@@ -106,23 +128,50 @@ def solve_at(parisi):
     }
 
 
+def follow_descent(n_paths, n_replicas):
+    """Return q, m and the training loss at the end of descent in theory, each with its error."""
+    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "compression": COMPRESSION}
+    path = ga.trajectory(ga.paper_model(), ALPHA, "positional", seed=n_paths, **HOW, **settings)
+    numbers = {key: [abs(float(getattr(of, key)[-1].flat[0])) for of in (path, path.error)] for key in ("q", "m")}
+    return numbers | {"train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
+
+
+def follow_survey():
+    """Return |m| and the spread U/(q + U) of the survey for d → ∞, each with its error, by iteration."""
+    path = ga.trajectory(
+        ga.paper_model(), ALPHA, "positional", method="survey", parisi=SURVEY, damping=STEP, n_iter=N_ITER,
+        n_paths=4096, n_replicas=3, seed=0,
+    )  # fmt: skip
+    q, U = path.q[:, 0, 0, 0], path.U[:, 0, 0, 0]
+    spread = np.array([U, path.U_error[:, 0, 0, 0]]) / (q + U)
+    return {"m": [abs(path.m[:, 0, 0]), path.error.m[:, 0, 0]], "spread": spread}
+
+
+def tabulate_survey(path):
+    """Return m and the spread of the survey for d → ∞ at some iterations as a table."""
+    columns = np.array([*path["m"], *path["spread"]]).T
+    rows = [[t, plus_minus(m, m_error), plus_minus(*spread)] for t, (m, m_error, *spread) in enumerate(columns)]
+    return markdown_table(["iteration of the survey", "m", "spread"], rows[::3])
+
+
 def main():
-    args = options(__doc__)
+    args = options(__doc__, stored=True)
     verdict = Verdict("reached_minima", args)
-    parisi, counts, searched = ((400.0,), {200: 4}, {200: 2}) if args.quick else (PARISI, COUNTS, SEARCHED)
+    parisi = (400.0,) if args.quick else PARISI
     parts = {"ground state" if y is None else f"y = {y:g}": partial(solve_at, y) for y in parisi}
-    plan = {
-        (d, SEEDS.get(d, 0) + i, name): partial(cell, d, i)
-        for cell, name, cells in ((run_cell, False, counts), (search_cell, True, searched))
-        for d, count in cells.items()
-        for i in range(count)
-    }
-    quick = "_quick" if args.quick else ""
-    stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts)
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, key_of, "instances")
+    descents = {} if args.quick else DESCENTS
+    paths = {f"descent, {n} paths": partial(follow_descent, n, count) for n, count in descents.items()}
+    surveys = {} if args.quick else {"survey": follow_survey}
+    plan, quick = plan_cells(args.quick), "_quick" if args.quick else ""
+    if args.stored:
+        stored = verdict.stored()["solutions"]
+    else:
+        stored = complete_parts(args.out / f"reached_minima{quick}_parts.json", parts | paths | surveys)
+    rows = complete_rows(verdict.path("_runs.jsonl"), {} if args.stored else plan, key_of, "instances")
     rows = [row for row in rows if key_of(row) in plan]
     for name in parts:
         verdict.check(stored[name]["status"] == "converged", f"{name}: {stored[name]['status']}")
+    controls, rows = ([row for row in rows if (row["algorithm"] == CONTROL) is each] for each in (True, False))
     check_reached(verdict, rows)
     if args.quick:
         verdict.end({})
@@ -130,35 +179,53 @@ def main():
     rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > NEAR_BRANCH]
     solutions = sorted((stored[name] for name in parts), key=itemgetter("y"))
     bottom = stored["ground state"]["train_loss"][0]
-    states = predictions(check_clusters(verdict, solutions, bottom))
+    states = predictions(check_clusters(verdict, solutions, bottom), [stored[name] for name in paths])
     measured, ends = (
         load_result(ROOT / "results" / f"{name}.json") for name in ("positional_minima", "end_of_descent")
     )
     gamp = {key: measured["limits"][key]["limit"] for key in KEYS}
     rows += lowest(rows)
-    changes = {
-        name: {key: paired_mean(rows, name, key) for key in KEYS} for name in ("survey", "lbfgs", "descent", "lowest")
-    }
-    limits = {"gamp": gamp} | {
-        name: {key: [gamp[key][0] + change[key][0], float(np.hypot(gamp[key][1], change[key][1]))] for key in KEYS}
-        for name, change in changes.items()
-    }
+    controls = Controls(rows, controls, measured["limits"])
+    fits = {name: {key: controls.fit(name, key) for key in KEYS} for name in ("survey", "lbfgs", "descent", "lowest")}
+    changes = {name: {key: fit.change for key, fit in by_key.items()} for name, by_key in fits.items()}
+    limits = {"gamp": gamp} | {name: {key: fit.limit for key, fit in by_key.items()} for name, by_key in fits.items()}
     limits["end"] = relative_to(ends["fixed"], ends["limits"]["descent"])
     verdict.write_table(markdown_table(COLUMNS, [tabulate_solution(solution, bottom) for solution in solutions]))
     verdict.write_table(tabulate_limits(limits, states), "_limits.md")
     verdict.write_table(tabulate_pairs(rows, changes, gamp), "_pairs.md")
     verdict.write_table(tabulate_overlaps(rows), "_overlaps.md")
+    verdict.write_table(tabulate_survey(stored["survey"]), "_survey.md")
     for name in ("survey", "lbfgs"):
         for key in ("q", "m"):
-            drift, error = change_with_size(rows, name, key)
+            drift, error = controls.change_with_size(name, key)
             claim = f"{name}: the difference of {key} from GAMP depends on 1/d by {drift / error:.1f} errors"
             verdict.check(abs(drift) < 3 * error, claim)
+    check_accuracy(verdict, gamp, changes, states)
     verdict.end({"solutions": stored, "limits": limits, "changes": changes, "states": states})
 
 
+def check_accuracy(verdict, gamp, changes, states):
+    """Check that errors of q and m are at most a tenth of the effect, for each of the three algorithms."""
+    bottom = states["ground state, k → ∞"]
+    for key in ("q", "m"):
+        effects = {"gamp": [gamp[key][0] - bottom[key][0], gamp[key][1]]}
+        effects |= {name: changes[name][key] for name in ("lbfgs", "survey")}
+        for name, (effect, error) in effects.items():
+            ratio = error / abs(effect)
+            verdict.check(ratio <= TENTH, f"{NAMES[name]}: the error of {key} is {100 * ratio:.0f} % of the effect")
+
+
+def plan_cells(quick):
+    """Return functions that compute the rows of each instance, by key."""
+    counts, searched = ({200: 4}, {200: 2}) if quick else (COUNTS, SEARCHED)
+    cells = (run_cell, "minima", counts), (search_cell, "further", searched), (control_cell, "control", counts)
+    return {(d, SEEDS.get(d, 0) + i, kind): partial(cell, d, i) for cell, kind, numbers in cells
+            for d, count in numbers.items() for i in range(count)}  # fmt: skip
+
+
 def key_of(row):
-    """Return the key of a row: d, seed of the instance, and whether it is of a further start."""
-    return row["d"], row["seed"], row["algorithm"] == "further"
+    """Return the key of a row: d, seed of the instance, and the kind of its runs."""
+    return row["d"], row["seed"], {"further": "further", CONTROL: "control"}.get(row["algorithm"], "minima")
 
 
 COLUMNS = ("y", "V", "q", "m", "F above the ground state, 10⁻⁹", "complexity Σ, 10⁻³",
@@ -189,15 +256,15 @@ def check_clusters(verdict, solutions, bottom):
     return threshold
 
 
-def predictions(threshold):
+def predictions(threshold, descents):
     """Return V, q, m and the training loss with errors of the states; NaN without a prediction."""
-    steps, descent = (load_result(ROOT / "results" / f"{name}.json") for name in ("further_steps", "end_of_descent"))
-    full, theory = steps["limit"][-1], descent["theory"]
-    ends = theory[max(theory, key=float)]  # jumps counted
+    full = load_result(ROOT / "results" / "further_steps.json")["limit"][-1]
+    few, many = descents
+    end = {key: extrapolate(list(DESCENTS), *zip(few[key], many[key], strict=True)) for key in few}
     return {
         "ground state, k → ∞": {key: full[key] for key in KEYS},
         "threshold states": {key: threshold["energy" if key == "train_loss" else key] for key in KEYS},
-        "end of descent, theory": relative_to(descent["fixed"], {key: ends[key]["end"] for key in ("q", "m")}),
+        "end of descent, theory": {key: list(end.get(key, (np.nan, np.nan))) for key in KEYS},
     }
 
 
@@ -222,10 +289,60 @@ def paired(rows, name, key):
     return np.array([d for d, _ in both], dtype=float), np.array(changes)
 
 
-def change_with_size(rows, name, key):
-    """Return the coefficient of 1/d of the difference from GAMP and its error, by least squares with weights d."""
-    (_, drift), (_, error) = fit_sizes(*paired(rows, name, key))
-    return float(drift), float(error)
+class Fit(NamedTuple):
+    """Difference of an algorithm from GAMP, and its limit, each with its error."""
+
+    change: list[float]
+    limit: list[float]
+
+
+class Controls:
+    """Differences from GAMP, with the change of GAMP since its iteration `GLOBAL` as a control variate.
+
+    Parameters
+    ----------
+    rows : minima.
+    controls : numbers of GAMP with constant steps after `GLOBAL` iterations.
+    limits : limits of GAMP of `positional_minima`, with the limits of this change and its coefficients of 1/d.
+    """
+
+    def __init__(self, rows, controls, limits):
+        self._rows, self._limits = rows, limits
+        self._start = {(row["d"], row["seed"]): row for row in controls}
+
+    def _select(self, name, key):
+        """Return d, the differences from GAMP, and the control variate of an algorithm."""
+        kept = {(row["algorithm"], row["d"], row["seed"]): row[key] for row in self._rows if np.isfinite(row[key])}
+        both = [(d, seed) for algorithm, d, seed in kept if algorithm == name and ("gamp", d, seed) in kept]
+        (mean, _), (slope, _) = self._limits[key]["change"]
+        gamp = np.array([kept["gamp", *instance] for instance in both])
+        start = np.array([self._start[instance][key] for instance in both])
+        d = np.array([d for d, _ in both], dtype=float)
+        return d, np.array([kept[name, *instance] for instance in both]) - gamp, gamp - start - mean - slope / d
+
+    def fit(self, name, key):
+        """Return the difference δ by a fit of δ + b e with weights d, and the limit; errors from the residuals.
+
+        The mean of e has the error of the limit of the change of GAMP, which is also in the limit of GAMP.
+        """
+        d, y, e = self._select(name, key)
+        design = np.stack([np.ones(len(y)), e], axis=1)
+        inverse = np.linalg.inv(design.T @ (d[:, None] * design))
+        found = inverse @ design.T @ (d * y)
+        pulls = design * (d * (y - design @ found))[:, None]
+        variance = (inverse @ pulls.T @ pulls @ inverse)[0, 0] * len(y) / (len(y) - 2)
+        limit, change = self._limits[key]["limit"], self._limits[key]["change"][0]
+        known = limit[1] ** 2 - change[1] ** 2  # variance of the number at iteration `GLOBAL`, from its equations
+        return Fit(
+            [float(found[0]), float(np.sqrt(variance + (found[1] * change[1]) ** 2))],
+            [float(limit[0] + found[0]), float(np.sqrt(variance + known + ((1 + found[1]) * change[1]) ** 2))],
+        )
+
+    def change_with_size(self, name, key):
+        """Return the coefficient of 1/d of the difference from GAMP and its error."""
+        d, y, e = self._select(name, key)
+        found, errors = fit_sizes(d, y, [e])
+        return float(found[1]), float(errors[1])
 
 
 def tabulate_overlaps(rows):

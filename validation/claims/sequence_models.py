@@ -9,10 +9,17 @@ instances of growing d; the gradient at its end by torch; and state evolution fr
 Criterion: derivatives agree to 1e-12 of their size. At the end of every converged run the gradient by torch is below
 1e-7 λ√d. Means over the instances of the largest d agree with state evolution within four standard errors plus the
 stated error of the theory, in the squared norm and the overlap with the teacher of each column and in the training
-loss. If state evolution is not accurate, or states that replica symmetry is not consistent, the difference is reported
-and not a criterion; the status may then be "inaccurate".
+loss. This applies if state evolution states that replica symmetry holds, or that V of minima is at most 5 % lower.
+
+If it states a larger change of V, the comparison above is shown in the table and is not a criterion, because replica
+symmetry does not describe these minima. Instead, V of minima has to be lower by as much as stated, within 20 % of the
+statement and three standard errors, as in `jump_gaps`: (a) from the teacher's weights, and (b) from the teacher's
+weights with a random first column, because the solution of replica symmetry has no overlap of this column. These two
+checks were added after V = 7.7 from the teacher's weights at d = 2000 was known, and before any run of (b).
 (Page on sequence models of the manual.)
 """
+
+import re
 
 import numpy as np
 import torch
@@ -27,6 +34,10 @@ FEWER_DIMS, FEWER_INSTANCES = (500, 1000), 4  # for further settings of two-laye
 QUICK_DIMS, QUICK_INSTANCES = (200,), 6
 SIGMAS, FINITE_SIZE = 4.0, 1.0  # allowed standard errors; allowed relative difference in units of 1/d
 DERIVATIVE_ERROR, MAX_GRADIENT, RTOL = 1e-12, 1e-7, 1e-2
+SMALL_CHANGE = 0.05  # stated relative change of V up to which the plain comparison is a criterion
+STARTS = ("the teacher's weights", "the teacher's weights with a random first column")
+BROKEN_DIM, BROKEN_INSTANCES = 1000, 6
+V_ERROR, V_SIGMAS = 0.2, 3.0  # allowed difference of V in units of its stated change, and standard errors
 UNARY = (
     lambda x, xp: xp.tanh(x), lambda x, xp: xp.sin(x), lambda x, xp: xp.exp(-x * x), lambda x, xp: xp.sqrt(1 + x * x),
     lambda x, xp: xp.log(2 + x * x), lambda x, xp: xp.arctan(x), lambda x, xp: 1 / (1 + x * x),
@@ -100,6 +111,40 @@ def run_instance(name, d, seed):
     }
 
 
+def run_broken(name, start, d, seed):
+    """Train one instance from one of STARTS; return the trace of V, summed over tokens, and its overlaps."""
+    model, _ = build_model(name)
+    data = ga.sample(model, d, MODELS[name][3], seed=seed)
+    Q = data.Q_star.copy()
+    if start == STARTS[1]:
+        Q[:, 0] = np.random.default_rng((seed, 5)).standard_normal(d)
+    run = ga.run_gamp(data, Q)
+    V = float(np.trace(run.overlaps.V.sum(axis=0)))
+    return {"converged": run.converged, "V": V, "values": [*column_overlaps(run.overlaps), run.train_loss]}
+
+
+def stated_change(theory):
+    """Return the relative change of V of minima that `validity` states; 0 if it states none."""
+    found = re.search(r"expect V of minima about ([0-9.]+) % lower", theory.validity)
+    return -float(found.group(1)) / 100 if found else 0.0
+
+
+def check_broken(verdict, rows, name, theory):
+    """Check that V of minima from each start is lower than the theory's V by the stated change; return the numbers."""
+    stated, numbers = stated_change(theory), []
+    predicted = np.trace(theory.overlaps.V.sum(axis=0))
+    for start in STARTS:
+        chosen = [row for row in rows if row["name"] == name and row["start"] == start]
+        changes = np.array([row["V"] for row in chosen]) / predicted - 1
+        mean, error = float(changes.mean()), float(changes.std(ddof=1) / np.sqrt(len(changes)))
+        overlap = np.mean([row["values"][len(row["values"]) // 2] for row in chosen])
+        text = f"{name}, from {start}: V is {-100 * mean:.1f}({100 * error:.1f}) % lower than replica symmetry, stated"
+        text += f" {-100 * stated:.0f} %; overlap of the first column {overlap:.2f}"
+        verdict.check(abs(mean - stated) <= V_ERROR * abs(stated) + V_SIGMAS * error, text)
+        numbers.append({"start": start, "change": mean, "error": error, "stated": stated, "overlap": float(overlap)})
+    return numbers
+
+
 def largest_derivative_error(seed):
     """Return the largest relative difference of gradient and Hessian from autograd, for one random model."""
     rng = np.random.default_rng(seed)
@@ -142,7 +187,7 @@ def main():
         rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
     worst = max(row["gradient"] for row in rows if row["converged"])
     verdict.check(worst < MAX_GRADIENT, f"gradients of converged runs by torch: at most {worst:.1g}")
-    shown, table = {}, []
+    shown, table, broken = {}, [], {}
     for name in names:
         model, _ = build_model(name)
         theory = ga.solve_state_evolution(model, MODELS[name][3], "semantic", rtol=RTOL, stability=False)
@@ -151,14 +196,20 @@ def main():
         worst, shown, table = max(numbers[-2]["ratio"]), shown | cells, [*table, *numbers]
         said = f"state evolution is {theory.status.value}, {theory.validity}"
         distance = f"{name}, d = {dims[-1]}: {worst:.1f} standard errors from state evolution"
-        # jumps of a small mass change V, which is not compared here, by as small a fraction
-        if theory.converged and not theory.validity.startswith("inconsistent"):
-            verdict.check(worst < SIGMAS, f"{distance}, at most {SIGMAS:g}; {said}")
-        else:
-            stated_limit = theory.converged or theory.status == ga.Status.INACCURATE
-            verdict.check(stated_limit, f"{distance}, without a criterion: {said}")
+        if theory.consistent or (theory.replicon < 1 and -SMALL_CHANGE <= stated_change(theory) < 0):
+            verdict.check(theory.converged and worst < SIGMAS, f"{distance}, at most {SIGMAS:g}; {said}")
+            continue
+        print(f"{distance}, no criterion because replica symmetry is broken: {said}", flush=True)
+        runs = [
+            {"name": name, "start": start, "d": BROKEN_DIM, "seed": seed}
+            for start in STARTS
+            for seed in range(BROKEN_INSTANCES)
+        ]
+        with pool(args) as executor:
+            runs = run_trials(folder(args, verdict.name) / "broken", run_broken, runs, executor)
+        broken[name] = check_broken(verdict, runs, name, theory)
     verdict.write_table(counts_table(shown, "{}", "model"))
-    verdict.end({"derivative_errors": errors, "table": table, "rows": rows})
+    verdict.end({"derivative_errors": errors, "table": table, "broken": broken, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -25,10 +25,15 @@ instances that a sign test needs for a power of 80 % if the counted fractions ar
 further instances, planned before the first of them, which are tested without the others. Four comparisons, which need
 the fewest instances, have further instances in a sequential test (`SEQUENTIAL`): after 5, 10, 15 and 20 instances, at
 the level 5 % divided by the four tests and four looks; a setting ends at the look at which both of its tests are
-significant.
+significant. The seven comparisons of `STOPPED` have further instances (seeds from 300 on) in tests without looks: after
+each instance, a p-value that is valid at any stopping time is computed (`sequential_p_values`), and compared with 5 %
+divided by the seven tests. A method is no longer run in a setting as soon as its test is decided, and a setting ends if
+all its tests are decided, after 60 instances, or if the computing time ends. The probability that any of the seven
+tests rejects equality although lower and higher losses are equally probable is therefore at most 5 %.
 
-Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them. After a change
-of the algorithm, delete this file. `--stored` evaluates the stored instances only.
+Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them, and `--only`
+restricts further instances to keys with a text. After a change of the algorithm, delete this file. `--stored` evaluates
+the stored instances only.
 """
 
 import time
@@ -43,7 +48,16 @@ from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.sign_tests import LEVEL, MAX_INSTANCES, adjust, find_required, sign_test, test_at_looks
+from validation._tools.sign_tests import (
+    LEVEL,
+    MAX_INSTANCES,
+    adjust,
+    find_decision,
+    find_required,
+    sequential_p_values,
+    sign_test,
+    test_at_looks,
+)
 from validation._tools.tables import markdown_table
 from validation.claims.lower_minima import run_lbfgs
 
@@ -125,6 +139,10 @@ FIRST_PAIR, N_PAIRS = 100, 60  # first seed, and number of instances of further 
 # comparisons with looks after some numbers of further instances, until both tests of a setting are significant
 SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
 LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))
+# comparisons with tests that may stop after any further instance
+STOPPED = {"phases, α = 3": ("gamp", "lbfgs", "adam"), "bounded, α = 3": ("gamp", "lbfgs", "adam"),
+           "r = 2, α = 1.5": ("gamp",)}  # fmt: skip
+FIRST_STOPPED, MOST_STOPPED, STOPPED_LEVEL = 300, 60, LEVEL / sum(map(len, STOPPED.values()))
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
 
@@ -313,16 +331,42 @@ def list_comparisons(rows):
     return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
 
 
-def list_signs(rows, name, method):
-    """Return the signs of the differences of losses from surveys in the further instances of a setting."""
-    ratios = compute_ratios(rows, f"pairs {name}", method, "survey")
+def list_signs(rows, part, method):
+    """Return the signs of the differences of losses from surveys in the instances of a part that have the method."""
+    ratios = compute_ratios([row for row in rows if method in row["runs"]], part, method, "survey")
     return np.where(ratios < 1 - EQUAL, -1, np.where(ratios > 1 + EQUAL, 1, 0))
 
 
 def find_end(rows, name):
     """Return whether the sequential tests of a setting have ended: both are significant, or it is the last look."""
-    ends = [test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS) for method in SEQUENTIAL[name]]
+    ends = [test_at_looks(list_signs(rows, f"pairs {name}", method), LOOKS, N_TESTS) for method in SEQUENTIAL[name]]
     return all(significant for _, significant in ends) or min(n for n, _ in ends) == max(LOOKS)
+
+
+def plan_stopped(rows, name):
+    """Return the function that computes the next instance of a setting of `STOPPED`, by key; none if it has ended."""
+    part = f"stopped {name}"
+    open_tests = [each for each in STOPPED[name] if find_decision(list_signs(rows, part, each), STOPPED_LEVEL) is None]
+    n = sum(row["part"] == part for row in rows)
+    if not open_tests or n == MOST_STOPPED:
+        return {}
+    key, seed = f"{part} {FIRST_STOPPED + n}", FIRST_STOPPED + n
+    return {key: partial(run_part, key, partial(run_setting, name, SETTINGS[name][3], seed, open_tests))}
+
+
+def format_stopped(rows):
+    """Return the table of tests that may stop after any instance."""
+    heads = ["setting", "method", "lower, equal, higher than survey", "p at any stopping time", "decided after"]
+    lines = []
+    for name, methods in STOPPED.items():
+        for method in methods:
+            signs = list_signs(rows, f"stopped {name}", method)
+            if len(signs):
+                counts = ", ".join(str(np.sum(signs == sign)) for sign in (-1, 0, 1))
+                decision = find_decision(signs, STOPPED_LEVEL)
+                words = "open" if decision is None else f"{decision}"
+                lines.append([name, METHODS[method], counts, f"{sequential_p_values(signs)[-1]:.2g}", words])
+    return markdown_table(heads, lines)
 
 
 def format_comparisons(rows):
@@ -340,7 +384,9 @@ def format_comparisons(rows):
                 low, high, size = count_signs(more, f"pairs {name}", method)
                 further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
                 if method in SEQUENTIAL.get(name, ()):
-                    look, significant = test_at_looks(list_signs(rows, name, method), LOOKS, N_TESTS)
+                    look, significant = test_at_looks(
+                        list_signs(rows, part.replace("equal time", "pairs"), method), LOOKS, N_TESTS
+                    )
                     further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {look}"
             words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
             lines.append(
@@ -480,14 +526,19 @@ def main():
         stored=True,
         instances={"type": int, "default": 0, "help": "minimum number of instances of each setting"},
         sequential={"action": "store_true", "help": "only run further instances of the sequential tests"},
+        only={"default": "", "help": "only run further instances whose key or setting contains this text"},
     )
     verdict = Verdict("survey_propagation", args)
     plan = {} if args.sequential else plan_runs(args.quick, args.instances)
-    rows = verdict.complete_rows({key: partial(run_part, key, function) for key, function in plan.items()})
-    for name in {} if args.quick else SEQUENTIAL:
+    plan = {key: partial(run_part, key, function) for key, function in plan.items() if args.only in key}
+    rows = verdict.complete_rows(plan)
+    for name in [] if args.quick else [name for name in SEQUENTIAL if args.only in name]:
         for look in LOOKS:
             if not find_end(rows, name):
                 rows = verdict.complete_rows(plan_look(name, look))
+    for name in [] if args.quick or args.stored or args.draw else [name for name in STOPPED if args.only in name]:
+        while further := plan_stopped(rows, name):
+            rows = verdict.complete_rows(further)
     draw(verdict.path(".png"), rows)
     if args.draw:
         return
@@ -497,6 +548,8 @@ def main():
     verdict.write_table(format_table(rows))
     verdict.write_table(format_branches(rows), "_branches.md")
     verdict.write_table(format_comparisons(rows), "_comparisons.md")
+    if any(row["part"].startswith("stopped") for row in rows):
+        verdict.write_table(format_stopped(rows), "_stopped.md")
     ps = [p for *_, p in list_comparisons(rows)]
     numbers["comparisons"] = {"number": len(ps), "significant": int(np.sum(np.array(ps) <= LEVEL))}
     verdict.end(numbers)

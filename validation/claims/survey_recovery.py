@@ -55,7 +55,7 @@ PUBLISHED = {  # by Parisi parameter
 }
 NEAR, SAME = 5e-3, 1e-6  # largest relative change of overlaps, and difference of F
 ITERATED, WEAK, RECOVERED, AT_REST, MOST = 20, 0.05, 0.9, 1e-6, 1000  # largest y, and settings of state evolution
-SINGLE_PARISI, SINGLE_ALPHAS, DIM, INSTANCES = 5.0, (1.5, 1.6, 1.7, 1.8, 2.0, 2.5), 300, 4
+SINGLE_PARISI, SINGLE_ALPHAS, DIM, INSTANCES = 5.0, (1.5, 1.6, 1.7, 1.8, 2.0, 2.5), 300, 12
 STEP, N_ITER = 0.4, 120
 
 

@@ -483,14 +483,16 @@ def law_of(
         raise check.fail("replicas", parts, "0, or at least 2: a jackknife error needs two replicas")
     if not isinstance(require_dataset(data).tokens, np.ndarray) and not hasattr(data.tokens, "fill"):
         needs = "tokens in the memory of this process, not in a store that is spread over several"
-        raise check.fail("data", type(data).__name__, needs, TypeError)
+        raise check.fail_words("data", type(data).__name__, needs, TypeError)
     rows = used_rows(data)
     tokens = np.asarray(data.tokens)[rows].astype(float, copy=False)
     weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))
     if data.is_labelled and classes != 1:
         raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
     if data.is_labelled and data.is_mixture:
-        raise check.fail("data", "targets that depend on classes", "samples without classes; their model is data.model")
+        raise check.fail_words(
+            "data", "targets that depend on classes", "samples without classes; their model is data.model"
+        )
     assigned = token_classes(tokens, classes, seed)
     seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
     correlated = _check_correlated(data, seen, correlated)

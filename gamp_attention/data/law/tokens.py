@@ -216,7 +216,7 @@ def fit_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> FittedTa
     L, d = tokens.shape[1:]
     if d <= L:
         needs = "more dimensions than tokens, so that the outputs determine T; otherwise pass `noise`"
-        raise check.fail("data", f"{L} tokens in {d} dimensions", needs)
+        raise check.fail_words("data", f"{L} tokens in {d} dimensions", needs)
     outputs = np.asarray(data.outputs)[rows]
     # the pseudo-inverse of x xᵀ serves for linearly dependent tokens as well
     inverse = np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)

@@ -118,13 +118,15 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
     if labels.shape != (n,):
         raise check.fail("groups", labels.shape, f"a label for each sample, shape ({n},)")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise check.fail("groups", "NaN or infinity", "labels that are not NaN or infinite")
+        raise check.fail_words("groups", "NaN or infinity", "labels that are not NaN or infinite")
     try:
         distinct, numbers = np.unique(labels, return_inverse=True)
     except TypeError:  # None or a mixture of types, which have no order
-        raise check.fail("groups", "labels of different types", "labels of one type", TypeError) from None
+        raise check.fail_words("groups", "labels of different types", "labels of one type", TypeError) from None
     if len(distinct) < folds:
-        raise check.fail("groups", count_noun(len(distinct), "group"), f"at least {folds} groups, one for each fold")
+        raise check.fail_words(
+            "groups", count_noun(len(distinct), "group"), f"at least {folds} groups, one for each fold"
+        )
     return numbers
 
 

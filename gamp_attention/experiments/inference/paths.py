@@ -416,13 +416,13 @@ def regularization_path(
             raise check.fail("folds", folds, "at least 2 if `groups` are given")
         groups = require_groups(groups, first.n_samples, folds)
         if not in_memory:
-            raise check.fail("data", "tokens on the disk", "tokens in memory if `groups` are given")
+            raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
         if isinstance(seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
-            raise check.fail("seed", "a Generator", "an integer if a checkpoint is given")
+            raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
         seed = check.integer("seed", seed, low=0, high=None)
         others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
         options = [tol, max_iter, n_starts, folds, seed, *others, *([] if groups is None else [groups])]

@@ -24,7 +24,7 @@ def channel_of(model: Model) -> Channel:
     require_model(model)
     L, t = model.n_tokens, model.teacher_rank
     if model.is_mixture:
-        raise check.fail("model", type(model).__name__, "tokens without classes")
+        raise check.fail_words("model", type(model).__name__, "tokens without classes")
     if isinstance(model, SequenceModel) and model.fixed_columns:
         needs = "none for the posterior of the fields, as fixed columns are known and not observed"
         raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
@@ -34,7 +34,7 @@ def channel_of(model: Model) -> Channel:
         label_channel = LABEL_CHANNELS.get(type(model.teacher))
         if label_channel is None:
             needs = "LinearLabels, LogisticLabels, ClassLabels, IntensityLabels, or a teacher of sequence_model"
-            raise check.fail("model.teacher", type(model.teacher).__name__, needs)
+            raise check.fail_words("model.teacher", type(model.teacher).__name__, needs)
         return label_channel(model.teacher, (L, t))
     if model.score_noise:
         return ScoreChannel.of(model.teacher, model.coordinates.rho, model.score_noise)

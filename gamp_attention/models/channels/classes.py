@@ -16,10 +16,11 @@ The posterior given the targets is the mixture of the posteriors of the classes,
 targets. Classes that differ in σ are known for d → ∞, because ‖x_l‖²/d = σ_l²; classes with equal σ form a group, and
 mixtures are over the classes of a group.
 
-Targets have to be linear in the fields and the noise for each class, so that posteriors are Gaussian. Constant targets,
-for example labels that depend only on the class, are included. Targets of a class lie in an affine subspace. The class
-of a sample is one of the classes with the subspace of the smallest dimension that contains its targets, because targets
-of other classes lie in this subspace with probability zero.
+The posteriors of classes whose targets are linear in the fields and the noise are Gaussian (`LinearTargets`). Constant
+targets, for example labels that depend only on the class, are included. Other targets need a density, and at most six
+fields; their posteriors are sums over random points (`SampledTargets`). Linear targets of a class lie in an affine
+subspace. The class of a sample is one of the classes with the subspace of the smallest dimension that contains its
+targets, because targets of other classes lie in this subspace with probability zero.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from gamp_attention._core import check
-from gamp_attention.models.channels.channel import Posterior, softmax_sum
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import gaussian_points
+from gamp_attention.models.channels.channel import Halves, Posterior, softmax_sum
+from gamp_attention.models.channels.teacher import TeacherChannel, teacher_channel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses, SequenceLabels
@@ -39,6 +43,7 @@ from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasse
 SIZES, N_PROBES = (0.7, 1.0, 4.0, 20.0), 32  # sizes and number of random variables at which targets have to be linear
 LINEAR_ERROR = 1e-9  # relative deviation from a linear function that counts as rounding
 SUPPORT_ERROR = 1e-6  # relative distance up to which targets lie in a subspace
+N_TARGETS = 256  # number of points for the moments of targets that are not linear
 RANK_ERROR = 1e-9  # relative size of singular values that count as zero
 
 
@@ -46,8 +51,18 @@ class Evidence(NamedTuple):
     """Posterior of the fields of n samples if they have a given class."""
 
     log_z: np.ndarray  # (n,) logarithm of the density of the targets, −∞ if the class does not have such targets
-    mean: np.ndarray  # (n, L t)
+    # the mean of the fields is their prior mean plus gain · rest, where `rest` is the targets minus their prior mean
+    rest: np.ndarray  # (n, r)
+    gain: np.ndarray  # (L t, r)
     cov: np.ndarray  # (L t, L t)
+    sampled: "SampledMoments | None" = None  # moments from random points; the three arrays above are then zero
+
+
+class SampledMoments(NamedTuple):
+    """Moments of the fields minus a center: of all points, then of two independent halves of the points."""
+
+    mean: np.ndarray  # (3, n, L t)
+    second: np.ndarray  # (3, n, L t, L t)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +92,127 @@ class LinearTargets:
         outside = rest - rest @ self.basis @ self.basis.T
         return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
 
-    def evidence(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Evidence:
-        """Return the posterior given targets y (n, P), for the prior N(center, V) of the fields (n, L t)."""
+    def moments(self, center: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (n, P) and total variances (n,) of the targets for fields N(center, V)."""
+        variance = np.trace(self.slope @ V @ self.slope.T + self.noise)
+        return self.offset + center @ self.slope.T, np.full(len(center), variance)
+
+    def evidence(self, y: np.ndarray, center: np.ndarray, shift: np.ndarray, V: np.ndarray) -> Evidence:
+        """Return the posterior given targets y (n, P), for the prior N(center + shift, V) of the fields (n, L t)."""
         B = self.basis.T @ self.slope
         spread = B @ V @ B.T + self.basis.T @ self.noise @ self.basis
         gain = np.linalg.solve(spread, B @ V).T
-        rest = (y - self.offset) @ self.basis - center @ B.T
+        rest = (y - self.offset) @ self.basis - center @ B.T - B @ shift
         log_z = -0.5 * np.einsum("na,na->n", rest, np.linalg.solve(spread, rest.T).T)
         log_z = log_z - 0.5 * np.linalg.slogdet(2 * np.pi * spread)[1]
-        return Evidence(np.where(self.contain(y), log_z, -np.inf), center + rest @ gain.T, V - gain @ B @ V)
+        return Evidence(np.where(self.contain(y), log_z, -np.inf), rest, gain, V - gain @ B @ V)
 
 
-def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> LinearTargets:
-    """Return the targets of class c as a linear function; ValueError if they are not linear."""
+@dataclass(frozen=True, eq=False)
+class SampledTargets:
+    """Targets of a class that are not linear in fields and noise, but have a density.
+
+    Attributes
+    ----------
+    channel : posterior of the fields by sums over random points.
+    rank : number of entries of a target.
+    """
+
+    channel: TeacherChannel
+    rank: int
+
+    def contain(self, y: np.ndarray) -> np.ndarray:
+        """Return whether targets (n, P) are finite; targets without density have log Z = −∞ in `evidence`."""
+        return np.asarray(np.isfinite(y).all(axis=1))
+
+    def evidence(self, y: np.ndarray, center: np.ndarray, shift: np.ndarray, V: np.ndarray) -> Evidence:
+        """Return the posterior given targets y (n, P), for the prior N(center + shift, V) of the fields (n, L t)."""
+        (L, t), n = self.channel.shape, len(y)
+        k, tokens = L * t, np.arange(L)
+        blocks = V.reshape(L, t, L, t)[tokens, :, tokens]
+        omega = (center + shift).reshape(n, L, t)
+        posterior, effective = self.channel.draw(y, omega, blocks).weigh(omega, blocks)
+        assert posterior.halves is not None
+        mean = np.concatenate([posterior.mean[None], posterior.halves.mean]).reshape(3, n, k)
+        first = posterior.cov + mean[0, :, :, None] * mean[0, :, None]
+        second = np.concatenate([first[None], posterior.halves.second])
+        cross = center[:, :, None] * mean[:, :, None]
+        second += center[:, :, None] * center[:, None] - cross - cross.swapaxes(2, 3)
+        log_z = np.where(effective > 0, posterior.log_z, -np.inf)
+        moments = SampledMoments(mean - center, second)
+        return Evidence(log_z, np.zeros((n, 0)), np.zeros((k, 0)), np.zeros((k, k)), moments)
+
+    def moments(self, center: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (n, P) and total variances (n,) of the targets for fields N(center, V), averaged over points."""
+        (L, t), k = self.channel.shape, center.shape[1]
+        white = gaussian_points(N_TARGETS, k + self.channel.n_noise, np.random.default_rng(6))
+        noise, root = white[:, k:], psd_root(V)
+        total, squares = np.zeros(1), np.zeros(1)
+        for move, xi in zip(white[:, :k] @ root, noise, strict=True):
+            fields = (center + move).reshape(-1, L, t)
+            y = self.channel.observe(fields, np.broadcast_to(xi, (len(center), len(xi)))).reshape(len(center), -1)
+            total, squares = total + y, squares + y**2
+        mean = total / N_TARGETS
+        return mean, np.sum(squares / N_TARGETS - mean**2, axis=1)
+
+
+def _pairs_of_fields(L: int, t: int, blocks: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of all pairs of L t fields; with `blocks`, of pairs of the same token."""
+    first, second = np.divmod(np.arange((L * t) ** 2), L * t)
+    kept = (first // t == second // t) | (not blocks)
+    return first[kept], second[kept]
+
+
+def _mixture_moments(
+    weight: np.ndarray, parts: list[Evidence], shifts: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]
+) -> SampledMoments:
+    """Return moments of a mixture over classes minus its center, second moments for pairs of fields (3, n, K).
+
+    If all moments are exact, there is one set of moments instead of three. The mean of a class c with linear targets is
+    the center plus s_c + G_c e_c, with shifts s (C, k), gains G and rests e. Moments of the mixture are therefore sums
+    over the classes of P(c), P(c) e_c and P(c) e_c e_cᵀ, times matrices.
+    """
+    (i, j), kernel = pairs, np.empty((len(parts), len(pairs[0])))
+    linear, quadratic, gains, mixed, squares = [], [], [], [], []
+    shifts = np.array([s * (part.sampled is None) for part, s in zip(parts, shifts, strict=True)])
+    for c, (part, s) in enumerate(zip(parts, shifts, strict=True)):
+        kernel[c] = part.cov[i, j] + s[i] * s[j]
+        G, scaled = part.gain.T, weight[:, c, None] * part.rest
+        linear.append(scaled)
+        quadratic.append((scaled[:, :, None] * part.rest[:, None]).reshape(len(weight), -1))
+        gains.append(G)
+        mixed.append(G[:, i] * s[j] + s[i] * G[:, j])
+        squares.append((G[:, None, i] * G[None, :, j]).reshape(-1, len(i)))
+    mean = (np.concatenate([weight, *linear], axis=1) @ np.concatenate([shifts, *gains]))[None]
+    features = np.concatenate([weight, *linear, *quadratic], axis=1)
+    second = (features @ np.concatenate([kernel, *mixed, *squares]))[None]
+    for c, part in enumerate(parts):
+        if part.sampled is not None:
+            w = np.where(weight[:, c] > 0, weight[:, c], 0.0)[:, None]
+            mean = mean + w * part.sampled.mean
+            second = second + w * part.sampled.second[:, :, i, j]
+    return SampledMoments(mean, second)
+
+
+def class_targets(labels: SequenceLabels, rho: np.ndarray, c: int) -> LinearTargets | SampledTargets:
+    """Return the targets of class c, for prior covariances (L, t, t) of the fields.
+
+    Raises
+    ------
+    ValueError : if the targets are not linear and `teacher_channel` does not accept them, or they have no density.
+    """
+    linear = linear_targets(labels, (len(rho), rho.shape[1]))
+    if linear is not None:
+        return linear
+    channel = teacher_channel(labels, rho)
+    if channel.subsets.shape[1] != channel.n_seen:
+        needs = "targets with a density, or linear targets, for each class, because the class of a sample is not known"
+        raise check.fail_words("model.teacher", f"targets of class {c} that determine each other", needs)
+    return SampledTargets(channel, channel.n_seen)
+
+
+def linear_targets(labels: SequenceLabels, shape: tuple[int, int]) -> LinearTargets | None:
+    """Return targets as a linear function of fields and noise; None if they are not linear."""
     L, t = shape
     k, D = L * t, L * t + labels.count
 
@@ -103,11 +226,7 @@ def linear_targets(labels: SequenceLabels, shape: tuple[int, int], c: int) -> Li
     for size in SIZES:
         values = evaluate(size * probes)
         if not np.abs(offset + size * probes @ slope.T - values).max() <= LINEAR_ERROR * (1 + np.abs(values).max()):
-            needs = (
-                "targets that are linear in the fields and the noise for each class, with any dependence on the class"
-            )
-            got = f"other targets of class {c}: the mixture of their posteriors is not implemented"
-            raise check.fail("model.teacher", got, needs)
+            return None
     left, values, _ = np.linalg.svd(slope)
     basis = left[:, : int(np.sum(values > RANK_ERROR * max(values[0], 1e-300)))]
     return LinearTargets(offset, slope[:, :k], slope[:, k:] @ slope[:, k:].T, basis)
@@ -147,7 +266,7 @@ class ClassChannel:
     group: np.ndarray
     spikes: np.ndarray
     mean_products: np.ndarray
-    targets: tuple[LinearTargets, ...]
+    targets: tuple[LinearTargets | SampledTargets, ...]
     prior: np.ndarray
 
     jumps = False
@@ -222,7 +341,9 @@ class ClassChannel:
                 found.append(signs)
         return np.array(found)
 
-    def posterior(self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray | None = None) -> Posterior:
+    def posterior(
+        self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray | None = None, blocks: bool = False
+    ) -> Posterior:
         """Return the posterior of the fields.
 
         Parameters
@@ -230,29 +351,42 @@ class ClassChannel:
         seen : the samples.
         omega : (n, L, t) means ω of the fields, given all other samples.
         V, known : (groups L, t, t) their covariances V, and the covariances q of ω; ρ − V if not given.
+        blocks : whether only covariances within tokens are needed. The others are then zero, which takes a fraction 1/L
+            of the time if there are many classes.
         """
         n, (L, t) = len(omega), self.shape
         known = self.rho - V if known is None else known
-        mean, cov = np.empty((n, L * t)), np.empty((n, L * t, L * t))
+        mean, cov = np.empty((n, L * t)), np.zeros((n, L * t, L * t))
         log_z, of_class = np.empty(n), np.zeros((n, len(self.probability)))
+        means, seconds = np.empty((2, n, L * t)), np.zeros((2, n, L * t, L * t))
         for g in range(self.n_groups):
-            rows, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
-            y, block, at = seen.targets[rows], block_diag(*V[g * L : (g + 1) * L]), omega[rows].reshape(-1, L * t)
+            in_group, members = np.nonzero(seen.group == g)[0], np.nonzero(self.group == g)[0]
             logs, shifts = self._class_weights(seen, omega, V, known, g)
-            parts = [
-                self.targets[c].evidence(y, at + shift.ravel(), block) for c, shift in zip(members, shifts, strict=True)
-            ]
+            block, targets = block_diag(*V[g * L : (g + 1) * L]), [self.targets[c] for c in members]
+            y, at = seen.targets[in_group], omega[in_group].reshape(-1, L * t)
+            ranks = np.array([of_class.rank for of_class in targets])
+            parts = [part.evidence(y, at, s.ravel(), block) for part, s in zip(targets, shifts, strict=True)]
             logs += np.stack([part.log_z for part in parts], axis=1)
-            ranks = np.array([self.targets[c].rank for c in members])
             smallest = np.where(np.isfinite(logs), ranks, np.iinfo(int).max).min(axis=1)
-            weight, log_z[rows] = softmax_sum(np.where(ranks > smallest[:, None], -np.inf, logs))
-            of_class[np.ix_(rows, members)] = weight
-            means = np.stack([part.mean for part in parts], axis=1)
-            mean[rows] = np.einsum("nc,nca->na", weight, means)
-            apart = means - mean[rows, None]
-            cov[rows] = np.einsum("nc,cab->nab", weight, np.stack([part.cov for part in parts]))
-            cov[rows] += np.einsum("nc,nca,ncb->nab", weight, apart, apart, optimize=True)
-        return Posterior(mean.reshape(n, L, t), cov, log_z, of_class=of_class)
+            weight, log_z[in_group] = softmax_sum(np.where(ranks > smallest[:, None], -np.inf, logs))
+            of_class[np.ix_(in_group, members)] = weight
+            pairs = _pairs_of_fields(L, t, blocks)
+            i, j = pairs
+            moves, entries = _mixture_moments(weight, parts, shifts.reshape(len(parts), -1), pairs)
+            mean[in_group] = at + moves[0]
+            cov[in_group[:, None], i, j] = entries[0] - moves[0][:, i] * moves[0][:, j]
+            if self.is_sampled:
+                halves = slice(1, 3) if len(moves) > 1 else slice(0, 1)
+                means[:, in_group] = at + moves[halves]
+                crossed = at[:, i] * at[:, j] + at[:, i] * moves[halves][..., j] + moves[halves][..., i] * at[:, j]
+                seconds[:, in_group[:, None], i, j] = entries[halves] + crossed
+        both = Halves(means.reshape(2, n, L, t), seconds) if self.is_sampled else None
+        return Posterior(mean.reshape(n, L, t), cov, log_z, halves=both, of_class=of_class)
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if posteriors of a class are sums over random points."""
+        return any(isinstance(targets, SampledTargets) for targets in self.targets)
 
     def _class_weights(
         self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray, g: int
@@ -276,11 +410,12 @@ class ClassChannel:
             means, variances = [], []
             for c, shift in zip(members, shifts, strict=True):
                 of_class = self.targets[c]
-                means.append(of_class.offset + (at + shift.ravel()) @ of_class.slope.T)
-                variances.append(np.trace(of_class.slope @ block @ of_class.slope.T + of_class.noise))
+                expected, variance = of_class.moments(at + shift.ravel(), block)
+                means.append(expected)
+                variances.append(variance)
             mean = np.einsum("nc,cnp->np", weight, np.array(means))
-            apart = np.sum((np.array(means) - mean) ** 2, axis=2)
-            errors[rows] = weight @ np.array(variances) + np.einsum("nc,cn->n", weight, apart)
+            apart = np.sum((np.array(means) - mean) ** 2, axis=2) + np.array(variances)
+            errors[rows] = np.einsum("nc,cn->n", weight, apart)
         return errors
 
 
@@ -290,7 +425,7 @@ def class_channel(model: Model) -> ClassChannel:
     Raises
     ------
     ValueError : if columns are fixed; if the variances of tokens or the prior of the teacher differ between
-        coordinates; if the teacher has a mean; or if the targets are not linear in fields and noise for each class.
+        coordinates; if the teacher has a mean; or if the targets of a class are not accepted by `class_targets`.
     """
     assert isinstance(model, SequenceMixture)
     law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank
@@ -310,7 +445,8 @@ def class_channel(model: Model) -> ClassChannel:
     order = np.argsort(np.argsort(first))  # groups in the order of their first classes
     means = model.class_means[:, at]
     products = np.einsum("k,kcl,kel,cl->ce", law.weight, means, means, 1 / variance)
-    targets = [linear_targets(labels, (L, t), c) for c, labels in enumerate(model.teacher.of_class)]
+    rho = variance[:, :, None, None] * law.teacher_cov[0]
+    targets = [class_targets(labels, rho[c], c) for c, labels in enumerate(model.teacher.of_class)]
     return ClassChannel(
         labels=model.teacher, shape=(L, t), probability=model.classes.probability, variance=variance,
         group=order[group.ravel()], spikes=np.zeros((C, L, t)) if spikes is None else spikes[at],

@@ -39,7 +39,7 @@ def hidden_fields(teacher: Any, n_tokens: int, teacher_rank: int) -> int:
     is_softmax = isinstance(teacher, SoftmaxTeacher) and teacher.omega < 1
     if not is_softmax or not teacher.attention.tied or teacher.attention.causal:
         needs = "score_noise > 0, or a softmax or linear attention without a mask and with tied weights, and omega < 1"
-        raise check.fail("teacher", type(teacher).__name__, needs)
+        raise check.fail_words("teacher", type(teacher).__name__, needs)
     n_determined = n_tokens - 1 if teacher.attention.softmax else n_tokens
     hidden = max(teacher_rank - n_determined, 0)
     if n_determined < 1 or (hidden and not teacher.attention.softmax):

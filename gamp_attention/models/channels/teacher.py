@@ -31,7 +31,8 @@ from scipy.special import ndtri
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention._core.numerics import psd_root
-from gamp_attention._core.quadrature import inside_cube, sobol_sequence
+from gamp_attention._core.quadrature import inside_cube
+from gamp_attention._core.sobol import sobol_points
 from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibers import (
     MAX_BRANCHES,
@@ -236,7 +237,7 @@ class TeacherChannel:
             return np.zeros((n, N_GROUPS, D))
         size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
-        cube = (sobol_sequence(size, D)[None, :, None, :] + shifts) % 1.0
+        cube = (sobol_points(size, D)[None, :, None, :] + shifts) % 1.0
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
 
 
@@ -283,14 +284,14 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rho = np.frombuffer(content).reshape(shape)
     (L, t), rng = rho.shape[:2], np.random.default_rng(2)
     if labels.program is None:
-        raise check.fail("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
+        raise check.fail_words("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
     if L * t > MAX_FIELDS:
-        raise check.fail("model", f"L t = {L * t} fields of the teacher", f"at most {MAX_FIELDS}")
+        raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {MAX_FIELDS}")
     read = {arguments[0] for name, *arguments in labels.program.drop_unused().code if name == "input"}
     used = tuple(sorted(i - L * t for i in read if i >= L * t))
     D = L * t + len(used)
     if D > MAX_VARIABLES:
-        raise check.fail("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
+        raise check.fail_words("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     probes = _draw(rho, len(used), N_PROBES, rng)
     h, logarithm, scale = _transform_targets(labels.program, used, probes)
@@ -360,7 +361,7 @@ def _common_rank(jacobians: np.ndarray) -> int:
     if same < MIN_SAME_RANK:
         got = f"a rank of the Jacobian that is {rank} for {same:.0%} of random samples only"
         needs = "targets that determine the same number of fields for all samples, for example by noise on each target"
-        raise check.fail("model.teacher", got, needs)
+        raise check.fail_words("model.teacher", got, needs)
     return rank
 
 
@@ -404,7 +405,7 @@ def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray
     if not valid:
         best = max((test.found for test in others), default=0.0)
         got = f"a teacher for which the fields of at most {best:.0%} of random samples were found from their targets"
-        raise check.fail("model.teacher", got, f"at least {MIN_FOUND:.0%}, or noise on each target")
+        raise check.fail_words("model.teacher", got, f"at least {MIN_FOUND:.0%}, or noise on each target")
     selected = [valid[0] if noise is None else noise]
     for test in valid:
         if not set(test.chosen) <= {i for other in selected for i in other.chosen}:

@@ -283,7 +283,7 @@ def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, respons
     if prefers_split(model):
         rule = SplitRule(level=1)
     elif prefers_nested(model):
-        rule = NestedRule(level=1)
+        rule = NestedRule.of(model, level=1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
 

@@ -5,8 +5,9 @@ stored times do not determine the fields at this time: if the standard deviation
 exceeds a tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
 
 - the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
-- Σ_s Γ(t, s) x^s = Σ_p Γ(t, p) x^p, in which Γ(t, p) and θ̂^t follow from α E[f^t w_j] = Σ_k D_k F_kj (Stein, 1981),
-  D = (θ̂^t, Γ(t, p), …). No derivatives along paths are needed;
+- Σ_s Γ(t, s) x^s = Γ^t x^t + Σ_p Γ(t, p) x^p with the direct response Γ^t = −α E[∇²ℓ], so that the part of x^t that the
+  stored times leave out decays as x^t does. Γ(t, p) and θ̂^t follow from E[(α f^t − Γ^t ω̃^t) w_j] = Σ_k D_k F_kj (Stein,
+  1981), D = (θ̂^t, Γ(t, p), …). No derivatives along paths are needed;
 - the weights are linear in the forces. Each path therefore carries the sum h^t = Σ_s R(t, s) f^s, which obeys the
   equation of the weights, h^{t+1} = h^t − η (λ h^t − f^t − Σ_p A(t, p) h^p), and E[h^s h^t] is the covariance that
   the noises give the weights.
@@ -119,28 +120,38 @@ class CompressedPaths:
         self._stored.append(self._h)
 
     def evaluate_forces(self, alpha: float, overlaps: Overlaps) -> DescentForces:
-        """Return the forces at this time; `q` is left out, and the responses (P, L, r, r) are for stored times."""
+        """Return the forces at this time, without `q`.
+
+        The responses (P + 1, L, r, r) are for stored times and, last, the direct response to the field at this time,
+        which also applies to the part of the weights that stored times leave out.
+        """
         now, model = select_sources(overlaps, self.sources), self.model
         fields = self.fields + now.m
         z = fields + np.einsum("k,kl,klan->nla", self._weight, self._gamma, self._h)
-        value, slope, _ = sample_derivatives(model.loss, self._paths.terms.params, z)
+        value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)
         self._force = -slope.transpose(1, 2, 0)
-        r, t = model.rank, model.teacher_rank
-        D = np.array([path.slopes(-alpha * slope[:, l]) for l, path in enumerate(self._paths.of_token)])
+        L, r, t = model.n_tokens, model.rank, model.teacher_rank
+        mean_hess = hess.mean(axis=0).reshape(L, r, L, r)
+        direct = -alpha * np.array([mean_hess[l, :, l] for l in range(L)])
+        D = np.array([
+            path.slopes(-alpha * slope[:, l] - self.fields[:, l] @ direct[l].T)
+            for l, path in enumerate(self._paths.of_token)
+        ])  # fmt: skip
+        on_stored = D[:, :, t:].reshape(L, r, -1, r).transpose(2, 0, 1, 3)
         y, terms = self._paths.y, self._paths.terms
         return DescentForces(
             m=alpha * (np.zeros_like(now.m) if self._even else self._force.mean(axis=2)),
             theta=D[:, :, :t],
             q=np.zeros((0, model.n_tokens, r, r)),
-            response=D[:, :, t:].reshape(len(D), r, -1, r).transpose(2, 0, 1, 3),
+            response=np.concatenate([on_stored, direct[None]]),
             loss=alpha * float(np.mean(value + terms.constant)),
             test_error=float(np.mean(model.task.errors(fields, y, terms))),
         )
 
     def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: DescentMethod, t: int) -> None:
-        """Take step t of the weights with h, for memory A (P, K, r, r)."""
-        rows = A.transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
-        slope = strengths * self._h - self._force - rows @ self._stored.array
+        """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
+        rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
+        slope = strengths * self._h - self._force - rows @ self._stored.array - A[-1][:, None] @ self._h
         self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
 
 
@@ -180,13 +191,13 @@ class CompressedWeights:
         return 0.5 * float(np.sum(np.ravel(self.strengths) * squares))
 
     def descend(self, forces: DescentForces, A: np.ndarray, method: DescentMethod, t: int) -> None:
-        """Take step t of gradient descent, for memory A (P, K, r, r)."""
+        """Take step t of gradient descent, for memory A (P + 1, K, r, r) of stored times and of this time."""
         first = self.model.rank + self.model.n_sources
         slope = self.strengths * self._x
         slope[:, :, self.model.rank : first] -= forces.m.T
         slope[:, :, first:] -= np.einsum("kl,lrt->krt", self.model.coordinates.gamma, forces.theta)
-        for with_stored, x in zip(A, self._stored, strict=True):
-            slope -= with_stored @ x
+        for with_past, x in zip(A, (*self._stored, self._x), strict=True):
+            slope -= with_past @ x
         self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
         self._intercept.descend(forces.m, method, t)
 

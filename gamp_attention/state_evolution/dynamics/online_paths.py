@@ -193,7 +193,9 @@ def require_norms(model: Model, start: StartLaw, method: DescentMethod) -> None:
     """Raise ValueError if columns of weights that are zero are to be rescaled to a given norm."""
     r = model.rank
     if method.spherical and not (np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, :r, :r]) > 0).all():
-        raise check.fail("init", "a column of zeros", "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False")
+        raise check.fail_words(
+            "init", "a column of zeros", "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False"
+        )
 
 
 def follow_online(

@@ -83,7 +83,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
         init = Overlaps(init.q, init.m, init.theta, V)
     given = require_overlaps(model, init)
     if K != 1:
-        raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+        raise check.fail_words("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
     if np.linalg.eigvalsh(given.V).min() <= 0:
         raise check.fail("init.V", given.V, "positive definite matrices, or NaN for V to start message passing from")
     gamma = law.gamma[0]

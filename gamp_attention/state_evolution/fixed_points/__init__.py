@@ -29,14 +29,14 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import (
+from gamp_attention.state_evolution.fixed_points.points import (
     LOSSES,
-    Indicators,
     Point,
-    StateEvolutionHistory,
+    errors_of,
     point_of,
     response_slopes,
     units_of,
 )
+from gamp_attention.state_evolution.fixed_points.refinement import Indicators, StateEvolutionHistory
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point, remove_columns
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near

@@ -140,17 +140,23 @@ def require_problem(model: Model, alpha: float) -> Problem:
     needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     if not has_one_strength(model.penalty):
-        raise check.fail("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
+        raise check.fail_words("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
     if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:
-        raise check.fail("rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture")
+        raise check.fail_words(
+            "rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture"
+        )
     if model.n_tokens == 1 and not model.attention:
         return OneField(model, alpha)
     if model.n_tokens != 2 or not model.attention:
-        raise check.fail("rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens")
+        raise check.fail_words(
+            "rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens"
+        )
     if not (model.even and model.reversible):
-        raise check.fail("rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal")
+        raise check.fail_words(
+            "rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal"
+        )
     if model.task.n_noise:
-        raise check.fail(
+        raise check.fail_words(
             "rsb", f"score noise of {model.task.n_noise} numbers", f"{needs} noiseless targets of attention"
         )
     return TwoFields(model, alpha)

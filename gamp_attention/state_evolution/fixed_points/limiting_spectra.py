@@ -228,7 +228,9 @@ def limiting_spectrum(
 def _require_problem(model: Model, fixed_point: Any) -> None:
     """Raise an error unless a model has a Hessian and the fixed point of state evolution is a solution for it."""
     if not model.penalty.quadratic:
-        raise check.fail("model", type(model.penalty).__name__, "a ridge penalty: this penalty has no Hessian at kinks")
+        raise check.fail_words(
+            "model", type(model.penalty).__name__, "a ridge penalty: this penalty has no Hessian at kinks"
+        )
     refuse_spheres(model.penalty, "columns without a constraint, for the spectrum of the Hessian")
     refuse_intercept(model.intercept, "False for the spectrum of the Hessian")
     if not isinstance(fixed_point, StateEvolutionResult):
@@ -238,9 +240,11 @@ def _require_problem(model: Model, fixed_point: Any) -> None:
         needs = f"a fixed point of this model, with θ of shape {shape}"
         raise check.fail("fixed_point", fixed_point.overlaps.theta.shape, needs)
     if isinstance(fixed_point, BrokenStateEvolutionResult) and len(fixed_point.parisi) > 1:
-        raise check.fail("fixed_point", f"{len(fixed_point.parisi)} steps", "at most one step of symmetry breaking")
+        raise check.fail_words(
+            "fixed_point", f"{len(fixed_point.parisi)} steps", "at most one step of symmetry breaking"
+        )
     if not np.isfinite(fixed_point.train_loss):
-        raise check.fail("fixed_point", fixed_point.status.value, "a fixed point that has converged")
+        raise check.fail_words("fixed_point", fixed_point.status.value, "a fixed point that has converged")
 
 
 def _draw_ensemble(
@@ -448,7 +452,7 @@ def spectral_overlap(
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
     if model.is_mixture or model.teacher_shift.any():
-        raise check.fail("model", type(model).__name__, "tokens without classes")
+        raise check.fail_words("model", type(model).__name__, "tokens without classes")
     columns = Shape.of(model.student, model.n_tokens, model.rank).columns
     by_column = isinstance(model.teacher, SequenceLabels) and columns == model.teacher_rank
     if weights == "posterior" and columns > 1 and not by_column:

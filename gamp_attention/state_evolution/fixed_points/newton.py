@@ -56,6 +56,7 @@ FRACTIONS = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tr
 DECREASE = 0.1  # smallest relative decrease of the residual by a full step
 SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
 MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
+MIN_NOISY_UPDATE = 5e-3  # the same if the map jumps at single points, whose number decreases slower than the step
 FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
 STEEP = 100.0  # entry of 1 − J above which its rows and columns are scaled before free directions are identified
 MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
@@ -300,7 +301,7 @@ def newton(
             (J, slopes), is_new = F.linearize(packing, path[-1], DIFFERENCE), True
             continue
         step, there, after = reduced
-        if float(np.abs(step).max()) > MIN_UPDATE:
+        if float(np.abs(step).max()) > (MIN_NOISY_UPDATE if F.is_noisy else MIN_UPDATE):
             J = broyden_update(J, step, (after - residual) - (J @ step - step))
         was_new, is_new = is_new, False
         x, residual = x + step, after

@@ -39,7 +39,7 @@ from gamp_attention.state_evolution.equations.units import Packing, subtract_exp
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
 from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
 from gamp_attention.state_evolution.fixed_points.overlap_map import EXPANDED_STEP, NOISY_FRACTION, Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested import average_error, error_within, expand_error
+from gamp_attention.state_evolution.rules.nested_errors import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -388,11 +388,11 @@ def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
     return free_energy(F.model, overlaps, image.hats)
 
 
-def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | None = None) -> float:
-    """Return the free energy of overlaps and hats; `moreau` is α E[M] at the overlaps, from the hats by default.
+def free_energy(model: Model, overlaps: Overlaps, hats: Hats) -> float:
+    """Return the free energy of overlaps and hats; `hats.moreau` is α E[M] at the overlaps.
 
-    Eq. :eq:`free-energy`. Overlaps and hats are independent arguments: the equations are stationarity in each of them.
+    Eq. :eq:`free-energy`. Overlaps and the other hats are independent: the equations are stationarity in each of them.
     """
     coupling = np.sum(hats.m * overlaps.m) + np.sum(hats.theta * overlaps.theta)
     coupling += 0.5 * np.sum(hats.q * overlaps.V) - 0.5 * np.sum(hats.V * overlaps.q)
-    return float((hats.moreau if moreau is None else moreau) + weights_envelope(model, hats) + coupling)
+    return float(hats.moreau + weights_envelope(model, hats) + coupling)

@@ -92,7 +92,7 @@ class Choices:
 
     def covers(self, overlaps: Overlaps, squares: bool) -> bool:
         """Return whether the stored averages are the averages at given overlaps."""
-        if squares and not self.squares:
+        if not self.moments or (squares and not self.squares):
             return False
         there = overlaps.arrays()
         return all(np.array_equal(values, there[name]) for name, values in self.overlaps.arrays().items())
@@ -193,10 +193,15 @@ class OverlapMap:
     def refined_for(self, error_ratio: float) -> "OverlapMap | None":
         """Return the map on a rule whose errors are expected to be smaller by the factor `error_ratio`.
 
-        The map itself if the rule is already accurate enough; None if there is no finer rule.
+        The map itself if the rule is already accurate enough; None if there is no finer rule. If the finer rule has
+        more replicas of the same points, the map keeps its choices and the averages of the other replicas.
         """
         rule = self.rule.refined_for(error_ratio)
-        return self if rule is self.rule else None if rule is None else self.on(rule)
+        if rule is None or rule is self.rule:
+            return None if rule is None else self
+        if self.choices is None or rule.without(self.rule) is None:
+            return self.on(rule)
+        return replace(self, rule=rule, choices=replace(self.choices, moments=[]))
 
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
@@ -375,12 +380,21 @@ class OverlapMap:
         if rule.expands and key not in self._memory:
             self._expansion(overlaps, squares)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
+            known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
-                self.limit.spend(work_of(rule, self.model))
-            moments = average_channels(rule, self.model, overlaps, squares)
-            self._memory[key] = moments
+                self.limit.spend(work_of(missing, self.model))
+            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
             self._forget()
         return self._memory[key]
+
+    def _known_replicas(self, rule: Rule, squares: bool, overlaps: Overlaps) -> tuple[list[Moments], Rule]:
+        """Return averages in memory that belong to replicas of a rule, and the rule of the other replicas."""
+        at = self._key(rule, squares, overlaps)[1:]
+        for (other, *where), moments in self._memory.items():
+            missing = rule.without(other) if tuple(where) == at else None
+            if missing is not None:
+                return moments, missing
+        return [], rule
 
     @staticmethod
     def _key(rule: Rule, kind: bool | str, overlaps: Overlaps) -> tuple[Any, ...]:

@@ -5,7 +5,8 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
    map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
-   are averaged (`_average_solutions`).
+   are averaged (`_average_solutions`). A finer rule may also have more replicas of the same points; then the averages
+   of the other replicas are kept, and one Newton step from the overlaps of these averages is taken.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon, on the levels of the rule that they need
@@ -16,7 +17,6 @@ The constants are chosen so that stated errors hold in 95 % of cases, which `val
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,29 @@ from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
 from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
-from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
-    deterministic_test_error,
     largest_jump_fraction,
-    predicted_test_error,
     replicon,
-    stationary_loss,
-    test_error_slopes,
     validity,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
+from gamp_attention.state_evolution.fixed_points.points import (
+    LOSSES,
+    NEXT_STEP,
+    Point,
+    errors_of,
+    point_of,
+    response_slopes,
+    size_of,
+    units_of,
+)
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
-
-LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers: ε_t and ε_g
 
 # Accuracy of the points
 RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
@@ -63,17 +67,15 @@ SHIFT_ERROR = 0.5  # error of a root in a parameter, in units of its shift from 
 ZERO_ERRORS = 2.0  # overlap of a column in units of its error, below which the fixed point without it is tried
 SQUARES_LEVEL = 1  # level of the split rule at which averages for the overlaps already include squared derivatives
 
-# Errors of the numbers
-MEMORY = 0.05  # weight of the change by the second to last refinement, because two rules can agree by accident
-MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
-MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
-TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
+# Errors
 NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
 # largest error of a deterministic rule, in units of the error without the part of the last Newton step
 STEP_PART = 1.05
-NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
-UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
-UNRESOLVED_LOSS = 0.3  # the same for a loss
+# error left by the last Newton step on random rules, in units of this step, after steps whose remainders are known: the
+# largest remainder in units of its step, times LEFT_FACTOR because other steps have other directions
+LEFT_FACTOR, MIN_LEFT = 2.0, 0.25
+MIN_NOISE_PART = 0.7  # part of the requested error that at least is allowed for the noise of the points
+FURTHER_STEPS = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
 
 # Indicators of replica symmetry. Averages of squared derivatives, which diverge where jumps begin, converge like a
 # square root: the requested errors of jump mass and replicon are these multiples of √rtol, but at most INDICATOR_LIMIT
@@ -85,114 +87,6 @@ INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the ov
 FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
 JUMP_SENSITIVITY = 10.0  # relative change of the jump mass in units of the largest relative change of an overlap
 UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
-
-
-@dataclass(frozen=True)
-class Point:
-    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated."""
-
-    root: Root  # the solution before that step
-    image: Image  # full step from the overlaps of the root
-    best: np.ndarray  # packed overlaps after the Newton step
-    numbers: np.ndarray  # `best`, ε_t, ε_g and V̂, as one vector
-    uncertain: np.ndarray  # errors of the numbers that are due to the last Newton step and to the grids for ε_g
-    # derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it
-    test_slopes: np.ndarray
-    replicas: np.ndarray  # the numbers of each replica (R, n); empty if the rule is deterministic
-
-    @property
-    def overlaps(self) -> Overlaps:
-        """Overlaps of the fixed point."""
-        return self.root.packing.unpack(self.best)
-
-    @property
-    def residual(self) -> float:
-        """Largest relative change of an overlap in a full step, before the last Newton step."""
-        return self.root.residual
-
-
-def point_of(root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarray | None = None) -> Point:
-    """Return the point of a root, with the numbers after one more Newton step.
-
-    `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms and `test_slopes` (k,) derivatives of ε_g, in the packed
-    overlaps; `test_slopes` are computed if not given. ε_g is computed to the relative error `rtol`.
-    """
-    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
-    assert J is not None
-    image, samples = F.images(x)
-    here, there = packing.pack(x), packing.pack(image.overlaps)
-    step = newton_step(J, there - here)
-    best = here + step
-    overlaps = packing.unpack(best)
-    train = stationary_loss(F, x, image)
-    shift = slopes[0] @ step
-    replicas = []
-    if F.rule.deterministic:
-        test, test_error = deterministic_test_error(F.model, overlaps, rtol)
-        test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
-    else:
-        tests = predicted_test_error(F.model, overlaps, F.rule)
-        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
-        for k, sample in enumerate(samples):
-            move = newton_step(J, packing.pack(sample.overlaps) - there)
-            sample_test = predicted_test_error(F.model, packing.unpack(best + move), F.rule, k)[0]
-            sample_train = train + sample.hats.moreau - image.hats.moreau
-            V_hat = sample.hats.V + shift + slopes[0] @ move
-            replicas.append(np.concatenate([best + move, [sample_train, sample_test], V_hat.ravel()]))
-    # ε_t is stationary for Stein's form, so that its error is of second order in the step
-    largest, first_order = float(np.abs(step).max()), float(F.response != "stein")
-    loss_errors = [train * largest * (largest + first_order), test_error + NEXT_STEP * test * largest]
-    return Point(
-        root, image, best,
-        np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
-        np.concatenate([NEXT_STEP * np.abs(step), loss_errors, NEXT_STEP * np.abs(shift).ravel()]),
-        test_slopes,
-        np.array(replicas),
-    )  # fmt: skip
-
-
-def size_of(hats: Hats) -> float:
-    """Return the unit of errors of V̂: the largest entry of its two forms.
-
-    Stein's form can be zero if jumps compensate the derivative.
-    """
-    return max(float(np.abs(V).max(initial=0.0)) for V in (hats.V, hats.V_derivative))
-
-
-def units_of(point: Point) -> np.ndarray:
-    """Return the unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂."""
-    k = len(point.best)
-    losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), point.numbers[k + LOSSES :]
-    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
-
-
-def errors_of(points: list[Point]) -> np.ndarray:
-    """Return the errors of the last point's numbers, from its replicas or from the points on coarser rules."""
-    last, units = points[-1], units_of(points[-1])
-    if len(last.replicas):
-        error = half_width(last.replicas - last.numbers)
-        unresolved = 0.0
-    else:
-        changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = np.max([MEMORY ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
-        unresolved = last.root.F.rule.unresolved
-    error = error + last.uncertain
-    k = len(last.best)
-    is_loss = np.zeros(len(units), dtype=bool)
-    is_loss[k : k + LOSSES] = True
-    size = np.minimum(np.abs(last.numbers), units)
-    error = np.maximum(error, np.where(is_loss, UNRESOLVED_LOSS, UNRESOLVED) * unresolved * size)
-    largest = float((error[:k]).max())
-    error = np.maximum(error, np.where(is_loss, MIN_LOSS_ERROR[len(points) > 2], MIN_ERROR) * largest * size)
-    error[k + 1] = max(error[k + 1], TEST_SLOPE * float(np.linalg.norm(last.test_slopes * error[:k])))
-    return error
-
-
-def response_slopes(root: Root) -> np.ndarray:
-    """Return the derivatives of V̂ in both forms in the packed overlaps of a root, (2, L, r, r, k)."""
-    if root.response_slopes is not None:
-        return root.response_slopes
-    return root.F.linearize(root.packing, root.overlaps, DIFFERENCE)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +198,8 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
         slopes, errors, count = _drop_zero_columns(points, slopes, F.rule.initial_tolerance, rtol)
         J, n_iter, error = points[0].root.jacobian, n_iter + count, _largest_error(points, errors)
     estimates = list(points)  # solutions on random rules, before they are averaged
+    last = points[0].root
+    remainders: list[float] = []  # what Newton steps on random rules left, in units of the steps
     x, finer = points[0].overlaps, F.refined_for(error / rtol)
     if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
         x, J = points[0].root.overlaps, None
@@ -314,11 +210,17 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
         tol = max(tol / amplification, 1e-12)
         task.describe(f"relative error {error:.1g}, rtol = {rtol:g}")
         try:
-            last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
-            counting = last.F.count_jumps(last.overlaps)
-            if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
-                last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
-            estimates.append(point_of(last, slopes, rtol, points[0].test_slopes))
+            if finer.choices is not None:  # more replicas: the others were evaluated at the last root
+                last = newton(finer, last.overlaps, tol, 0, jacobian=J, packing=last.packing)
+            else:
+                last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
+                counting = last.F.count_jumps(last.overlaps)
+                if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
+                    last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
+            if random:
+                remainders.extend(_remainders_of(last))
+            left = _left_by_step(remainders)
+            estimates.append(point_of(last, slopes, rtol, points[0].test_slopes, left, estimates[-1]))
         except WorkExceeded:
             if len(points) == 1 and not random:
                 raise
@@ -330,17 +232,30 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
             estimates = [points[-1]]
         last, n_iter, error = points[-1].root, n_iter + count, _largest_error(points, errors)
         J = last.jacobian
-        if _is_limited_by_step(points, error, rtol):
-            with suppress(WorkExceeded):
-                last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
-                estimates[-1], n_iter = point_of(last, slopes, rtol, points[0].test_slopes), n_iter + 1
-                points[-1] = _average_solutions(estimates)
-                errors = errors_of(points)
-                error = _largest_error(points, errors)
+        for _ in range(FURTHER_STEPS if random else 1):
+            if not _is_limited_by_step(points, error, rtol):
+                break
+            try:
+                if random:
+                    last = _take_step(last, points[-1].overlaps)
+                    remainders.extend(_remainders_of(last))
+                else:
+                    last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
+            except WorkExceeded:
+                break
+            left = _left_by_step(remainders)
+            point = point_of(last, slopes, rtol, points[0].test_slopes, left, estimates[-1])
+            estimates[-1], n_iter = point, n_iter + 1
+            points[-1] = _average_solutions(estimates)
+            errors = errors_of(points)
+            error = _largest_error(points, errors)
         amplification = _amplification(points[-1], errors, error)
         if _is_accurate(points[-1], error, rtol) and not _is_worth_another_level(last.F, amplification, error, rtol):
             break
-        ratio = (_error_without_step(points) if random else error) / rtol
+        ratio = error / rtol
+        if random:  # the part of the step remains
+            noise = _error_without_step(points)
+            ratio = noise / max(rtol - (error - noise), MIN_NOISE_PART * rtol)
         x, finer = points[-1].overlaps, last.F.refined_for(max(ratio, MIN_EXCESS))
         if random and not is_feasible(F.model, x):
             x, J = last.overlaps, None
@@ -349,6 +264,33 @@ def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[S
     task.describe("jump mass and replicon")
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
+
+
+def _take_step(root: Root, there: Overlaps) -> Root:
+    """Return the root after a Newton step to given overlaps.
+
+    The Jacobian stays the same, because differences over so small a step are noise of points that begin to jump.
+    """
+    residual = root.packing.pack(root.F(there)) - root.packing.pack(there)
+    return replace(root, path=[root.overlaps, there], residual=float(np.abs(residual).max()))
+
+
+def _remainders_of(root: Root) -> list[float]:
+    """Return the Newton step that follows the last step on a path, in units of the last step; empty without steps.
+
+    The ratio is the relative error of the last step, because both steps use averages over the same points.
+    """
+    if len(root.path) < 2:
+        return []
+    F, packing, x = root.F, root.packing, root.overlaps
+    assert root.jacobian is not None
+    following = newton_step(root.jacobian, packing.pack(F(x)) - packing.pack(x))
+    return [float(np.abs(following).max() / np.abs(packing.pack(x) - packing.pack(root.path[-2])).max())]
+
+
+def _left_by_step(remainders: list[float]) -> float:
+    """Return the expected error of a Newton step in units of the step, from the remainders of earlier steps."""
+    return min(max(LEFT_FACTOR * max(remainders, default=np.inf), MIN_LEFT), NEXT_STEP)
 
 
 def _average_solutions(points: list[Point]) -> Point:

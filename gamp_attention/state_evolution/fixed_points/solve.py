@@ -49,12 +49,8 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     stability,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import (
-    StateEvolutionHistory,
-    StateEvolutionResult,
-    refine,
-    response_slopes,
-)
+from gamp_attention.state_evolution.fixed_points.points import response_slopes
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
@@ -75,6 +71,8 @@ START_STEPS = 20  # number of iterations
 START_DAMPING = 0.3  # step β of an iteration
 MAX_START_GROWTH = 4.0  # growth of q in these iterations, above which they are repeated without jumps in V̂
 START_POINTS = 512  # number of random points of its averages, enough to come close to the right branch
+# the same for several fields and a proximal map that jumps, where rare points lead 512 points to another branch
+JUMP_POINTS = 4096
 EASY_ALPHA = 1.5  # sample complexity up to which this damping suffices
 MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample complexities
 SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
@@ -274,8 +272,9 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
 
-    # long samples have more fields at all times than START_POINTS can represent
-    n_paths = max(START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
+    several = not F.model.attention and F.model.task.jumps and F.model.n_tokens * F.model.rank > 1
+    # long samples have more fields at all times than this number can represent
+    n_paths = max(JUMP_POINTS if several else START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
 
     def pass_messages(jumps: bool) -> list[Overlaps]:
         rng = generator(seed, Stream.STARTS)

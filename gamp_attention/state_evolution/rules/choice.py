@@ -56,7 +56,7 @@ def first_rule(
         if not prefers_nested(model):
             needs = "another rule: 'nested' needs labels, one token, one column and at most two numbers of the teacher"
             raise check.fail("rule", name, needs)
-        return NestedRule(max_work=max_work)
+        return NestedRule.of(model, max_work=max_work)
     if not model.attention:
         needs = "'lines', 'sobol' or 'auto', because labels are not a smooth function of the fields"
         raise check.fail("rule", name, needs)

@@ -23,7 +23,8 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri
 
-from gamp_attention._core.quadrature import inside_cube, sobol_points
+from gamp_attention._core.quadrature import inside_cube
+from gamp_attention._core.sobol import sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel
 
 PILOT = 4096  # number of points of the pilot average

@@ -162,14 +162,14 @@ def _find_minimizer_of(loss, p, omega, metric, z, max_starts, points, ws):
             minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
 
     def find_of_attention(loss, p, omega, metric, z, max_starts, points, ws):
-        if not is_two_tokens(loss) or not _minimize_two_tokens(loss, p, omega, metric, z, ws):
+        if not is_two_tokens(loss) or not _search_two_tokens(loss, p, omega, metric, z, ws):
             minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
 
     return find_of_attention if is_dot_product_loss(loss) else find
 
 
 @sample_kernel
-def _minimize_two_tokens(loss, p, omega, metric, z, ws):
+def _search_two_tokens(loss, p, omega, metric, z, ws):
     """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
     value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
     if outcome != OUTCOME.solved:

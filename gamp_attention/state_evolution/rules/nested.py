@@ -16,7 +16,10 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
-averages over all coordinates (`average_error`).
+averages over all coordinates (`nested_errors`).
+
+If the proximal map is affine (`is_affine`: the squared loss, for labels that are affine functions of the coordinates),
+all these averages are averages of polynomials. A Gauss-Hermite rule for the teacher's coordinates is then exact.
 """
 
 from collections.abc import Callable
@@ -32,6 +35,7 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
+from gamp_attention.state_evolution.rules.affine import EXACT, average_polynomials, is_affine
 from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import (
     LineMoments,
@@ -40,7 +44,7 @@ from gamp_attention.state_evolution.rules.lines import (
     integration_limit,
     line_averages,
 )
-from gamp_attention.state_evolution.rules.rule import LeveledRule, component_channels
+from gamp_attention.state_evolution.rules.rule import LeveledRule
 
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
@@ -56,9 +60,7 @@ SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the 
 MIN_DIRECTION = 1e-7  # smallest u, relative to the fields, at which integration by parts gives the derivative
 NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
-MAX_FINER = 5  # maximum number of smaller tolerances for the test error
-GOOD = 0.1  # error of the test error, in units of the requested error, below which no smaller tolerance is tried
-UNRESOLVED = 0.3  # smallest error of averages and of the test error, in units of the tolerance
+UNRESOLVED = 0.3  # smallest error of averages, also of test errors, in units of the tolerance
 NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
 MIN_NEAR = 1e-9  # smallest width of such panels
 WORK_OF_LINE = 60  # typical number of proximal problems on one line
@@ -76,13 +78,19 @@ class NestedRule(LeveledRule):
     # whether panels are divided only if they are very inaccurate: errors are then about 1e-3 instead of 1e-4, at a
     # quarter of the time
     searching: bool = False
+    affine: bool = False  # whether the proximal map is affine, so that averages are exact on every level
     name: ClassVar[str] = "nested"
     expands: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, model: Model, level: int = 0, max_work: float = np.inf) -> "NestedRule":
+        """Return the rule for a model at a level."""
+        return cls(level, max_work, affine=is_affine(model))
 
     @property
     def unresolved(self) -> float:
         """Largest relative error of the averages that a comparison with another level may miss."""
-        return UNRESOLVED * self.tol
+        return EXACT if self.affine else UNRESOLVED * self.tol
 
     def finer(self) -> "NestedRule | None":
         """Return the rule at the next level; from the rule for the search, level 0."""
@@ -94,7 +102,7 @@ class NestedRule(LeveledRule):
 
     def for_search(self) -> "NestedRule":
         """Return the rule for the search of a fixed point; self above level 0."""
-        return self if self.searching or self.level > 0 else replace(self, searching=True)
+        return self if self.searching or self.affine or self.level > 0 else replace(self, searching=True)
 
     def for_stability(self) -> "NestedRule":
         """Return level 1 without a limit of work, which is accurate enough for derivatives of the overlap map."""
@@ -297,7 +305,7 @@ def label_cuts(channel: Channel) -> Cuts:
     return cuts
 
 
-def _size_of_fields(overlaps: Overlaps) -> float:
+def size_of_fields(overlaps: Overlaps) -> float:
     """Return the size of the student's fields."""
     return float(np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max())
 
@@ -307,14 +315,14 @@ class _NestedMoments:
 
     def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
         n, overlaps = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level], channel.overlaps
-        self.channel, self.squares = channel, squares
+        self.channel, self.squares, self.affine = channel, squares, rule.affine
         self.work_left = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, SEARCH_TOL if rule.searching else 1.0)
         self.metric = make_metric(overlaps.V)
         self.direction = channel.root[:, :, 0]
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
-        self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
-        self.size = _size_of_fields(overlaps)
+        self.grid, self.nodes = first_panels(EXACT if rule.affine else rule.tol, n, odd=True), legendre_rule(n)
+        self.size = size_of_fields(overlaps)
         self.min_unit = 1e-10 * max(self.size, np.sqrt(overlaps.V.max()))
         self.u = self.direction[0, 0]
         self.has_direction = self.u > MIN_DIRECTION * self.size
@@ -322,8 +330,14 @@ class _NestedMoments:
 
     def moments(self) -> Moments:
         """Return the averages over all coordinates."""
-        scale, channel = self.scale(), self.channel
-        return self._moments(nested_average(self.lines, label_cuts(channel), channel.n_teacher, self.limits, scale))
+        return self._moments(self._average(self.lines, self.scale()))
+
+    def _average(self, lines: Leaf, scale: np.ndarray) -> np.ndarray:
+        """Return the averages of functions of the teacher's coordinates, see `nested_average`."""
+        n = self.channel.n_teacher
+        if self.affine:
+            return average_polynomials(lambda points: lines(points, np.full(len(points), MAX_TOL)), n)
+        return nested_average(lines, label_cuts(self.channel), n, self.limits, scale)
 
     def _moments(self, values: np.ndarray) -> Moments:
         """Return moments from the averages of the columns of `lines`."""
@@ -375,7 +389,7 @@ class _NestedMoments:
             y, terms, noise, out = self._averages(points, tol, n_powers=2)
             return np.column_stack([self._columns(y, terms, noise, out), self._derivatives(y[:, 0], out)])
 
-        values = nested_average(lines, label_cuts(channel), channel.n_teacher, self.limits, scale)
+        values = self._average(lines, scale)
         base, (g_e, boundary, n_jumps) = self._moments(values[:n]), values[n : n + 3]
         means = np.concatenate([[base.g[0, 0], g_e, base.gg[0, 0, 0]], base.with_teacher.ravel()])
         slopes = values[n + 3 :].reshape(k, k)
@@ -423,72 +437,3 @@ class _NestedMoments:
             out.loss + terms.constant, *(g * y[:, 0, s] for s in range(y.shape[2])), out.square[:, 0, 0, 0, 0],
         )  # fmt: skip
         return np.column_stack(columns)
-
-
-def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error of a model with one field of the student, and its error.
-
-    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
-    last tolerance. Tolerances decrease until it is small compared with `rtol`.
-    """
-    tol = min(rtol, MAX_TOL)
-    value, error = error_within(model, overlaps, tol), np.inf
-    for _ in range(MAX_FINER):
-        tol = 0.1 * tol
-        finer = error_within(model, overlaps, tol)
-        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
-        if error <= GOOD * rtol * abs(value):
-            break
-    return value, error
-
-
-def error_within(model: Model, overlaps: Overlaps, tol: float) -> float:
-    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
-    total = 0.0
-    for probability, _, channel in component_channels(NestedRule(), model, overlaps):
-        total += probability * float(_average_errors(channel, tol)[0])
-    return total
-
-
-def expand_error(model: Model, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
-    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
-
-    Its derivatives are averages with powers of e, as in `FieldExpansion`. None if the teacher nearly determines ω.
-    """
-    parts = []
-    for _, _, channel in component_channels(NestedRule(), model, overlaps):
-        u = channel.root[0, 0, 0]
-        if not u > MIN_EXPANDED * _size_of_fields(channel.overlaps):
-            return None
-        values = _average_errors(channel, tol, expanded=True)
-        parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
-
-    def error(there: Overlaps) -> float:
-        total = 0.0
-        channels = component_channels(NestedRule(), model, there)
-        for (probability, _, new), (value, slopes, old) in zip(channels, parts, strict=True):
-            shift = [new.overlaps.m[0, 0] - old.overlaps.m[0, 0], new.root[0, 0, 0] - old.root[0, 0, 0]]
-            total += probability * (value + slopes @ np.append(shift, (new.slope - old.slope).ravel()))
-        return float(total)
-
-    return error
-
-
-def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.ndarray:
-    """Return the test error of a channel; if `expanded`, also u times its derivatives in m, u and the slope, (3 + t,).
-
-    `tol` is the tolerance of each panel, relative to the size of the errors.
-    """
-
-    def errors(points: np.ndarray, _: np.ndarray) -> np.ndarray:
-        values = channel.errors(points)[:, None]
-        if not expanded:
-            return values
-        e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
-        return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
-
-    points = gauss_hermite(PILOT_NODES)[0]
-    size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
-    size[1:] = np.inf
-    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
-    return nested_average(errors, label_cuts(channel), channel.n_white, limits, size)

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gamp_attention._core.numerics import width_factor
 from gamp_attention._core.progress import Progress
-from gamp_attention._core.quadrature import gaussian_points, inside_cube, sobol_points
+from gamp_attention._core.quadrature import gaussian_points, inside_cube
+from gamp_attention._core.sobol import sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.importance import Points, Proposal, adapt_proposal
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
@@ -25,6 +27,10 @@ RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
+# with jumps, replicas are added instead of points, up to MAX_REPLICAS, if a replica has at least MIN_EXTENDED points:
+# errors then hardly decrease faster than for independent points, and the averages of the first replicas are kept
+MAX_REPLICAS, MIN_EXTENDED = 64, 1 << 14
+REPLICA_STEP = 4  # the number of replicas is a multiple of this
 SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
 OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
@@ -85,6 +91,7 @@ class SobolRule(Rule):
     rate : power of the number of points with which errors are expected to decrease.
     proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
         density. Empty before `adapted_to` was called.
+    first_replica : index of the first replica, from which its random points follow.
     """
 
     n_points: int = 4096
@@ -95,6 +102,7 @@ class SobolRule(Rule):
     searched: int = 1
     rate: float = RATE
     proposals: tuple[Proposal | None, ...] = ()
+    first_replica: int = 0
     deterministic: ClassVar[bool] = False
 
     @property
@@ -109,18 +117,45 @@ class SobolRule(Rule):
     def refined_for(self, error_ratio: float) -> "SobolRule":
         """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
 
-        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled.
+        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled. If the
+        proximal map jumps and the factor is small, the rule has more replicas of the same points instead.
         """
         if error_ratio <= 1:
             return self
+        extended = self._extended_for(error_ratio / SAFETY)
+        if extended is not None:
+            return extended
+        count = min(self.n_replicas, SobolRule.n_replicas)
+        error_ratio *= width_factor(count) / width_factor(self.n_replicas)
         growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
-        return replace(self, n_points=self.n_points << int(max(doublings, 1)), proposals=())
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count, proposals=())
+
+    def _extended_for(self, error_ratio: float) -> "SobolRule | None":
+        """Return the rule with so many replicas that its error is smaller by a factor; None if that is not better."""
+        if self.rate >= RATE or self.lines or self.n_points < MIN_EXTENDED:
+            return None
+        within_work = self.max_work * SobolRule.n_replicas / self.n_points
+        largest = int(min(MAX_REPLICAS, within_work)) // REPLICA_STEP * REPLICA_STEP
+        for count in range(self.n_replicas + REPLICA_STEP, largest + 1, REPLICA_STEP):
+            if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
+                return replace(self, n_replicas=count)
+        return None
+
+    def without(self, known: Rule) -> "SobolRule | None":
+        """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
+        if not isinstance(known, SobolRule) or not known.n_replicas < self.n_replicas:
+            return None
+        if replace(known, n_replicas=self.n_replicas) != self:
+            return None
+        count = known.n_replicas
+        return replace(self, n_replicas=self.n_replicas - count, first_replica=self.first_replica + count)
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        return replace(self, n_points=min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS))
+        n_points = min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS)
+        return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
         """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
@@ -168,7 +203,7 @@ class SobolRule(Rule):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
         if self.lines:
-            moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
+            moments = [self._on_lines(channel, replica) for replica in self._replicas]
         else:
             searched, moments = self.searched if channel.subsamples else 1, []
             with Progress(shown=False) as task:  # shown only inside of a task that is shown
@@ -179,7 +214,7 @@ class SobolRule(Rule):
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
         """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
-        seeds = [self._seed(number) for number in (range(self.n_replicas) if replica is None else [replica])]
+        seeds = [self._seed(number) for number in (self._replicas if replica is None else [replica])]
         proposal = self.proposals[0] if self.proposals else None
         if not channel.foldable and proposal is None:
             paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
@@ -191,6 +226,11 @@ class SobolRule(Rule):
         if proposal is None:
             return (Points(channel.fold(cube), None) for cube in cubes)
         return (proposal.draw(cube, channel.reflections) for cube in cubes)
+
+    @property
+    def _replicas(self) -> range:
+        """Indices of the replicas."""
+        return range(self.first_replica, self.first_replica + self.n_replicas)
 
     def _seed(self, replica: int) -> tuple[int, ...]:
         return (*self.seed, self.n_points, replica)
