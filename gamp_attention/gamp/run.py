@@ -173,8 +173,9 @@ def run_gamp(
     accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
-        extrapolate below 0.03 once local minima are kept. They mostly reach the same fixed points as other runs. Runs
-        with `onsager` or `memory` in `iteration`, or with samples on other workers, are not accelerated by default.
+        extrapolate below 0.03 once local minima are kept, or below 1 if the loss is convex. They mostly reach the same
+        fixed points as other runs. Runs with `onsager` or `memory` in `iteration`, or with samples on other workers,
+        are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum. Each escape counts as an iteration, whose damping is NaN in the history.

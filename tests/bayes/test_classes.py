@@ -1,6 +1,8 @@
 """Bayes-optimal estimation of samples with classes: against closed forms, importance sampling and Monte Carlo."""
 
 from dataclasses import replace
+from itertools import product
+from time import process_time
 
 import numpy as np
 import pytest
@@ -304,6 +306,26 @@ def test_own_arrays_with_the_model():
     assert np.allclose(ga.run_bayes_amp(own, model=spiked()).Q, ga.run_bayes_amp(data).Q, atol=1e-8)
 
 
+@pytest.mark.slow
+def test_a_pair_of_spikes_in_eleven_tokens_has_121_classes():
+    """It takes 18 s, as moments are products of few features of each class and matrices."""
+    places = list(product(range(11), repeat=2))
+    spikes = np.zeros((121, 11, 2))
+    for c, (first, second) in enumerate(places):
+        spikes[c, first, 0] += 2
+        spikes[c, second, 1] += 2
+    model = build(
+        lambda u, noise, c: u[c // 11, 1] + NOISE * noise[0], 11, 2, n_noise=1, classes=np.full(121, 1 / 121),
+        spikes=spikes,
+    )  # fmt: skip
+    began = process_time()
+    point = ga.solve_bayes_state_evolution(model, 1.0, n_points=512, n_replicas=2)
+    assert process_time() - began < 60
+    assert point.converged
+    assert 0.5 < point.q[0, 0] < 4 / 5  # q = α a²/(1 + α a²) for known places and no labels
+    assert point.q[0, 0] - point.q_error[0, 0] < point.q[1, 1]  # the labels are fields of the second column
+
+
 DEPENDENT = ga.sequence_model(  # two targets of one field
     lambda u, noise, c: np.array([np.tanh(u[0, 0]), u[0, 0] ** 2]), lambda z: np.array([z[0, 0], z[0, 0]]),
     n_tokens=1, rank=1, classes=[0.5, 0.5],
@@ -313,10 +335,11 @@ DEPENDENT = ga.sequence_model(  # two targets of one field
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (DEPENDENT, "targets of class 0 that determine each other"),
+        (build(lambda u, noise, c: np.tanh(u[0, 0]), 7), "at most 6, got L t = 7"),
+        pytest.param(DEPENDENT, "targets of class 0 that determine each other", marks=pytest.mark.slow),
         (ga.fix_columns(uneven([1.0, 0.8]), {0: [1.0, 0.0]}), "fixed_columns"),
     ],
-    ids=["targets", "fixed columns"],
+    ids=["fields", "targets", "fixed columns"],
 )
 def test_refusals_name_the_reason(model, message):
     with pytest.raises(ValueError, match=message):
