@@ -96,7 +96,7 @@ ENDINGS = {
     Status.MAX_ITER: "stopped",
     Status.NONFINITE: "numbers overflowed",
     Status.DIVERGED: "weights grew without bound: try a smaller damping",
-    Status.LOST: "the estimate went to zero, as below weak recovery; above it, other starts may not: stopped",
+    Status.LOST: "the estimate went to zero: no signal below weak recovery; above, other starts may find it; stopped",
 }
 
 
