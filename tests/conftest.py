@@ -1,5 +1,6 @@
 """Hypothesis profiles, shared fixtures, and reference implementations that do not use the package's kernels."""
 
+import contextlib
 import math
 import os
 import signal
@@ -17,14 +18,12 @@ from hypothesis import HealthCheck, settings
 import gamp_attention as ga
 from gamp_attention.experiments import comparison
 
-try:
-    import torch
-except ImportError:  # not installed in the environments of .ci/versions
-    torch = None
-
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker uses one thread, because workers run in parallel
     numba.config.NUMBA_NUM_THREADS = 1
-    if torch is not None:
+    with contextlib.suppress(ImportError):  # not installed in the environments of .ci/versions
+        # workers only: the process that starts them would begin two seconds later
+        import torch
+
         torch.set_num_threads(1)
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +92,8 @@ def examples(count):
 
 def layer_attention(student, z):
     """Compute S[z] in torch from its definition."""
+    import torch
+
     half = z.shape[-1] // 2
     queries, keys = (z, z) if student.tied else (z[..., :half], z[..., half:])
     scores = torch.einsum("nia,nja->nij", queries, keys) / student.temperature
@@ -104,6 +105,8 @@ def layer_attention(student, z):
 
 def layer_gradient(data, Q, risk):
     """Compute ∇R by torch autograd: of the attention layer for the exact risk, of eq. (41) for the asymptotic risk."""
+    import torch
+
     x, p = torch.tensor(data.tokens), torch.tensor(data.positions)
     weights = torch.tensor(Q, requires_grad=True)
     d = x.shape[2]

@@ -41,7 +41,7 @@ from gamp_attention._core.runs import Resumable, Run
 from gamp_attention.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import RiskAtPoint, overlaps, risk_at
+from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
 from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
@@ -55,6 +55,7 @@ PAUSE = 5  # after the k-th undone extrapolation, PAUSE · k damped iterations f
 MIN_VARIANCE = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
 REGULARIZATION = 1e-14  # relative ridge of the least-squares problem, against rounding
 LATE_BELOW = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
+CONVEX_BELOW = 1.0  # the same for convex risks, which have one minimum; it is then reached in fewer iterations
 
 
 class Acceleration(Resumable):
@@ -530,8 +531,11 @@ class Loop(Run[Status]):
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
         """Return whether to extrapolate: always, or only near the end of the run if `Plan.accelerate` is LATE."""
-        near_end = t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW
-        return near_end or self._plan.accelerate != LATE
+        if self._plan.accelerate != LATE:
+            return True
+        if is_convex(self._plan.data):
+            return report.gradient_norm < CONVEX_BELOW
+        return t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW
 
     def _end_at_start(self) -> Status:
         """End a run that is only a descent; return STALLED, so that the descent follows, unless it is not needed."""

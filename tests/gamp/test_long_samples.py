@@ -1,9 +1,6 @@
 """Long samples and high rank: bounded searches, descent if message passing costs too much, Ctrl-C at any time."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.gamp import Budget
-from tests.conftest import ROOT, layer_gradient_norm
+from tests.conftest import layer_gradient_norm
 from validation.speed.response_times import SCRIPT, WORK
 
 torch = pytest.importorskip("torch")
@@ -39,18 +36,12 @@ def draw_planted(n, L, d, rank, seed=0):
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("work", ["search", "tracked run"])
-def test_ctrl_c_ends_long_searches(work):
-    command = [sys.executable, "-c", SCRIPT.format(work=WORK[work], warm=True)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
-    try:
-        assert process.stdout.readline().strip() == "begins"
-        time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
-        process.send_signal(signal.SIGINT)
-        assert float(process.stdout.readline()) > 0  # the time of the interrupt
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def test_ctrl_c_ends_long_searches(work, start):
+    process = start("-c", SCRIPT.format(work=WORK[work], warm=True))
+    assert process.stdout.readline().strip() == "begins"
+    time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
+    process.send_signal(signal.SIGINT)
+    assert float(process.stdout.readline()) > 0  # the time of the interrupt
 
 
 @pytest.mark.parametrize(("n", "L", "d", "rank"), [(60, 5, 20, 3), (30, 9, 20, 1), (10, 16, 20, 8)])

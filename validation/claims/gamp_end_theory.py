@@ -42,7 +42,7 @@ PATHS = {
     (2**15, TOLERANCE): 3,
     (2**16, TOLERANCE): 6,
     (2**16, FINE): 3,
-    (2**18, TOLERANCE): 6,
+    (2**18, TOLERANCE): 12,
 }  # replicas
 HOLDS, HOLD_PATHS, HOLD_REPLICAS = (0, 80), 2**15, 3  # other numbers of iterations with global minima
 AGREES, DIFFERS = 3.5, 10.0  # errors, see the criterion
@@ -249,7 +249,7 @@ def draw(numbers, path):
                 axis.errorbar(times, mean, 2 * error, **style)
             axis.axvline(GLOBAL, color=GREY, lw=0.8, ls=":")
             axis.set(xscale="log", xlabel="iteration", title=label)
-        axes[0, 0].legend(frameon=False)
+        axes[1, 1].legend(frameon=False)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `
 The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
 state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. Stored rows
 without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys
-that agree; repeated instances had the same outcomes. Rows at d = 1000 and 2000 were computed with sums over the inner
-field instead of integrals that end at jumps.
+that agree; repeated instances had the same outcomes. Rows without the entry "integrals" were computed with sums over
+the inner field instead of integrals that end at jumps.
 
 Criterion: at the largest d, survey propagation recovers the signal in all instances at the largest α, and at each α in
 at least as many instances as GAMP. (Page "Survey propagation" of the manual.)
@@ -60,8 +60,8 @@ def plan_runs(quick):
 
 def describe_recovery(d, alpha, seed):
     """Return the row of an instance with its key."""
-    key = f"{d} {alpha:g} {seed}"
-    return [{"key": key, "d": d, "alpha": alpha, "schedule": "present"} | run_recovery(d, alpha, seed)]
+    about = {"key": f"{d} {alpha:g} {seed}", "d": d, "alpha": alpha, "schedule": "present", "integrals": True}
+    return [about | run_recovery(d, alpha, seed)]
 
 
 def count_recoveries(rows, d, alpha, method):

@@ -5,8 +5,9 @@ stored times do not determine the fields at this time: if the standard deviation
 exceeds a tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
 
 - the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
-- Σ_s Γ(t, s) x^s = Σ_p Γ(t, p) x^p, in which Γ(t, p) and θ̂^t follow from α E[f^t w_j] = Σ_k D_k F_kj (Stein, 1981),
-  D = (θ̂^t, Γ(t, p), …). No derivatives along paths are needed;
+- Σ_s Γ(t, s) x^s = Γ^t x^t + Σ_p Γ(t, p) x^p with the direct response Γ^t = −α E[∇²ℓ], so that the part of x^t that the
+  stored times leave out decays as x^t does. Γ(t, p) and θ̂^t follow from E[(α f^t − Γ^t ω̃^t) w_j] = Σ_k D_k F_kj (Stein,
+  1981), D = (θ̂^t, Γ(t, p), …). No derivatives along paths are needed;
 - the weights are linear in the forces. Each path therefore carries the sum h^t = Σ_s R(t, s) f^s, which obeys the
   equation of the weights, h^{t+1} = h^t − η (λ h^t − f^t − Σ_p A(t, p) h^p), and E[h^s h^t] is the covariance that
   the noises give the weights.
