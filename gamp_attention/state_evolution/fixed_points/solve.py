@@ -71,8 +71,8 @@ START_STEPS = 20  # number of iterations
 START_DAMPING = 0.3  # step β of an iteration
 MAX_START_GROWTH = 4.0  # growth of q in these iterations, above which they are repeated without jumps in V̂
 START_POINTS = 512  # number of random points of its averages, enough to come close to the right branch
-# the same for several fields and a proximal map that jumps, where rare points lead 512 points to another branch
-JUMP_POINTS = 4096
+# overlap θ relative to its value without jumps, below which it was lost by noise, if the value is above SMALL_THETA √q
+LOST_PART, SMALL_THETA = 0.75, 0.2
 EASY_ALPHA = 1.5  # sample complexity up to which this damping suffices
 MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample complexities
 SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
@@ -272,9 +272,8 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     slower = min(max(1.0, F.alpha / EASY_ALPHA), MAX_SLOWER)  # the mean direction overshoots in proportion to α
     n_steps = int(START_STEPS * min(slower, 2))  # the cost grows with the square of the number of steps
 
-    several = not F.model.attention and F.model.task.jumps and F.model.n_tokens * F.model.rank > 1
-    # long samples have more fields at all times than this number can represent
-    n_paths = max(JUMP_POINTS if several else START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
+    # long samples have more fields at all times than START_POINTS can represent
+    n_paths = max(START_POINTS, 1 << (min_paths(F.model, n_steps) - 1).bit_length())
 
     def pass_messages(jumps: bool) -> list[Overlaps]:
         rng = generator(seed, Stream.STARTS)
@@ -289,14 +288,24 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
         except BREAKDOWNS:
             path = []
         sizes = [float(np.abs(overlaps.q).max()) for overlaps in path]
-        if not path or not max(sizes) < MAX_START_GROWTH * sizes[0]:
-            path = pass_messages(jumps=False)
+        if not path or not max(sizes) < MAX_START_GROWTH * sizes[0] or F.model.task.jumps:
+            smooth = pass_messages(jumps=False)
+            # the noise can also lead to a branch on which a column has no overlap
+            kept = path and max(sizes) < MAX_START_GROWTH * sizes[0] and _keeps_columns(path[-1], smooth[-1])
+            path = path if kept else smooth
     start = law.overlaps(F.model)
     end = Symmetry.of(F.model, start).impose(fix_gauge(F.model, path[-1]))
     if F.model.even:  # of two mirror images, take the image near the start
         sign = {name: np.sign(np.sum(start.arrays()[name] * end.arrays()[name])) or 1 for name in ("m", "theta")}
         end = replace(end, m=sign["m"] * end.m, theta=sign["theta"] * end.theta)
     return [*path[:-1], end]
+
+
+def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
+    """Return whether no overlap θ is much smaller than in a path without jumps in V̂."""
+    theta, expected = np.abs(overlaps.theta), np.abs(smooth.theta)
+    present = expected > SMALL_THETA * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
+    return bool((theta >= LOST_PART * expected)[present].all())
 
 
 def _record_breakdown(root: Root, error: Exception) -> Root:
