@@ -81,7 +81,7 @@ def _labels_or_targets(data: Dataset) -> np.ndarray:
 
 
 BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
-LEARNT = ("prior", "noise")
+LEARNED = ("prior", "noise")
 STAGE_TOL, STAGE_ITER = 1e-2, 60  # residual and maximum number of iterations of a run after which columns are started
 
 LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
@@ -96,7 +96,7 @@ ENDINGS = {
     Status.MAX_ITER: "stopped",
     Status.NONFINITE: "numbers overflowed",
     Status.DIVERGED: "weights grew without bound: try a smaller damping",
-    Status.LOST: "no signal is left, as below weak recovery; above it, other starts may keep one: stopped",
+    Status.LOST: "the estimate went to zero: no signal below weak recovery; above, other starts may find it; stopped",
 }
 
 
@@ -220,7 +220,7 @@ def run_bayes_amp(
         check.choice("init", init, BAYES_AMP_STARTS)
     learn = (learn,) if isinstance(learn, str) else tuple(learn)
     for part in learn:
-        check.choice("learn", part, LEARNT)
+        check.choice("learn", part, LEARNED)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)

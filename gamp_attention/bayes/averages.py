@@ -186,7 +186,7 @@ def _average_odds(known: float, V: float, temperature: float, rule: IntegralRule
 def class_probabilities(
     known: float, V: float, temperature: float, rule: IntegralRule = FINE
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights of nodes ω ≥ 0, the probabilities of both classes given ω, and the derivative of the larger one.
+    """Return weights of nodes ω ≥ 0, the probabilities of both classes given ω, and the derivative of the larger.
 
     The class is the sign with probability 1/(1 + exp(−S/T)) of S ~ N(ω, V), and ω ~ N(0, known), T > 0.
     """

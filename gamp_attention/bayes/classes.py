@@ -123,8 +123,8 @@ class ClassEquations(Equations):
         omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
         hats, signs = np.empty_like(self.rho), law.column_signs
-        for g in range(law.n_groups):
-            rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
+        for k in range(law.n_groups):
+            rows, part = self._seen.group == k, slice(k * L, (k + 1) * L)
             g = other = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
             cov = posterior.cov[rows]
             if posterior.halves is not None:

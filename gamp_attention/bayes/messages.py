@@ -3,7 +3,7 @@
 The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is observed through a
 known channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
 
-    ω_l = x_l·Q/√d − D_l                                     mean of the fields, less the Onsager term
+    ω_l = x_l·Q/√d − D_l                                     mean of the fields, minus the Onsager term
     g_l = V_l⁻¹(E[u_l | y, ω, V] − ω_l)                      output step, by the posterior of the channel
     A_l = −α ⟨∂g_l/∂ω_l⟩,   A_i = Σ_l γ_i^l A_l              precision of the observation of Q★ in coordinate i
     b_i = Σ_l (x_lᵀ g_l)_i/√d + A_i Q_i                      input step, by the posterior of the prior
@@ -37,7 +37,7 @@ from gamp_attention.models.channels.teacher import TeacherChannel
 RANDOM = 0.01
 SPECTRAL = 0.1
 INFORMED = 0.999  # below 1, so that the variances V stay positive
-UNFOUND = 0.02  # fraction below which a column counts as not found when a run has converged
+UNFOUND = 0.02  # the same fraction, below which a column counts as not found when a run has converged
 
 
 class AmpState(NamedTuple):
@@ -289,18 +289,18 @@ def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.ran
     remaining = norms < UNFOUND
     if not remaining.any() or remaining.all():
         return None
-    places, rho = np.nonzero(remaining)[0], problem.variances(second)
+    columns, rho = np.nonzero(remaining)[0], problem.variances(second)
     outside = np.outer(remaining, remaining)
     V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
     omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
     moments = problem.remaining_moments(omega, V, state.Q)
     if moments is None:
         return None
-    k, h = len(places), problem.weights_of(moments, places)
+    k, h = len(columns), problem.weights_of(moments, columns)
     _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
     if not len(vectors):
         return None
-    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, places]
+    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, columns]
     Q = state.Q.copy()
-    Q[:, places] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
+    Q[:, columns] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
     return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))

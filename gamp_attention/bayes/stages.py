@@ -3,7 +3,8 @@
 If the signs of all columns can be changed at unchanged targets, q = 0 is a fixed point of state evolution. Without
 information, it becomes unstable at the α of the first stage. The eigenmatrix of the unstable direction shows which
 columns U appear. The other columns stay at zero overlap, since their signs are still unknown, until the overlaps of the
-first are large enough: the second stage is at the α at which the fixed point with only U becomes unstable, and so on.
+first columns are large enough: the second stage is at the α at which the fixed point with only U becomes unstable, and
+so on.
 
 At a fixed point in which columns U vanish, a small overlap δq of them changes in one iteration by
 
@@ -227,14 +228,9 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     averages = all_samples.input(alpha * output.hats)
     entropy = all_samples.free_entropy(alpha, V, output)
     return Iterated(
-        averages.q * np.outer(~zero, ~zero),
-        V,
-        known,
-        entropy,
-        residual,
-        n_iter,
-        residual < 10 * all_samples.last_change,
-    )
+        q=averages.q * np.outer(~zero, ~zero), V=V, known=known, free_entropy=entropy, residual=residual, n_iter=n_iter,
+        converged=residual < 10 * all_samples.last_change,
+    )  # fmt: skip
 
 
 def _step(equations: Equations, alpha: float, V: np.ndarray, known: np.ndarray, zero: np.ndarray) -> np.ndarray:
@@ -253,8 +249,8 @@ def _decide_small_columns(equations: Equations, alpha: float, known: np.ndarray)
     small = (fractions.max(axis=0) < SMALL) & equations.signless_columns()
     if not small.any():
         return small, known
-    without, places = _without(known, small), np.nonzero(small)[0]
-    if alpha * leading_direction(growth_map(equations, without, places))[0] < 1:
+    without, columns = _without(known, small), np.nonzero(small)[0]
+    if alpha * leading_direction(growth_map(equations, without, columns))[0] < 1:
         return small, without
-    without[:, places, places] = SMALL * rho[:, places, places]
+    without[:, columns, columns] = SMALL * rho[:, columns, columns]
     return np.zeros_like(small), without

@@ -12,7 +12,7 @@
    point, as may happen at a threshold, the status is INACCURATE.
 
 For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.stages`),
-so that unstable fixed points are not.
+which does not find unstable fixed points.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ BAYES_STARTS = ("uninformed", "informed")
 
 
 POINTS = 4096  # default number of points
-MIN_POINTS = 64  # least number of points
+MIN_POINTS = 64  # minimum number of points
 N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
 FOUND = 1e-3  # overlap below which a column of a teacher that is a function counts as not found

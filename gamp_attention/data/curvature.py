@@ -69,9 +69,9 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
 
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. If
     the risk is convex, so that no sign is to be determined, `nearby` is the result if it is an eigenvector, and the
-    eigenvalue of more than `DENSE` weights is an upper bound, from few products. If
-    the risk is invariant under common rotations of the columns, the directions of the rotations count as zero
-    curvature. The norm of spherical columns is not varied.
+    eigenvalue of more than `DENSE` weights is an upper bound, from few products. If the risk is invariant under common
+    rotations of the columns, the directions of the rotations count as zero curvature. The norm of spherical columns is
+    not varied.
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     movable, strength = np.flatnonzero(free), data.penalty.strength
@@ -236,7 +236,7 @@ MAX_RESTARTS = 400  # maximum number of restarts of the Lanczos iteration
 MIN_BASIS = 60  # smallest number of Lanczos vectors between restarts
 RAISED = 2.0  # curvature of rotations for the lowest eigenvalues, in units of the largest absolute eigenvalue
 GAP = 4.0  # distance of an eigenvalue outside the bulk from the next, in units of the mean of the following distances
-FOLLOWING = 5  # number of these distances
+FOLLOWING = 5  # number of following distances in this mean
 
 
 @dataclass(frozen=True, eq=False)

@@ -296,7 +296,7 @@ class Dataset(DisplayMixin):
         )
 
     def instance_model(self) -> Model:
-        """Return the model with the second moments of the teacher and positions of this dataset, not of their law.
+        """Return the model with the second moments of the teacher and positions of this dataset, not of their prior.
 
         State evolution of this model predicts runs on these samples without the fluctuations of the teacher, O(1/√d).
 

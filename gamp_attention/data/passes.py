@@ -162,7 +162,7 @@ class Pass(NamedTuple):
     """Outcome of one pass over n samples at weights Q."""
 
     omega: np.ndarray  # (n, L, r) centers of the proximal step: fields minus their memory
-    denoised: Denoised  # the answer of the output denoiser
+    denoised: Denoised  # result of the output denoiser
     losses: np.ndarray  # (n,) ℓ at the fields
     force: np.ndarray  # (d, r) X̃ᵀg
     smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty
@@ -257,7 +257,7 @@ class OutputStep(NamedTuple):
     # returns the memory D of the next iteration from a rule, the new V, W and the step β
     remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
     omega: np.ndarray | None = None  # centers of the proximal step; None if they are in other processes
-    denoised: Denoised | None = None  # answer of the proximal step; None if it is in other processes
+    denoised: Denoised | None = None  # result of the output denoiser; None if it is in other processes
 
 
 class RiskSums(NamedTuple):

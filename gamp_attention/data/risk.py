@@ -1,6 +1,7 @@
 """The empirical risk R(Q) of equation (3) at given weights: value, derivatives, overlaps, V, test error, symmetries.
 
-Weights are compared up to the changes that no risk depends on: signs, rotations within a head, orders of heads."""
+Weights are compared up to the changes that no risk depends on: signs, rotations within a head, orders of heads.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,17 @@ from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
 from gamp_attention.results import Overlaps
+
+T = TypeVar("T", np.ndarray, float)
+
+FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
+MAX_ITER = 500  # maximum number of iterations for V, see `susceptibility`
+TOLERANCE = 1e-10  # relative change of V at which the iteration has converged
+ANDERSON_DEPTH = 5  # number of differences that an extrapolation of V combines
+MAX_LARGE_CHANGES = 12  # iterations until the change of V must be small; if V exists, about 8 reach 1e-10
+SMALL_CHANGE = 1e-2  # relative change of V that counts as small
+MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
+TEST_CHUNK = 500  # number of test samples in memory at a time
 
 
 def align_weights(student: Any, penalty: Any, Q: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -83,20 +95,6 @@ def _have_equal_roles(layout: HeadLayout, penalty: Any, first: np.ndarray, secon
     if isinstance(penalty, ColumnRidge) and [penalty.lams[a] for a in first] != [penalty.lams[a] for a in second]:
         return False
     return layout.kinds[h] == layout.kinds[k]
-
-
-T = TypeVar("T", np.ndarray, float)
-
-FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
-# iteration for V, see `susceptibility`
-MAX_ITER = 500  # maximum number of iterations
-TOLERANCE = 1e-10  # relative change at which it has converged
-# accelerated iteration
-ANDERSON_DEPTH = 5  # number of differences that an extrapolation combines
-MAX_LARGE_CHANGES = 12  # iterations until the change must be small; if V exists, about 8 reach 1e-10
-SMALL_CHANGE = 1e-2  # relative change that counts as small
-MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
-TEST_CHUNK = 500  # number of test samples in memory at a time
 
 
 @dataclass(frozen=True, eq=False)

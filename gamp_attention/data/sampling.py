@@ -130,9 +130,8 @@ def _write_header(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> int:
         np.lib.format.write_array_header_1_0(file, about)
         offset = file.tell()
         end = offset + dtype.itemsize * math.prod(shape)
-        if hasattr(
-            os, "posix_fallocate"
-        ):  # a full disk raises an error here; while writing to mapped memory it would kill the process
+        # a full disk raises an error here; while writing to mapped memory it would kill the process
+        if hasattr(os, "posix_fallocate"):
             try:
                 os.posix_fallocate(file.fileno(), 0, end + len(TRAILER))
             except OSError as error:

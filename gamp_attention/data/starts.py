@@ -142,8 +142,8 @@ def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "we
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
-    channel, seen, rho = _posterior_problem(data, argument)
-    K = field_moments(channel, seen, rho, by_column=shape.columns > 1)
+    channel, observed, rho = _posterior_problem(data, argument)
+    K = field_moments(channel, observed, rho, by_column=shape.columns > 1)
     return posterior_weights(K, rho, data.n_samples / data.dim)
 
 
@@ -175,16 +175,16 @@ def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np
         h = spectral_weights_of(data, risk, "posterior", "init")
         vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
         return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
-    channel, seen, rho = _posterior_problem(data, "init")
+    channel, observed, rho = _posterior_problem(data, "init")
     assert isinstance(channel, TeacherChannel)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~channel.signless_columns
     if signed.any():
-        mean = channel.posterior(seen, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
+        mean = channel.posterior(observed, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
         projected = data.matrix.back_project(mean)[:, signed]
         Q[:, signed] = size * projected / np.linalg.norm(projected, axis=0)
         return Q
-    h = posterior_weights(field_moments(channel, seen, rho, by_column=True), rho, data.n_samples / data.dim)
+    h = posterior_weights(field_moments(channel, observed, rho, by_column=True), rho, data.n_samples / data.dim)
     vectors = lowest_eigenvectors(data.matrix, h, shape.columns, 1, random)[1]
     if len(vectors):
         used = np.abs(h).max(axis=(0, 1)).reshape(-1, shape.columns).max(axis=0) > 0
@@ -201,9 +201,9 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     z = fitted_fields(data.loss, data.terms(risk).params, shape)
     size, k = shape.size, min(k, MAX_SPECTRAL)
-    lower = size - 1 + EXTRA_VECTORS if k > 1 else size
+    n_vectors = size - 1 + EXTRA_VECTORS if k > 1 else size
     vectors = lowest_eigenvectors(
-        data.matrix, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random
+        data.matrix, weights_of_moments(second_moments(z, shape)), shape.columns, n_vectors, random
     )[1]
     starts = [side_by_side(directions, size) for directions in _mixtures(vectors, size)]
     if not data.student.even:

@@ -13,7 +13,7 @@ The step is halved until F falls by at least a fraction of the decrease that its
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
   the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
-`minimize_from` is the general form. It first calls `minimize_in_numbers`: for two tokens and one column, the same steps
+`minimize_from` is the general form. It first calls `minimize_in_scalars`: for two tokens and one column, the same steps
 in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
 the general form, which continues from the point that was reached.
 """
@@ -245,7 +245,7 @@ def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
 
 @inner_kernel
 def fill_lowest_direction(hess, direction):
-    """Fill direction (k,) with the eigenvector of the smallest eigenvalue; return the smallest and the largest one.
+    """Fill direction (k,) with the lowest eigenvector; return the smallest and the largest eigenvalue.
 
     Both are NaN if the matrix is not finite. Compiled once for all losses.
     """
@@ -282,12 +282,12 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
 
 
 @dispatch_on_type
-def minimize_in_numbers(loss, p, omega, metric, z, ws, n_known):
+def minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
     """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
 
 
-@overload(minimize_in_numbers)
-def _minimize_in_numbers(loss, p, omega, metric, z, ws, n_known):
+@overload(minimize_in_scalars)
+def _minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
     if not is_dot_product_loss(loss):
         return lambda loss, p, omega, metric, z, ws, n_known: (np.nan, OUTCOME.unfinished)
 
@@ -301,8 +301,10 @@ def _minimize_in_numbers(loss, p, omega, metric, z, ws, n_known):
 
 @inline_kernel
 def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
-    # the steps of `minimize_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy;
-    # (new_x, new_y) is the point that the line search evaluates
+    """Take the steps of `minimize_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy.
+
+    (new_x, new_y) is the point that the line search evaluates.
+    """
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     x, y = z[0], z[1]
     new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
@@ -361,7 +363,7 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
 
 @inline_kernel
 def _heads_for_known_minimum(z, ws, n_known):
-    # True if z − ws.step is much nearer than z to one of the first n_known of ws.minima
+    """Return whether z − ws.step is much nearer than z to one of the first n_known of ws.minima."""
     for c in range(n_known):
         distance, landing = 0.0, 0.0
         for i in range(z.shape[0]):
@@ -374,8 +376,10 @@ def _heads_for_known_minimum(z, ws, n_known):
 
 @inline_kernel
 def _fill_step(metric, definite, ws):
-    # fill ws.step with the Newton step, for a shifted Hessian if ws.chol is not its factor (not `definite`);
-    # returns False if no shift makes it positive definite
+    """Fill ws.step with the Newton step; return False if no shift makes the Hessian positive definite.
+
+    If `definite` is True, ws.chol is the factor of ws.hess; otherwise the Hessian is shifted.
+    """
     shift = FIRST_SHIFT * metric.smallest
     while not definite and shift < MAX_SHIFT:
         definite = cholesky(ws.hess, shift, ws.chol)
@@ -394,7 +398,7 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
-    value, outcome = minimize_in_numbers(loss, p, omega, metric, z, ws, n_known)
+    value, outcome = minimize_in_scalars(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome

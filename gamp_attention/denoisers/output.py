@@ -33,7 +33,7 @@ from gamp_attention.denoisers.newton import (
     cholesky_solve,
     make_metric,
     make_workspace,
-    minimize_in_numbers,
+    minimize_in_scalars,
 )
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
@@ -321,7 +321,7 @@ def _minimize_pair(mu, loss, p, w, metric, most, ws, out):
     # known to be unique, or in rare cases, the general form starts again from the initial fields.
     z, hess = out.z[mu], ws.hess
     x, y = z[0], z[1]
-    value, outcome = minimize_in_numbers(loss, p, w, metric, z, ws, 0)
+    value, outcome = minimize_in_scalars(loss, p, w, metric, z, ws, 0)
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
         solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)

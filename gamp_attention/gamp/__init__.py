@@ -9,7 +9,7 @@ from gamp_attention.gamp.settling import Settled, SettlingHistory, descend_from_
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory, gamp_step, initial_state, naive_memory
 from gamp_attention.gamp.survey import (
     LADDER,
-    LATE,
+    LATE_ITERATION,
     STEP,
     SurveyEnd,
     SurveyPhase,

@@ -47,12 +47,14 @@ HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to 
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
-SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2  # the same iterations for runs from surveys; number of them run to the end
-COMPARED_FLIPS, FINISHED_FLIPS = 20, 2  # the same for runs from flipped samples
+# iterations after which runs from surveys, and from flipped samples, are compared; number of runs that then continue
+SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2
+COMPARED_FLIPS, FINISHED_FLIPS = 20, 2
 SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
 MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
-# survey="auto" continues from the lowest minimum if at most this fraction of the starts agree, and its training loss
-FEW_AGREE, LOW_LOSS = 0.25, 0.25  # is at most this fraction of the loss at zero weights
+# survey="auto" continues from the lowest minimum only if
+FEW_AGREE = 0.25  # at most this fraction of the starts agree with the lowest minimum, and
+LOW_LOSS = 0.25  # its training loss is at most this fraction of the loss at zero weights
 MIN_STARTS, MAX_FIELDS = 4, 3  # minimum number of starts, and maximum number of fields of a sample, of survey="auto"
 MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 SURVEY_VALUES = "True, False, 'auto', or positive numbers"

@@ -69,16 +69,17 @@ from gamp_attention.gamp.step import (
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.results import Columns, Result
 
-# Parisi parameters of the surveys from each start, in units of `initial_survey`; later each from another random start
+# Parisi parameters of the surveys from each start, in units of `initial_survey`; then one random start for each of them
 LADDER = (1.5, 3.0)
 REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum, in the same units
-SAME_WEIGHTS = 0.99  # overlap from which on two surveys have found the same weights
+SAME_WEIGHTS = 0.99  # smallest overlap of the weights of two surveys that count as equal
 STEP = 0.4  # step β of the iterations of a survey
 N_ITER = 45  # maximum number of iterations of a survey
 COLLAPSED = 1e-2  # trace of U, in units of the trace of the fields' second moments, below which a cluster has collapsed
-LATE, WIDE = 30, 0.2  # iteration after which a survey ends if its spread is above this value: it will not collapse
+# iteration from which a survey ends if its spread is above WIDE_SPREAD, because it will not collapse
+LATE_ITERATION, WIDE_SPREAD = 30, 0.2
 AT_REST = 3e-3  # relative change of the weights in an iteration below which a survey may have come to rest
-SPREAD_AT_REST = 2e-2  # relative change of the spread in an iteration below which it has, instead of collapsing slowly
+SPREAD_AT_REST = 2e-2  # the same for the spread; above it, a survey collapses slowly
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
 
 
@@ -275,7 +276,7 @@ class SurveyRecord(Result):
     ----------
     name : name of the start from which the survey began; "minimum" for the survey from the lowest minimum.
     parisi : Parisi parameter y, the inverse of a loss per sample.
-    ending : how it ended.
+    ending : reason for its end.
     n_iter : number of iterations.
     spread : trace of U in units of the trace of the fields' second moments, at the end.
     train_loss : training loss ε_t of its weights.
@@ -405,7 +406,7 @@ class SurveyPhase(Resumable):
             self.state, self.t, before = after, self.t + 1, spread
             spread = spread_of(data, after)
             at_rest = change < AT_REST and abs(spread - before) < SPREAD_AT_REST * spread
-            rests = may_rest and (at_rest or (self.t >= LATE and spread > WIDE))
+            rests = may_rest and (at_rest or (self.t >= LATE_ITERATION and spread > WIDE_SPREAD))
             ending = SurveyEnd.COLLAPSED if spread < COLLAPSED else ending
         Q, n_iter = self.state.Q, self.t
         self.state, self.t = None, 0
@@ -419,8 +420,8 @@ def spread_of(data: Dataset, state: SurveyState) -> float:
 
 
 N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
-FLIP_STEP = 0.3  # step β of the first iteration
-ANOTHER = 1e-2  # distance from which on z' is another minimum, in units of the root mean square of the fields
+FLIP_STEP = 0.3  # step β of the first iteration after a flip
+MIN_DISTANCE = 1e-2  # smallest distance of z' and z as two minima, in units of the root mean square of the fields
 
 
 def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> list[tuple[str, GampState]]:
@@ -442,7 +443,7 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
     here = denoise_at(data, at, V, hold=True)
     there = denoise_at(data, at, V, hold=True, start=at.z + 2 * apply_by_source(data.groups, V, at.loss_gradients))
     distance = np.sqrt(np.mean((there.z - here.z) ** 2, axis=(1, 2)) / np.mean(here.z**2))
-    gap = np.where(distance > ANOTHER, there.moreau - here.moreau, np.inf)
+    gap = np.where(distance > MIN_DISTANCE, there.moreau - here.moreau, np.inf)
     starts = []
     for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
         if np.isfinite(gap[mu]):

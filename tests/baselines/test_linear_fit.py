@@ -76,6 +76,17 @@ def test_test_error_of_a_fit_is_the_mean_over_new_samples(L, t):
     assert spread < 0.03 * values.mean()
 
 
+def test_a_fit_with_few_points_reports_its_error():
+    data = ga.sample(ga.attention_model(3, 1, 2, omega=0.2), 20, 3.0, seed=4)
+    rough = fit_linear_baseline(data, 0.5, rtol=1e-9, max_points=8192)
+    fine = fit_linear_baseline(data, 0.5, rtol=1e-3)
+    assert rough.status is ga.Status.INACCURATE
+    assert fine.converged
+    assert rough.test_error_error > fine.test_error_error
+    assert 0 < abs(rough.test_error - fine.test_error) < rough.test_error_error + fine.test_error_error
+    assert (rough.weights == fine.weights).all()
+
+
 def test_fits_approach_the_asymptotic_baseline(model):
     """Single instances deviate by O(1/√d), because ‖Q*‖²/d and, for the training loss, the n samples are random.
 

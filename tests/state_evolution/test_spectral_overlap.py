@@ -156,11 +156,15 @@ def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
     assert known.strength - known.strength_error > fitted.strength + fitted.strength_error
 
 
-def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():
+@pytest.mark.parametrize("risk", ["exact", "asymptotic"])
+def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero(risk):
+    """The initial vector of the Lanczos iteration does not change them."""
     data = ga.sample(ga.paper_model(sigma=0.8), 70, 1.5, seed=0)
-    directions = ga.spectral_directions(data, k=4, weights="hessian")
+    directions = ga.spectral_directions(data, k=4, weights="hessian", risk=risk)
+    other = ga.spectral_directions(data, k=4, weights="hessian", risk=risk, seed=np.random.default_rng(3))
+    assert other.eigenvalues == pytest.approx(directions.eigenvalues, rel=1e-6)
     step = 1e-5
-    hessian = np.stack([ga.gradient(data, step * unit[:, None])[:, 0] / step for unit in np.eye(70)])
+    hessian = np.stack([ga.gradient(data, step * unit[:, None], risk)[:, 0] / step for unit in np.eye(70)])
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T) - data.lam * np.eye(70))
     assert directions.eigenvalues == pytest.approx(values[:4], rel=1e-4)
     assert np.abs(np.sum(directions.vectors[:, :, 0].T * vectors[:, :4], axis=0)) == pytest.approx(np.ones(4), abs=1e-2)

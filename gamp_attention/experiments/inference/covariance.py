@@ -48,9 +48,9 @@ def scale_changes(
     groups = np.arange(n) if groups is None else groups
     others = groups[samples][:, None] != groups[samples]
     squares = np.bincount(groups, weights=sizes) ** 2
-    some = float(np.sum(np.outer(sizes[samples], sizes[samples])[others]))
-    every = float(sizes.sum() ** 2 - squares.sum())
-    factor = np.sqrt(every / some) / n if some > 0 and every > 0 else 0.0
+    computed = float(np.sum(np.outer(sizes[samples], sizes[samples])[others]))  # Σ s_μ s_ν over the pairs of `changes`
+    total = float(sizes.sum() ** 2 - squares.sum())  # the same sum over all pairs
+    factor = np.sqrt(total / computed) / n if computed > 0 and total > 0 else 0.0
     return np.where(others, factor * changes, 0.0)
 
 

@@ -37,16 +37,16 @@ from gamp_attention.results import Result
 
 DENSE = 3000  # maximum number of weights for which matrices of this size are inverted
 SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
-COLUMNS = 600  # columns, chosen at random, that are tested for correlations
-PRODUCTS = 4e9  # multiplications in the test of correlations, which limits its number of samples
+COLUMNS = 600  # maximum number of columns, chosen at random, that are tested for correlations
+PRODUCTS = 4e9  # maximum number of multiplications in the test of correlations, which limits its number of samples
 DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly independent columns
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
-FREE = 5  # samples beyond the number of columns that a regression on all columns needs
+FREE = 5  # minimum excess of the number of samples over the number of columns, for a regression on all columns
 NONLINEAR = 3.0  # standard errors beyond which labels count as nonlinear in the fields
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
-PER_COLUMN = 2.0  # samples per column from which correlated columns are trusted for losses that are not squared
-PER_WEIGHT = 1.5  # samples per weight from which losses that are not convex are trusted, measured for attention
+PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
+PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class DebiasedWeights(Result):
 
     @property
     def p_values(self) -> np.ndarray:
-        """(d, r) probabilities that noise alone is as large, two-sided: uniform for zero weights of the teacher."""
+        """(d, r) probabilities that noise alone is as large as the weight or larger; uniform for zero weights of Q*."""
         from scipy.special import ndtr, stdtr
 
         with np.errstate(divide="ignore", invalid="ignore"):  # NaN for weights that are zero without noise

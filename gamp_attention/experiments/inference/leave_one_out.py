@@ -55,9 +55,9 @@ class LeaveOneOut(Result):
     dependent : whether the errors of samples increase if their neighbors in the order of the arrays are left out too,
         as for time series or repeated measurements (only tested by the form "hessian"), or more than 5 % of the samples
         have the same tokens as another sample (not tested for labels).
-    covariance : the part of the squared standard error that is due to this covariance, eq. :eq:`loo-variance`; 0 if the
-        training did not end in a minimum.
-    in_training : the same mean with the samples in training.
+    covariance : the part of the squared standard error that is due to the covariance of the errors of different
+        samples, eq. :eq:`loo-variance`; 0 if the training did not end in a minimum.
+    in_training : mean error of the samples under the weights trained on all of them.
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
     form : "hessian" or "cavity" (see `leave_one_out`).
@@ -68,7 +68,8 @@ class LeaveOneOut(Result):
     remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
         not refitted, zero for penalties with kinks.
     refitted : (n,) whether the error is the error of an exact refit.
-    with_choice : the mean if the best start is chosen again without each sample; NaN if only one start has converged.
+    with_choice : the mean error if the best start is chosen again without each sample; NaN if only one start has
+        converged.
     message : the outcome in words.
 
     Examples
@@ -167,7 +168,7 @@ def interval_with_selection(
 class LeftOut:
     """Fields of each sample after a Newton step on the risk without it."""
 
-    fields: np.ndarray  # (n, L, r) fields
+    fields: np.ndarray  # (n, L, r)
     # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
     stiffness: np.ndarray
     hessian: FactoredHessian  # the factored Hessian
@@ -242,8 +243,7 @@ def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
     return fields
 
 
-FORMS = ("hessian", "cavity")
-
+FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
 FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
 MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted

@@ -35,14 +35,14 @@ class PathPlan:
     are zero or have another shape.
     """
 
-    values: np.ndarray
-    problems: list[Dataset]
-    order: list[int]
-    init: Any
-    n_starts: int
-    tol: float
-    max_iter: int
-    seed: Any
+    values: np.ndarray  # (k,) values of the hyperparameter
+    problems: list[Dataset]  # the samples at each value
+    order: list[int]  # indices of the values along the path
+    init: Any  # start of the first run, as for `run_gamp`
+    n_starts: int  # number of starts of this run
+    tol: float  # gradient norm at convergence
+    max_iter: int  # maximum number of iterations of a run
+    seed: Any  # seed of random starts and of the folds
 
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
@@ -166,7 +166,8 @@ def fold_errors(
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
 
-    The third result are the changes (m, m) of the errors of pairs of samples at each value, scaled for `sum_products`.
+    The third result is a list of the changes (m, m) of the errors of pairs of samples at each value, scaled for
+    `sum_products`.
 
     Parameters
     ----------

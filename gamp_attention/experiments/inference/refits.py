@@ -68,7 +68,7 @@ def refit_samples(
     tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
     """
     if data.penalty.smooth or data.penalty.quadratic:
-        around = _Smooth(data, at, Q, tokens, samples)
+        around = _RisksWithout(data, at, Q, tokens, samples)
         solver = _iterative_solver(around) if H is None else _factored_solver(around, H)
         refits = _newton(around, solver)
         for k in np.flatnonzero(~refits.reached).tolist():
@@ -96,7 +96,7 @@ def responses_without(
     """
     slopes = sample_derivatives(at.loss, at.params[samples], fields)[1]
     if H is None:
-        around = _Smooth(data, at, Q, tokens, samples)
+        around = _RisksWithout(data, at, Q, tokens, samples)
         return _iterative_solver(around)(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
     m, k = len(samples), data.n_tokens * data.rank
     columns = H.columns(tokens.of_samples(samples))
@@ -126,7 +126,7 @@ def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarr
     return TokenRows(data).of_samples(samples) @ Q
 
 
-class _Smooth:
+class _RisksWithout:
     """Gradients of the risks without each of the samples (m,), around the minimum with all samples.
 
     The gradient at Q + P is computed as a difference to the gradient at Q, which is zero, so that small steps P do not
@@ -221,7 +221,7 @@ class _Smooth:
 Solver = Callable[[np.ndarray, np.ndarray], np.ndarray]  # steps (p, r, c) of gradients (p, r, c), for indices (c,)
 
 
-def _factored_solver(around: _Smooth, H: FactoredHessian) -> Solver:
+def _factored_solver(around: _RisksWithout, H: FactoredHessian) -> Solver:
     """Return a solver for the Hessians without a sample by the Sherman–Morrison–Woodbury formula.
 
     With H the Hessian of all samples, X the derivatives of the fields of the left-out sample, D = ∇²ℓ and
@@ -244,7 +244,7 @@ def _factored_solver(around: _Smooth, H: FactoredHessian) -> Solver:
     return solve
 
 
-def _iterative_solver(around: _Smooth) -> Solver:
+def _iterative_solver(around: _RisksWithout) -> Solver:
     """Return a solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
 
     The systems of all samples are solved at the same time; a system that has converged, or along which the curvature is
@@ -275,7 +275,7 @@ def _iterative_solver(around: _Smooth) -> Solver:
     return solve
 
 
-def _newton(around: _Smooth, solver: Solver) -> Refits:
+def _newton(around: _RisksWithout, solver: Solver) -> Refits:
     """Refit samples by Newton steps with the Hessians at the minimum with all samples.
 
     The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is fixed,
@@ -312,7 +312,7 @@ def _newton(around: _Smooth, solver: Solver) -> Refits:
     return Refits(fields, remainder, reached)
 
 
-def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
+def _descend(around: _RisksWithout, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
     The Newton method with a trust region (Nocedal and Wright, 2006), with the Hessian computed at every step, for few
@@ -348,7 +348,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     return around.at.z[around.samples[k]] + around.x[k] @ P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
 
 
-def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
+def _descend_whitened(around: _RisksWithout, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
     """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
 
     L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.

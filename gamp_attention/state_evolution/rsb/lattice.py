@@ -29,8 +29,9 @@ from gamp_attention.denoisers.output import Denoised, denoise
 
 STRIDE = 4  # distance of the nodes with a global search, in nodes
 STEEP = 2.0  # |∂z/∂ω| above which minimizers are not predicted linearly
-APART = 0.1  # deviation of a minimizer from its linear prediction from a neighbor, in units of the distance of
-# both fields, above which both may belong to different minima
+# deviation of a minimizer from its linear prediction from a neighbor, in units of the distance of both fields, above
+# which both may belong to different minima
+APART = 0.1
 SMOOTH = 0.5  # smallest eigenvalue of 1 − δH for which the expansion of φ to second order is used
 SLOPE = (np.sqrt(5) - 1) / 2  # slope of the lattice relative to the axes; relative to lines of equal fields √5 − 2
 DIRECTIONS = np.array([[1.0, SLOPE], [-SLOPE, 1.0]]) / np.hypot(1.0, SLOPE)  # rows: directions of the lattice

@@ -292,16 +292,16 @@ def maximize(
         if np.abs(step).max() <= shortest:
             break
         longest = min(1.0, MAX_MOVE / np.abs(step).max())
-        t, found = longest, False
-        while t >= SHORTEST_ASCENT * longest and not found:
+        t, accepted = longest, False
+        while t >= SHORTEST_ASCENT * longest and not accepted:
             move = t * step
             try:
                 there, new = solve_at(root.x + moves @ move, logs + move)
-                found = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
+                accepted = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
             except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
                 pass
             t *= 0.5
-        if found:
+        if accepted:
             bends = bends + np.outer(new - here - bends @ move, move) / (move @ move)
             moves = moves + np.outer(there.x - root.x - moves @ move, move) / (move @ move)
             root, here, logs, fresh = there, new, logs + move, False
@@ -381,8 +381,8 @@ def newton(
     """Return the solution of the equations from a start.
 
     A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
-    does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends
-    below `tol`, after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
+    does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends below `tol`,
+    after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
     """
     count = 0
     hats: Any = None
@@ -484,14 +484,14 @@ def refine_levels(
         if free and slopes is not None:
             inner, left = n - free, np.abs(np.linalg.solve(slopes.bends, root.residual[-free:]))
             error[inner:n] = np.maximum(error[inner:n] + left, MIN_ERROR * error[inner:n].max())
-            error[:inner] += remaining(slopes.J, root.residual[:inner])
+            error[:inner] += next_change(slopes.J, root.residual[:inner])
             error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
         else:
             inner, left = n, np.zeros(1)
-            error[:n] += remaining(J, root.residual)
+            error[:n] += next_change(J, root.residual)
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], MIN_ERROR * (error[:inner] * units).max() / units)
-        error[n] += np.abs(values[n]) * (remaining(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
+        error[n] += np.abs(values[n]) * (next_change(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
         relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
@@ -503,7 +503,7 @@ def refine_levels(
     )  # fmt: skip
 
 
-def remaining(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
+def next_change(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
     """Return the absolute changes of the unknowns by one more Newton step; the residual if J is unknown."""
     return np.abs(residual if J is None else np.linalg.solve(J, residual))
 
@@ -607,18 +607,14 @@ def _build_failure(
     unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
     nothing = np.full(L, np.nan)
     hats = LevelHats(
-        np.full((k + 1, L), np.nan),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        np.full(k + 1, np.nan),
-        np.full((k + 1, L, L), np.nan),
-    )
+        q=np.full((k + 1, L), np.nan), m=nothing, theta=nothing, V=nothing, V_derivative=nothing,
+        phi=np.full(k + 1, np.nan), squares=np.full((k + 1, L, L), np.nan),
+    )  # fmt: skip
     point = BrokenPoint(levels, parisi, hats, unknown)
     error = np.full(len(packing.pack(levels, parisi)), np.nan)
     return BrokenSolution(
-        status, point, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, 0, [levels], message
+        status=status, point=point, energy=np.nan, energy_error=np.nan, error=error, indicator_errors=unknown,
+        relative_error=np.inf, residual=np.inf, n_iter=0, resolution=0, path=[levels], message=message,
     )  # fmt: skip
 
 

@@ -47,8 +47,9 @@ SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where 
 DIFFERENCE_NODES = (20, 6)  # nodes of the positive difference of teacher fields: at resolution 0, and added
 SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
 DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-REACH = (4.6, 0.2)  # standard deviations of the fields on each side of their most likely values that are in the
-# lattice: at resolution 0, and added for each resolution
+# standard deviations of the fields on each side of their most likely values that are in the lattice: at resolution 0,
+# and added for each resolution
+REACH = (4.6, 0.2)
 PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
 MAX_STORED = 4e7  # largest number of nodes of all labels whose tables are stored, 28 bytes each
 RADIUS = 2e-3  # largest change of V, relative to V, for which stored tables are used

@@ -56,7 +56,7 @@ SEARCH_WORK = 0.25  # limit of an average for that search, in units of `max_work
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
-SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the product of sizes
+SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the product of the sizes of both factors
 MIN_DIRECTION = 1e-7  # smallest u, relative to the fields, at which integration by parts gives the derivative
 NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
@@ -67,6 +67,7 @@ WORK_OF_LINE = 60  # typical number of proximal problems on one line
 MIN_EXPANDED = 0.02  # smallest u, relative to the fields, at which averages with powers of e give all derivatives
 N_LINES = 60  # typical number of panels' nodes along one coordinate of the teacher
 
+# arguments of `nested_average`: the averaged functions, and the breakpoints in the next coordinate
 Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
 
@@ -126,9 +127,9 @@ class FieldExpansion:
     """Averages over a channel with one field to first order in its overlaps.
 
     With ω = m + s·y + u e for teacher fields y, an average of h(ω) over e has the derivatives E[h e]/u in m,
-    E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. Those in V follow from ∂g/∂V = ½ ∂(g²)/∂ω, which
-    holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²] changes with V by
-    (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
+    E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. The derivatives in V follow from
+    ∂g/∂V = ½ ∂(g²)/∂ω, which holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²]
+    changes with V by (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
     """
 
     channel: Channel  # the channel at the overlaps of the expansion
@@ -278,10 +279,10 @@ def _label_cuts(model: Model, prefix: bytes, n_coordinates: int, coordinate: int
 
         return find_breakpoints(function, len(given))
 
-    first, *rest = map(labels, others)
-    for found in rest:  # points that move with the noise are no breakpoints of averages over the noise
-        first = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in zip(first, found, strict=True)]
-    return first
+    cuts, *at_other_noise = map(labels, others)
+    for moved in at_other_noise:  # points that move with the noise are no breakpoints of averages over the noise
+        cuts = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in zip(cuts, moved, strict=True)]
+    return cuts
 
 
 def label_cuts(channel: Channel) -> Cuts:

@@ -133,7 +133,7 @@ class SobolRule(Rule):
         return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count, proposals=())
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
-        """Return the rule with so many replicas that its error is smaller by a factor; None if that is not better."""
+        """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
         if self.rate >= RATE or self.lines or self.n_points < MIN_EXTENDED:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
