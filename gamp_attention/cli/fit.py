@@ -41,6 +41,7 @@ WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended beca
 ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
 UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardize is proposed
+TINY = 1e-6  # ratio of λ and the mean square of the tokens below which --standardize or a larger λ is proposed
 SHIFTED = 3.0  # mean of a coordinate in standard deviations from which --standardize is proposed
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
@@ -360,15 +361,23 @@ def _variances(data: Dataset) -> np.ndarray:
 
 
 def _describe_spread(problem: Problem) -> str:
-    """Return a sentence if the coordinates of the tokens have different units or a large common mean, else nothing."""
+    """Return sentences if coordinates have different units or a large mean, or λ is tiny for them, else nothing."""
     stored = problem.arrays.tokens
     if not isinstance(stored, np.ndarray):  # on the disk
         return ""
     flat = stored.reshape(-1, stored.shape[2])
     flat = flat[:, np.ptp(flat, axis=0) > 0]
     means, scales = np.abs(flat.mean(axis=0)), flat.std(axis=0)
-    if not len(scales) or (scales.max() < UNEQUAL * scales.min() and (means < SHIFTED * scales).all()):
+    if not len(scales):
         return ""
+    if scales.max() < UNEQUAL * scales.min() and (means < SHIFTED * scales).all():
+        square = float(np.mean(flat**2))
+        if problem.data.lam >= TINY * square:
+            return ""
+        return (
+            f" λ is less than {TINY:g} of the mean square of the tokens, {square:.3g}, so that the run may not "
+            "converge. Use --standardize if their scale has no meaning, or give a larger --lam."
+        )
     return (
         f" The coordinates have standard deviations from {scales.min():.3g} to {scales.max():.3g} and means of up to "
         f"{means.max():.3g}. Unless these scales have a meaning, use --standardize: the layer has no "
@@ -433,7 +442,7 @@ def run_fit(options: argparse.Namespace) -> int:
         files.append(f"{options.plot} shows learning curves, attention matrices and all starts.")
     steps = _next_steps(result, estimated, options)
     if not result.converged and not options.standardize and _describe_spread(problem):
-        steps.insert(0, "Give all coordinates of the tokens the same scale: --standardize.")
+        steps.insert(0, "Give all coordinates of the tokens the same scale, of order 1: --standardize.")
     say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
     return 0 if result.converged else 1
 
@@ -536,11 +545,19 @@ def run_law(options: argparse.Namespace) -> int:
     law = law_of(data, weights, **select(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, numbers = [str(law)], law.to_dict()
+    if law.outside:
+        lines.append(
+            "No attention layer can produce the part of the outputs outside of the span of the tokens. Its mean square "
+            f"{law.outside:.3g} adds to the test error ε_g on data like these, and is not included in predictions."
+        )
     if solved:
+        teacher = "random weights" if options.teacher is None else f"the weights of {options.teacher}"
         rows = [["  α", "ε_t", "ε_g", "state evolution"]]
         for alpha, point in zip(alphas, solved, strict=True):
-            rows.append([f"  {alpha:g}", f"{point.train_loss:.4g}", f"{point.test_error:.4g}", point.status.value])
-        lines += ["predicted:", format_text([*rows])]
+            losses = (point.train_loss, point.train_loss_error), (point.test_error, point.test_error_error)
+            rows.append([f"  {alpha:g}", *(format_to_error(*pair) for pair in losses), point.status.value])
+        about = f"Predicted for a teacher with {teacher}, score noise {law.noise:.3g} and λ = {options.lam:g}:"
+        lines += [about, format_text([*rows])]
         numbers["predicted"] = [point.to_dict() | {"alpha": alpha} for alpha, point in zip(alphas, solved, strict=True)]
     report(options, "\n".join(lines), numbers)
     return 0 if all(point.converged for point in solved) else 1

@@ -163,6 +163,17 @@ def test_standardized_data_do_not_depend_on_units(tmp_path, fit):
     assert np.allclose(other["scale"], one["scale"] * scale)
 
 
+def test_for_large_tokens_another_scale_is_proposed(tmp_path, fit):
+    """At a tiny λ rounding errors may prevent convergence, and continuing from the weights does not help."""
+    x, y = sentences()
+    options = "--n-starts", "1", "--max-iter", "20", "--tol", "1e-30"  # runs do not converge
+    for size, more, proposed in ((200, (), True), (200, ("--lam", "100"), False), (1, (), False)):
+        status, _, words, _ = fit(stored(tmp_path, size * x, size * y), *options, *more)
+        assert status == 1
+        assert ("λ is less than 1e-06 of the mean square of the tokens" in words) == proposed
+        assert ("--standardize" in words.split("Next steps")[1]) == proposed
+
+
 def test_held_out_samples_are_not_trained_on(tmp_path, fit):
     x, y = sentences(80)
     path = stored(tmp_path, x, y)

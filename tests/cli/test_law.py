@@ -1,6 +1,7 @@
 """The command `law`: its report on a file of arrays, and its predictions."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ def test_law_reports_departures_and_predicts(path, capsys):
     found = capsys.readouterr()
     told = json.loads(found.out)
     assert "correlation of tokens" in found.err
+    about = rf"Predicted for a teacher with the weights of {re.escape(teacher)}, score noise 0 and λ = 0.01:"
+    assert re.search(about + r"\n[^\n]+\n  1.5 +\d\S+\(\d+\) +\d\S+\(\d+\) +converged", found.err)
     assert [each["alpha"] for each in told["predicted"]] == [1.5, 3.0]
     assert told["predicted"][1]["test_error"] < told["predicted"][0]["test_error"]
     assert told["noise"] == pytest.approx(0.0, abs=1e-7)
@@ -38,3 +41,16 @@ def test_law_without_a_teacher_reports_only(path, capsys):
 def test_bad_options_are_named(path, more, named, capsys):
     assert main(["law", str(path), *more]) == 2
     assert named in capsys.readouterr().err
+
+
+def test_the_part_of_the_outputs_that_predictions_lack_is_stated(path, tmp_path, capsys):
+    """Outputs with noise in all dimensions: most of it is outside of the span of the tokens."""
+    with np.load(path) as arrays:
+        data = dict(arrays)
+    data["outputs"] = data["outputs"] + 0.3 * np.random.default_rng(5).standard_normal(data["outputs"].shape)
+    np.savez(tmp_path / "noisy.npz", **data)
+    assert main(["law", str(path)]) == 0
+    assert "outside of the span of the tokens" not in capsys.readouterr().out
+    assert main(["law", str(tmp_path / "noisy.npz")]) == 0
+    (mean_square,) = re.findall(r"Its mean square (\S+) adds to the test error", capsys.readouterr().out)
+    assert float(mean_square) == pytest.approx(0.09 * 58 / 60, rel=0.05)

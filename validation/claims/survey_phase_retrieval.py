@@ -60,10 +60,8 @@ def plan_runs(quick):
 
 def describe_recovery(d, alpha, seed):
     """Return the row of an instance with its key."""
-    key = f"{d} {alpha:g} {seed}"
-    return [
-        {"key": key, "d": d, "alpha": alpha, "schedule": "present", "integrals": True} | run_recovery(d, alpha, seed)
-    ]
+    about = {"key": f"{d} {alpha:g} {seed}", "d": d, "alpha": alpha, "schedule": "present", "integrals": True}
+    return [about | run_recovery(d, alpha, seed)]
 
 
 def count_recoveries(rows, d, alpha, method):
