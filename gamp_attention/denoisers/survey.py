@@ -61,11 +61,11 @@ from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
-NEWTON_STEPS = 4  # Newton steps toward the maximum of the weight of the inner field of a coordinate
-N_VARIANCE_STEPS = 20  # damped iterations for the first variances V
-BLOCK = 32  # samples that a thread processes at a time
+NEWTON_STEPS = 4  # number of Newton steps toward the maximum of the weight of the inner field of a coordinate
+N_VARIANCE_STEPS = 20  # number of damped iterations for the first variances V
+BLOCK = 32  # number of samples that a thread processes at a time
 JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
-CROSSING_STEPS = 4  # Newton steps for the field at which two branches of M are equal
+CROSSING_STEPS = 4  # number of Newton steps for the field at which two branches of M are equal
 MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
 
 
@@ -73,8 +73,8 @@ MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u
 def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
 
-    For one field the nodes are equidistant: where the minimum jumps, the integrand has a kink, at which the rule of
-    Gauss and Hermite is less accurate.
+    For one field the nodes are equidistant: if the minimum jumps, the integrand has a kink, for which the rule of Gauss
+    and Hermite is less accurate.
     """
     if n_fields > 1:
         return gaussian_nodes(n_fields)
@@ -306,10 +306,10 @@ def _crossing(s, distance, steps):
     here, there = steps.response[s, 0, 0, 0], steps.response[s + 1, 0, 0, 0]
     x = 0.5 * distance
     for _ in range(CROSSING_STEPS):
-        rest = distance - x
+        to_next = distance - x
         left = steps.moreau[s] - steps.g[s, 0] * x + 0.5 * here * x * x
-        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * rest + 0.5 * there * rest * rest
-        opening = steps.g[s + 1, 0] + there * rest - steps.g[s, 0] + here * x
+        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * to_next + 0.5 * there * to_next * to_next
+        opening = steps.g[s + 1, 0] + there * to_next - steps.g[s, 0] + here * x
         if not opening > 0.0:
             break
         x = min(max(x - (left - right) / opening, 0.0), distance)
@@ -345,9 +345,10 @@ def average_weights(
 
     Eq. :eq:`survey-weights`.
 
-    The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced where y C Δ would exceed
-    `MAX_GAIN`, which happens far from fixed points only and leaves them unchanged. In spherical columns the mean of
-    ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of the cluster.
+    The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced if y C Δ would exceed
+    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. In spherical
+    columns the mean of ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of
+    the cluster.
 
     Parameters
     ----------
@@ -449,7 +450,7 @@ def intercept_response(strength: float, V_hat: np.ndarray, spread: np.ndarray, p
 
 
 def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return matrices B (K, r, r), scaled down where the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
+    """Return matrices B (K, r, r), scaled down if the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
     return matrices * _gain_factors(matrices, C)[:, None, None]
 
 

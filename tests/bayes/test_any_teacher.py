@@ -132,18 +132,23 @@ def test_growth_of_the_second_layer_by_a_separate_integral(skip, expected):
 
 
 @pytest.mark.slow
-def test_few_posteriors_of_targets_near_their_bounds_are_wrong():
-    """Large scores are determined by 1 − y below 1e-7; such samples are few, but change the growth, see the manual."""
+def test_posteriors_of_targets_near_their_bounds_agree_with_a_separate_integral():
+    """Large scores are determined by 1 − y below 1e-7, also if the exponentials of the teacher overflow at 10 σ.
+
+    For one sample, whose scores of both tokens are nearly equal, no point is found.
+    """
     teacher, mixing = build_two_layers(0.5)
     equations = Equations(build_model(teacher, 2, 2), 4096, np.random.default_rng(0))
     zero = np.zeros_like(equations.rho)
     _, posterior = equations.posterior(equations.rho, zero)
-    exact = integrate_second_moments(mixing, equations.samples(equations.rho, zero)[1], 81)
+    u = equations.samples(equations.rho, zero)[1]
+    exact = integrate_second_moments(mixing, u, 81)
     found = posterior.halves.second[:, :, [1, 3]][..., [1, 3]]
     deviation = np.abs(found - exact).max(axis=(0, 2, 3)) / (1 + np.abs(exact).max(axis=(1, 2)))
+    assert np.min([teacher(fields, None).min() for fields in u]) < 1e-9
     assert np.median(deviation) < 0.02
-    assert 0 < np.count_nonzero(deviation > 0.3) <= 4
-    assert equations.linear_growth() > 1.3 * np.mean(np.sum((exact - np.eye(2)) ** 2, axis=(1, 2)))
+    assert np.count_nonzero(deviation > 0.25) <= 1
+    assert equations.linear_growth() == pytest.approx(np.mean(np.sum((exact - np.eye(2)) ** 2, axis=(1, 2))), rel=0.02)
 
 
 def test_few_points_have_little_bias():

@@ -2,8 +2,9 @@
 
 Method: with --base PATH, the same scripts run at the same time in this checkout and in another, each in a process with
 one thread and an empty cache of compiled kernels. Compilation is not counted, and the fastest of some repeats counts.
-An iteration is the difference of a long and a short run. The base of the stored comparison is 9144762. Without --base
-nothing is measured. "Two tokens", solutions to 1e-4, diagram and boundaries are of the founding paper's model.
+An iteration is the difference of a long and a short run. The base of the stored comparison is 9144762, and "two
+tokens", the solutions to 1e-4, the diagram and the boundaries are of the founding paper's model. Without --base nothing
+is measured.
 
 Criterion: no time is longer than 1.25 times the time in the other checkout. Repeated comparisons differ by up to 15 %.
 

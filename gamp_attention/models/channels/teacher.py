@@ -326,7 +326,8 @@ def _transform_targets(
     raw = graph.program(results)
     with np.errstate(all="ignore"):
         values = [evaluate_rows(raw, size * probes) for size in POSITIVE_AT]
-    logarithm = (values[0] > 0).all(axis=0) & np.all([(v >= 0).all(axis=0) for v in values], axis=0)
+    # an exponential that overflows far away gives NaN, which says nothing about the sign
+    logarithm = (values[0] > 0).all(axis=0) & ~np.any([(v < 0).any(axis=0) for v in values], axis=0)
     results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
     scale = evaluate_rows(graph.program(results), probes).std(axis=0)
     scale[scale == 0] = 1.0

@@ -71,7 +71,8 @@ from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates, sum_over_components
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
-SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]]
+SurveyRun = tuple[list[Overlaps], list[np.ndarray], list[Hats], list[MeanLosses]]  # see `follow_survey`
+# arguments `observe` and `fluctuate` of `follow_survey`
 Observer = Callable[[Sequence["SurveyPaths"], np.ndarray, np.ndarray, float], None]
 Fluctuations = Callable[[Sequence["SurveyPaths"]], tuple[np.ndarray, np.ndarray]]
 
