@@ -32,7 +32,7 @@ def told(address, tmp_path, capsys):
 def test_an_address_that_does_not_answer(deaf, tmp_path, capsys):
     message = told(deaf, tmp_path, capsys)
     assert (
-        f"--dask: needs the address of a dask scheduler that answers, such as tcp://HOST:8786, got '{deaf}: " in message
+        f"--dask: needs the address of a dask scheduler that answers, such as tcp://HOST:8786, got {deaf}: " in message
     )
     assert "no answer within 1.5 s" in message
 
