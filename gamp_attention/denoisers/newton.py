@@ -428,17 +428,18 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
         # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
         if definite and _heads_for_known_minimum(z, ws, n_known):
             return value, OUTCOME.merged
-        slope = 0.0
+        slope, length = 0.0, 0.0
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
-        assign(ws.start, z)
-        if definite and max_abs(ws.step) <= metric.last_step * scale:
+            length = max(length, abs(ws.step[i]))
+            ws.start[i] = z[i]
+        if definite and length <= metric.last_step * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
             return value - 0.5 * slope, OUTCOME.solved
 
         rounding = ROUNDING * (abs(value) + size * scale)
-        short = definite and max_abs(ws.step) ** 2 * metric.largest <= HIDDEN_STEP**2
+        short = definite and length * length * metric.largest <= HIDDEN_STEP**2
         t = 1.0
         while True:
             for i in range(k):

@@ -32,6 +32,9 @@ from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
+# Maximum number of tokens for which sums of few terms are faster than loops over matrices in vector registers
+FEW_TOKENS = 4
+
 
 @inline_kernel
 def fill_scores(attention, z, L, r, s):
@@ -106,11 +109,16 @@ def _softmax_derivatives(p, s, i, slack, u, B, GS):
     for j in range(L):
         GS[j] = slack[j] + p[L * L + j * L + i]
         total += s[i, j] * GS[j]
+    few = L <= FEW_TOKENS
     for j in range(L):
         weight, slope, product = s[i, j], u[j], GS[j] - total
-        for k in range(L):
+        for k in range(j + 1 if few else L):
             B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GS[k]) - slope) - weight * u[k]
         B[j, j] += slope
+    if few:
+        for j in range(L):
+            for k in range(j):
+                B[k, j] = B[j, k]
 
 
 @inline_kernel
@@ -126,14 +134,21 @@ def softmax_slope(s, i, slack, u):
 @inline_kernel
 def fill_slack(p, s, i, slack):
     """Fill slack = ∂φ_i/∂S_i = (G S_i) − M_i for the weights in row i of s (L, L), and return φ_i."""
-    L = s.shape[1]
+    L, value = s.shape[1], 0.0
+    if L <= FEW_TOKENS:
+        for j in range(L):
+            product, m = 0.0, p[L * L + j * L + i]
+            for k in range(L):
+                product += p[j * L + k] * s[i, k]
+            value += s[i, j] * (0.5 * product - m)
+            slack[j] = product - m
+        return value
     for j in range(L):
         slack[j] = 0.0
     for k in range(L):  # G is symmetric, and its rows are contiguous
         weight = s[i, k]
         for j in range(L):
             slack[j] += weight * p[k * L + j]
-    value = 0.0
     for j in range(L):
         m = p[L * L + j * L + i]
         value += s[i, j] * (0.5 * slack[j] - m)
@@ -169,14 +184,14 @@ def pull_back_slope(attention, z, L, r, i, u, grad):
 
 
 @inline_kernel
-def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
+def pull_back(attention, z, L, r, i, u, B, grad, hess, flat, Bz, blocks):
     """Add the gradient and Hessian of φ_i in z to grad and hess, where u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i².
 
     For tied weights, most of the Hessian is added to `blocks`, and `add_blocks` adds it to hess after the last row.
     """
     b1 = 1.0 / attention.temperature
     if attention.tied:
-        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks)
+        _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks)
     else:
         _pull_untied(z, L, r, i, u, B, b1, grad, hess)
 
@@ -203,7 +218,7 @@ def add_blocks(L, r, blocks, hess):
 
 
 @inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
+def _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks):
     # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
     b2 = b1 * b1
     for j in range(L):
@@ -213,7 +228,6 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
             grad[j * r + a] += c * z[i * r + a]
             hess[i * r + a, j * r + a] += c
             hess[j * r + a, i * r + a] += c
-    Bz = scratch.reshape((r, L))
     for a in range(r):
         for m in range(L):
             Bz[a, m] = 0.0
@@ -232,7 +246,6 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
                 cross = Bz[a, m] * z[i * r + b]
                 hess[i * r + a, m * r + b] += cross
                 hess[m * r + b, i * r + a] += cross
-    flat = B.reshape(L * L)
     for a in range(r):
         for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over matrices are faster than short loops over columns
             zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
@@ -406,7 +419,8 @@ class AttentionWork(NamedTuple):
     GS: np.ndarray  # (L,) product of G and the attention weights of one row
     u: np.ndarray  # (L,) gradient of one row in its scores
     slack: np.ndarray  # (L,) gradient of one row in its attention weights
-    fields: np.ndarray  # (L r,)
+    flat: np.ndarray  # (L²,) memory of B
+    Bz: np.ndarray  # (r, L) product of B and the fields
     blocks: np.ndarray  # (r (r + 1)/2, L²) Hessian in the fields, for each pair of columns
 
 
@@ -470,10 +484,11 @@ def _make_work(loss):
         return None
 
     def attention_work(loss):
-        L = loss.n_tokens
+        L, r = loss.n_tokens, loss.rank
+        flat = np.empty(L * L)  # a view in each call would take longer than the derivatives of few tokens
         return AttentionWork(
-            np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L), np.empty(L * loss.rank),
-            np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
+            np.empty((L, L)), flat.reshape((L, L)), np.empty(L), np.empty(L), np.empty(L), flat, np.empty((r, L)),
+            np.empty((r * (r + 1) // 2, L * L)),
         )  # fmt: skip
 
     return attention_work
@@ -535,7 +550,7 @@ def _differentiate_scores(loss, p, z, grad, hess, work):
         attend_row(loss.attention, s, i)
         value += fill_slack(p, s, i, slack)
         row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
-        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
+        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.flat, work.Bz, work.blocks)
     add_blocks(L, r, work.blocks, hess)
     return value
 

@@ -8,6 +8,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
+from docs.examples.two_layers import softmax
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, is_feasible, subtract_explained
 from gamp_attention.state_evolution.fixed_points import (
@@ -277,3 +278,19 @@ def test_broken_replica_symmetry_of_two_layer_attention_is_stated():
     assert not se.consistent
     assert se.replicon > 1 or "jumps" in se.validity
     assert np.all(se.jump_mass[:, 0, 0] + se.jump_mass_error[:, 0, 0] < 0)
+
+
+@pytest.mark.slow
+def test_three_layers_are_solved_to_one_per_cent():
+    """Six fields; the expected overlaps are from 65536 points without importance sampling."""
+
+    def three_layers(z):
+        first = np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))
+        second = first @ z[:, 1]
+        third = (np.eye(2) + softmax(np.outer(second, second))) @ (first @ z[:, 2])
+        return softmax(np.outer(third, third))
+
+    model = ga.sequence_model(lambda u, noise: three_layers(u), three_layers, n_tokens=2, rank=3, lam=0.05)
+    se = ga.solve_state_evolution(model, 6.0, rtol=1e-2, stability=False)
+    assert se.status is ga.Status.CONVERGED
+    np.testing.assert_allclose(np.diag(se.overlaps.theta[0]), [0.69, 0.61, 0.995], atol=0.02)
