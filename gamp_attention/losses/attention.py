@@ -32,8 +32,7 @@ from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
-# Maximum number of tokens for which sums of few terms are faster than loops over matrices in vector registers
-FEW_TOKENS = 4
+FEW_TOKENS = 5  # maximum number of tokens for which loops over matrices take longer than sums of few terms
 
 
 @inline_kernel
@@ -109,16 +108,11 @@ def _softmax_derivatives(p, s, i, slack, u, B, GS):
     for j in range(L):
         GS[j] = slack[j] + p[L * L + j * L + i]
         total += s[i, j] * GS[j]
-    few = L <= FEW_TOKENS
     for j in range(L):
         weight, slope, product = s[i, j], u[j], GS[j] - total
-        for k in range(j + 1 if few else L):
+        for k in range(L):
             B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GS[k]) - slope) - weight * u[k]
         B[j, j] += slope
-    if few:
-        for j in range(L):
-            for k in range(j):
-                B[k, j] = B[j, k]
 
 
 @inline_kernel
@@ -134,21 +128,14 @@ def softmax_slope(s, i, slack, u):
 @inline_kernel
 def fill_slack(p, s, i, slack):
     """Fill slack = ∂φ_i/∂S_i = (G S_i) − M_i for the weights in row i of s (L, L), and return φ_i."""
-    L, value = s.shape[1], 0.0
-    if L <= FEW_TOKENS:
-        for j in range(L):
-            product, m = 0.0, p[L * L + j * L + i]
-            for k in range(L):
-                product += p[j * L + k] * s[i, k]
-            value += s[i, j] * (0.5 * product - m)
-            slack[j] = product - m
-        return value
+    L = s.shape[1]
     for j in range(L):
         slack[j] = 0.0
     for k in range(L):  # G is symmetric, and its rows are contiguous
         weight = s[i, k]
         for j in range(L):
             slack[j] += weight * p[k * L + j]
+    value = 0.0
     for j in range(L):
         m = p[L * L + j * L + i]
         value += s[i, j] * (0.5 * slack[j] - m)
@@ -184,14 +171,14 @@ def pull_back_slope(attention, z, L, r, i, u, grad):
 
 
 @inline_kernel
-def pull_back(attention, z, L, r, i, u, B, grad, hess, flat, Bz, blocks):
+def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
     """Add the gradient and Hessian of φ_i in z to grad and hess, where u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i².
 
     For tied weights, most of the Hessian is added to `blocks`, and `add_blocks` adds it to hess after the last row.
     """
     b1 = 1.0 / attention.temperature
     if attention.tied:
-        _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks)
+        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks)
     else:
         _pull_untied(z, L, r, i, u, B, b1, grad, hess)
 
@@ -218,7 +205,7 @@ def add_blocks(L, r, blocks, hess):
 
 
 @inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks):
+def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
     # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
     b2 = b1 * b1
     for j in range(L):
@@ -228,6 +215,7 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks):
             grad[j * r + a] += c * z[i * r + a]
             hess[i * r + a, j * r + a] += c
             hess[j * r + a, i * r + a] += c
+    Bz = scratch.reshape((r, L))
     for a in range(r):
         for m in range(L):
             Bz[a, m] = 0.0
@@ -246,6 +234,7 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, flat, Bz, blocks):
                 cross = Bz[a, m] * z[i * r + b]
                 hess[i * r + a, m * r + b] += cross
                 hess[m * r + b, i * r + a] += cross
+    flat = B.reshape(L * L)
     for a in range(r):
         for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over matrices are faster than short loops over columns
             zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
@@ -419,8 +408,7 @@ class AttentionWork(NamedTuple):
     GS: np.ndarray  # (L,) product of G and the attention weights of one row
     u: np.ndarray  # (L,) gradient of one row in its scores
     slack: np.ndarray  # (L,) gradient of one row in its attention weights
-    flat: np.ndarray  # (L²,) memory of B
-    Bz: np.ndarray  # (r, L) product of B and the fields
+    fields: np.ndarray  # (L r,)
     blocks: np.ndarray  # (r (r + 1)/2, L²) Hessian in the fields, for each pair of columns
 
 
@@ -484,11 +472,10 @@ def _make_work(loss):
         return None
 
     def attention_work(loss):
-        L, r = loss.n_tokens, loss.rank
-        flat = np.empty(L * L)  # a view in each call would take longer than the derivatives of few tokens
+        L = loss.n_tokens
         return AttentionWork(
-            np.empty((L, L)), flat.reshape((L, L)), np.empty(L), np.empty(L), np.empty(L), flat, np.empty((r, L)),
-            np.empty((r * (r + 1) // 2, L * L)),
+            np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L), np.empty(L * loss.rank),
+            np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
         )  # fmt: skip
 
     return attention_work
@@ -517,7 +504,7 @@ def _value_of_scores(loss, p, z, work):
     value = 0.0
     for i in range(L):
         attend_row(loss.attention, s, i)
-        value += fill_slack(p, s, i, work.slack)  # its long loops make this faster than `row_loss`
+        value += row_loss(p, s, i) if L <= FEW_TOKENS else fill_slack(p, s, i, work.slack)  # longer loops
     return value
 
 
@@ -529,6 +516,8 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
     def attention_derivatives(loss, p, z, grad, hess, work):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
+        if loss.n_tokens <= FEW_TOKENS and loss.attention.tied and loss.attention.softmax:
+            return _differentiate_few_tokens(loss, p, z, grad, hess, work)
         return _differentiate_scores(loss, p, z, grad, hess, work)
 
     return attention_derivatives
@@ -550,8 +539,71 @@ def _differentiate_scores(loss, p, z, grad, hess, work):
         attend_row(loss.attention, s, i)
         value += fill_slack(p, s, i, slack)
         row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
-        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.flat, work.Bz, work.blocks)
+        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
     add_blocks(L, r, work.blocks, hess)
+    return value
+
+
+@deferred_kernel(float64)
+def _differentiate_few_tokens(loss, p, z, grad, hess, work):
+    """Return the numbers of `_differentiate_scores` for softmax attention of tied weights, by sums of few terms.
+
+    It has no views of arrays (`reshape`), which take longer than the derivatives of few tokens.
+    """
+    L, r = loss.n_tokens, loss.rank
+    s, B, GS, u, slack, Bz = work.s, work.B, work.GS, work.u, work.slack, work.fields
+    b1 = 1.0 / loss.attention.temperature
+    for k in range(L * r):
+        grad[k] = 0.0
+        for m in range(L * r):
+            hess[k, m] = 0.0
+    fill_scores(loss.attention, z, L, r, s)
+    value = 0.0
+    for i in range(L):
+        attend_row(loss.attention, s, i)
+        mean, total = 0.0, 0.0
+        for j in range(L):
+            product, m = 0.0, p[L * L + j * L + i]
+            for k in range(L):
+                product += p[j * L + k] * s[i, k]
+            value += s[i, j] * (0.5 * product - m)
+            GS[j], slack[j] = product, product - m
+            mean += s[i, j] * slack[j]
+            total += s[i, j] * product
+        for j in range(L):
+            u[j] = s[i, j] * (slack[j] - mean)
+        for j in range(L):  # as in `_softmax_derivatives`
+            for k in range(j + 1):
+                product = p[j * L + k] - GS[j] - GS[k] + total
+                B[j, k] = s[i, j] * (s[i, k] * product - u[k]) - s[i, k] * u[j]
+                B[k, j] = B[j, k]
+            B[j, j] += u[j]
+        for j in range(L):
+            c = b1 * u[j]
+            for a in range(r):
+                grad[i * r + a] += c * z[j * r + a]
+                grad[j * r + a] += c * z[i * r + a]
+                hess[i * r + a, j * r + a] += c
+                hess[j * r + a, i * r + a] += c
+        for m in range(L):
+            for a in range(r):
+                product = 0.0
+                for j in range(L):
+                    product += B[j, m] * z[j * r + a]
+                Bz[m * r + a] = b1 * b1 * product
+        for a in range(r):
+            for b in range(r):
+                product = 0.0
+                for j in range(L):
+                    product += z[j * r + a] * Bz[j * r + b]
+                hess[i * r + a, i * r + b] += product
+                zz = b1 * b1 * z[i * r + a] * z[i * r + b]
+                for m in range(L):
+                    cross = Bz[m * r + a] * z[i * r + b]
+                    hess[i * r + a, m * r + b] += cross
+                    hess[m * r + b, i * r + a] += cross
+                    for k in range(L):
+                        hess[k * r + a, m * r + b] += B[k, m] * zz
     return value
 
 
