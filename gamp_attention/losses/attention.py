@@ -205,9 +205,8 @@ def add_blocks(L, r, blocks, hess):
 
 
 @inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
-    # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
-    b2 = b1 * b1
+def _add_tied_slope(z, L, r, i, u, b1, grad, hess):
+    """Add the gradient of φ_i for tied weights, and the part of its Hessian from second derivatives of scores."""
     for j in range(L):
         c = b1 * u[j]
         for a in range(r):
@@ -215,6 +214,13 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
             grad[j * r + a] += c * z[i * r + a]
             hess[i * r + a, j * r + a] += c
             hess[j * r + a, i * r + a] += c
+
+
+@inline_kernel
+def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
+    # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
+    b2 = b1 * b1
+    _add_tied_slope(z, L, r, i, u, b1, grad, hess)
     Bz = scratch.reshape((r, L))
     for a in range(r):
         for m in range(L):
@@ -561,30 +567,22 @@ def _differentiate_few_tokens(loss, p, z, grad, hess, work):
     value = 0.0
     for i in range(L):
         attend_row(loss.attention, s, i)
-        mean, total = 0.0, 0.0
+        total = 0.0
         for j in range(L):
             product, m = 0.0, p[L * L + j * L + i]
             for k in range(L):
                 product += p[j * L + k] * s[i, k]
             value += s[i, j] * (0.5 * product - m)
             GS[j], slack[j] = product, product - m
-            mean += s[i, j] * slack[j]
             total += s[i, j] * product
-        for j in range(L):
-            u[j] = s[i, j] * (slack[j] - mean)
+        softmax_slope(s, i, slack, u)
         for j in range(L):  # as in `_softmax_derivatives`
             for k in range(j + 1):
                 product = p[j * L + k] - GS[j] - GS[k] + total
                 B[j, k] = s[i, j] * (s[i, k] * product - u[k]) - s[i, k] * u[j]
                 B[k, j] = B[j, k]
             B[j, j] += u[j]
-        for j in range(L):
-            c = b1 * u[j]
-            for a in range(r):
-                grad[i * r + a] += c * z[j * r + a]
-                grad[j * r + a] += c * z[i * r + a]
-                hess[i * r + a, j * r + a] += c
-                hess[j * r + a, i * r + a] += c
+        _add_tied_slope(z, L, r, i, u, b1, grad, hess)
         for m in range(L):
             for a in range(r):
                 product = 0.0
