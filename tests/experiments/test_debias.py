@@ -208,6 +208,43 @@ def test_violated_assumptions_are_named(kind):
     assert found.message in str(found)
 
 
+@pytest.mark.parametrize("design", ["", "correlated"])
+@pytest.mark.parametrize("growth", ["size", "sign"])
+def test_noise_that_depends_on_one_column_is_named(design, growth):
+    rng = np.random.default_rng(11)
+    x, noise = rows(design, rng, 300, 30), rng.standard_normal(300)
+    column = x[:, 7] / x[:, 7].std()
+    level = np.abs(column) if growth == "size" else np.exp(column / 2)
+    labels = x @ rng.standard_normal(30) / np.sqrt(30)
+    found = fitted(x, labels + 0.5 * level * noise, ga.SquaredLoss(), ga.Ridge(0.2))
+    assert re.search("not to be trusted: .*noise of the labels depends on column 7", found.message), found.message
+    assert not found.trusted
+    assert fitted(x, labels + 0.5 * noise, ga.SquaredLoss(), ga.Ridge(0.2)).trusted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", ["", "correlated"])
+def test_intervals_are_too_short_and_not_trusted_if_noise_is_proportional_to_a_column(design):
+    """For Gaussian columns, the variance of the weight is larger by 1 + 2ρ².
+
+    ρ is the correlation of the column and its residual v in a regression on the others.
+    """
+    rng, covered, trusted, ratios = np.random.default_rng(12), [], [], []
+    for _ in range(100):
+        x, star = rows(design, rng, 300, 30), rng.standard_normal(30) / np.sqrt(30)
+        labels = x @ star + 0.5 * np.abs(x[:, 7]) * rng.standard_normal(300)
+        found = fitted(x, labels, ga.SquaredLoss(), ga.Ridge(0.2))
+        low, high = found.interval(0.9)[7, 0] / np.sqrt(30)
+        covered.append(low < star[7] < high)
+        trusted.append(found.trusted)
+        gram = x.T @ x if design else np.diag(np.sum(x**2, axis=0))
+        ratios.append(1 + 2 / (gram[7, 7] * np.linalg.inv(gram)[7, 7]))
+    expected = 2 * norm.cdf(norm.ppf(0.95) / np.sqrt(np.mean(ratios))) - 1
+    assert abs(np.mean(covered) - expected) < 3 * np.sqrt(expected * (1 - expected) / 100)
+    assert expected < 0.85
+    assert np.mean(trusted) < 0.05
+
+
 @pytest.mark.parametrize("kind", ["independent", "correlated", "tokens"])
 def test_correlated_tokens_are_named(kind):
     rng = np.random.default_rng(10)

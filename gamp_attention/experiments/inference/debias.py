@@ -44,6 +44,8 @@ FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a directi
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # minimum excess of the number of samples over the number of columns, for a regression on all columns
 NONLINEAR = 3.0  # standard errors beyond which labels count as nonlinear in the fields
+CHANCE = 1e-3  # probability that independent noise counts as dependent on a column
+LARGE = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
 PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
 PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
@@ -161,6 +163,10 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
                 reasons += _unreliable_training(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             reasons += _nonlinearity(data, at, curvature)
+        if estimate.form == "independent" and _is_regression(data) and curvature is not None:
+            X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+            size = np.sqrt(np.maximum(law.sizes, 1e-300))  # (n, 1)
+            reasons += _noise_along_columns(X / size, size * at.loss_gradients[:, 0])
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -432,14 +438,45 @@ def _orthogonal(
 
 
 def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray) -> list[str]:
-    """Return the reason, if any, that squared residuals of least squares depend on the fields or the row sizes."""
+    """Return the reason, if any, that residuals of least squares depend on a column, the fields or the row sizes."""
     slack = 1 - np.einsum("ni,ni->n", X, directions)
-    squares = residuals**2 / np.maximum(slack, 1e-12)[:, None]
+    noise = residuals / np.sqrt(np.maximum(slack, 1e-12))[:, None]
+    reasons = _noise_along_columns(X, noise)
+    if reasons:
+        return reasons
+    squares = noise**2
     for a in range(residuals.shape[1]):
         for other in (fields[:, a], fields[:, a] ** 2, slack):
             if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > SIGNIFICANT:
                 return ["the noise of the labels depends on the sample"]
     return []
+
+
+def _noise_along_columns(X: np.ndarray, noise: np.ndarray) -> list[str]:
+    """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
+
+    If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this column
+    are too short. The largest correlation is compared with its quantile for independent noise. Outliers are cut off.
+    """
+    from scipy.special import ndtri
+
+    limits = LARGE * np.abs(X).mean(axis=0)
+    entries = np.clip(X, -limits, limits)
+    sizes = np.abs(noise)
+    sizes = _center(np.minimum(sizes, LARGE * sizes.mean(axis=0))).T
+    by_size, by_sign = sizes @ _center(np.abs(entries)), np.abs(sizes @ _center(entries))
+    largest = np.sqrt(len(X)) * np.maximum(by_size, by_sign)  # standard normal numbers for independent noise
+    if largest.max(initial=0.0) > -ndtri(CHANCE / max(3 * largest.size, 1)):
+        return [f"the noise of the labels depends on column {int(largest.max(axis=0).argmax())}"]
+    return []
+
+
+def _center(values: np.ndarray) -> np.ndarray:
+    """Return columns (n, k) minus their means, divided by their norms; zeros for constant columns."""
+    centered = values - values.mean(axis=0)
+    norm = np.linalg.norm(centered, axis=0)
+    floor = 1e-9 * np.linalg.norm(values, axis=0)
+    return np.divide(centered, norm, out=np.zeros(values.shape), where=norm > floor)
 
 
 def _nonlinearity(data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:
