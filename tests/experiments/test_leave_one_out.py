@@ -362,6 +362,25 @@ def test_tokens_on_the_disk_have_the_errors_of_tokens_in_memory(tmp_path):
     assert there.trusted
 
 
+def test_zero_weights_of_half_of_the_samples_are_no_reason_for_doubt():
+    """Half of the samples is too few for λ = 1: their weights are zero, a saddle of the risk of all samples."""
+    model = ga.paper_model(omega=0.2, sigma=0.8, lam=1.0)
+    data = ga.sample(model, d=40, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data)
+    assert np.abs(gamp.Q).max() > 0.1
+    rng = np.random.default_rng(0)
+    halves = [data.select_rows(np.sort(half)) for half in np.array_split(rng.permutation(80), 2)]
+    assert any(np.abs(ga.run_gamp(half, gamp.Q).Q).max() < 1e-6 for half in halves)
+    assert ga.leave_one_out(data, gamp).trusted
+
+
+def test_both_halves_of_the_samples_are_left_out():
+    """With the first half of each of the two divisions only, the descents return to these weights."""
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
+    assert "many minima" in loo.message
+
+
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
     """`SAME` and `LOWER` only save steps of the search for other minima."""

@@ -173,6 +173,15 @@ def test_paths_with_many_minima_use_folds():
     assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
 
 
+def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared():
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2), d=40, alpha=2.0, seed=1)
+    path = ga.regularization_path(data, [0.03, 0.1, 0.3], "random", n_starts=1, folds=0)
+    assert path.trusted.tolist() == [False, True, True]
+    assert path.test_error[0] < path.test_error[1] < 1.25 * path.test_error[0]
+    assert path.best == 1
+    assert "1 other values have lower errors by estimates that are not reliable" in path.message
+
+
 def test_folds_are_trained_without_their_samples(rows):
     along = PathPlan(
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
