@@ -355,7 +355,7 @@ def _estimate(
             reasons = estimate.reasons()
         if not faults:
             estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
-            if H is not None and (effect := order_effect(data, at, tokens, H)):
+            if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
     estimate.repeated = _repeated_fraction(data)
