@@ -34,6 +34,14 @@ class Posterior(NamedTuple):
     halves: Halves | None = None  # only if the posterior was computed from random points of each sample
     of_class: np.ndarray | None = None  # (N, C) posterior probabilities of the classes, if samples have classes
 
+    @property
+    def second_moments(self) -> np.ndarray:
+        """Second moments E[u uᵀ | y] (N, L t, L t)."""
+        if self.halves is not None:
+            return np.asarray(self.halves.second.mean(axis=0))
+        flat = self.mean.reshape(len(self.mean), -1)
+        return self.cov + flat[:, :, None] * flat[:, None]
+
 
 class Channel(Protocol):
     """Interface of an observation model. Observations y are arrays (N, …), whose form depends on the channel."""
