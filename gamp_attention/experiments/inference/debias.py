@@ -151,7 +151,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
     law = _column_law(data)
-    reasons = _training_faults(data, gamp)
+    reasons = _unreliable_training(data, gamp)
     with one_thread():
         curvature = _curvature(data, at, Q)
         estimate = _independent(data, gamp, at, Q, law, curvature)
@@ -160,7 +160,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
             inverse = _inverse_products(data, law)
             if inverse is not None:
                 estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
-                reasons += _training_faults(data, gamp)
+                reasons += _unreliable_training(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             reasons += _nonlinearity(data, at, curvature)
         if estimate.form == "independent" and _is_regression(data) and curvature is not None:
@@ -176,7 +176,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class _Estimate:
+class _NoisyWeights:
     """Weights (d, r), the covariances (d, r, r) of their noise, its degrees of freedom, and the form."""
 
     weights: np.ndarray
@@ -215,7 +215,7 @@ def _is_regression(data: Dataset) -> bool:
     return isinstance(data.student, SquaredLoss) and data.n_tokens == 1
 
 
-def _training_faults(data: Dataset, gamp: Any) -> list[str]:
+def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
     """Return reasons not to trust the end of the training; a convex problem has a single minimum."""
     if is_convex(data):
         return [] if gamp.converged else ["the training did not converge"]
@@ -302,7 +302,7 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
 
 def _independent(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
-) -> _Estimate:
+) -> _NoisyWeights:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
     g, d = -at.loss_gradients, data.dim
     forces = sum_over_tokens(data.groups, data.n_sources, g)
@@ -325,7 +325,7 @@ def _independent(
     N[~law.used] = np.inf
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
     covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
-    return _Estimate(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
+    return _NoisyWeights(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
 
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
@@ -401,7 +401,7 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
 
 def _orthogonal(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
-) -> tuple[_Estimate, list[str]]:
+) -> tuple[_NoisyWeights, list[str]]:
     """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
 
     `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
@@ -434,7 +434,7 @@ def _orthogonal(
     elif equal:
         reasons += _unequal_noise(X, directions, residuals, X @ (Q + step))
     covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
-    return _Estimate(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
+    return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
 
 
 def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray) -> list[str]:
