@@ -545,7 +545,8 @@ class LabelledDataset(Dataset):
 
     Raises
     ------
-    TypeError : if an array does not contain real numbers or is sparse, or `loss` or `penalty` is of an unknown type.
+    TypeError : if an array does not contain real numbers, is sparse or has masked entries, or `loss` or `penalty` is of
+        an unknown type.
     ValueError : if shapes do not match, labels do not fit the loss, numbers are not finite, `lam` or a weight is not
         positive, or `rank` is below 1.
 
@@ -576,8 +577,9 @@ class LabelledDataset(Dataset):
         sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:
-        check.require_dense("tokens", tokens)
-        check.require_dense("labels", labels)
+        for name, values in (("tokens", tokens), ("labels", labels)):
+            check.require_dense(name, values)
+            check.require_unmasked(name, values)
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(check.detach_tensor(tokens))[:, None]
         x = as_tokens("tokens", tokens)

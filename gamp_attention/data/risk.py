@@ -445,6 +445,12 @@ def sampled_test_error(
     >>> 0 < standard_error < error < ga.sampled_test_error(data, 0 * data.Q_star)[0]
     True
     """
+    mean, error = mean_and_error(sample_test_errors(data, Q, n_samples, seed))
+    return _require_finite(Q, mean), error
+
+
+def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | np.random.Generator) -> np.ndarray:
+    """Return the errors (n,) of weights Q (d, r) on fresh samples of the same teacher, see `sampled_test_error`."""
     require_dataset(data)
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
@@ -463,8 +469,7 @@ def sampled_test_error(
         for rows, token_sources in sources.groups:
             task = data.model.task_of(token_sources)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
-    mean, error = mean_and_error(np.concatenate(errors))
-    return _require_finite(Q, mean), error
+    return np.concatenate(errors)
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:

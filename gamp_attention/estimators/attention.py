@@ -230,6 +230,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
+        check.require_unmasked(name, value)
         array = check_array(
             check.detach_tensor(value), dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
             estimator=self,

@@ -107,8 +107,15 @@ class LinearRows(InferenceMixin, BaseEstimator):
     def _fields(self, X: Any) -> np.ndarray:
         """Return the fields z (n, rank)."""
         check_is_fitted(self)
+        require_complete(X)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+
+def require_complete(X: Any, y: Any = None) -> None:
+    """Raise TypeError if rows or labels have masked entries, which scikit-learn would use."""
+    check.require_unmasked("X", X)
+    check.require_unmasked("y", y)
 
 
 def _scale_columns(
@@ -275,6 +282,7 @@ class GampRegressor(RegressorMixin, LinearRows):
             data do not determine the weights.
         """
         loss = SquaredLoss() if self.loss is None else require_loss(self.loss)  # type: ignore[call-arg]
+        require_complete(X, y)
         rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
         squared = isinstance(loss, SquaredLoss)
         if not squared and targets.ndim == 2 and targets.shape[1] == 1:
@@ -351,6 +359,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
         ValueError : if shapes do not match, numbers are not finite, there is one class only, a parameter is out of
             range, or `lam` is 0 and the data do not determine the weights, as for classes that a plane separates.
         """
+        require_complete(X, y)
         rows, classes = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(classes)
         weights, rows, classes = without_zeros(require_sample_weight(sample_weight, rows), rows, classes)

@@ -112,9 +112,10 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
 
     Raises
     ------
-    TypeError : if the labels have different types.
+    TypeError : if the labels have different types or masked entries.
     ValueError : if the shape is not (n,), or if there are fewer groups than `folds`.
     """
+    check.require_unmasked("groups", groups)
     labels = np.asarray(groups)
     if labels.shape != (n,):
         raise check.fail("groups", labels.shape, f"a label for each sample, shape ({n},)")
