@@ -429,9 +429,7 @@ def _require_hessian(data: Dataset) -> None:
         )
 
 
-def _flat_rotations(
-    product: Callable[[np.ndarray], np.ndarray], directions: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _flat_rotations(product: Callable[[np.ndarray], np.ndarray], directions: np.ndarray, rng: Any) -> np.ndarray:
     """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
 
     It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.

@@ -12,7 +12,6 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import (
     dispatch_on_type,
     inline_kernel,
-    inner_kernel,
     is_instance,
     kernel,
     overload,
@@ -20,6 +19,7 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     LAST_STEP,
@@ -188,14 +188,6 @@ def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     return n, L, r
 
 
-class Scratch(NamedTuple):
-    """Scratch of one thread for `denoise_sample`."""
-
-    newton: Any  # a `Workspace`
-    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
-    product: np.ndarray  # (k, k) Jacobian, or only its diagonal blocks
-
-
 def allocate_result(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     """Return arrays that kernels fill for n samples; z (n, L r), which contains the initial fields, and g are flat."""
     n, k = start.shape
@@ -213,31 +205,26 @@ def finalize_result(out: Denoised) -> Denoised:
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
 
 
-@inner_kernel
-def make_scratch(loss, k, stop):
-    """Allocate the scratch of one thread; see `make_workspace`."""
-    return Scratch(make_workspace(loss, k, stop), np.empty((k, k)), np.empty((k, k)))
-
-
 @kernel
 def _denoise_block(first, last, loss, params, omega, metric, most, points, stop, out):
-    scratch = make_scratch(loss, omega.shape[1], stop)
-    _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out)
+    ws = make_workspace(loss, omega.shape[1], stop)
+    _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out)
 
 
 @sample_kernel
-def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out):
+def _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out):
+    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
     for mu in range(first, last):
-        if scratch.newton.stop[0] != 0:
+        if ws.stop[0] != 0:
             return
-        denoise_row(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
 
 
 @inline_kernel
-def denoise_row(mu, loss, p, w, metric, most, points, scratch, out):
+def denoise_row(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
     """Fill row mu of the result: for one or two fields by numbers if that succeeds, otherwise by `denoise_sample`."""
-    if not denoise_in_numbers(mu, loss, p, w, metric, most, scratch.newton, out):
-        denoise_sample(mu, loss, p, w, metric, most, points, scratch, out)
+    if not denoise_in_numbers(mu, loss, p, w, load_from(at_metric), most, load_from(at_ws), load_from(at_out)):
+        denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
 
 
 @dispatch_on_type
@@ -349,19 +336,21 @@ def _minimize_pair(mu, loss, p, w, metric, most, ws, out):
 
 
 @deferred_kernel(none)
-def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
+def denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
     """Fill row mu of the result for the center w (k,), after a search with at most `most` further starts.
 
-    The first minimization starts from the current z. If `most` is 0, the result is its local minimum.
+    The first minimization starts from the current z. If `most` is 0, the result is its local minimum. The arguments
+    `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`.
     """
+    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
+    inverse, product = ws.inverse, ws.product
     x, before = out.z[mu], ws.n_hessians[0]
     if k == 1 and most > N_ATTEMPTS:
-        value, out.gap[mu], status = minimize_single_field(loss, p, w, metric, x, most, points, ws)
+        value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, points, at_ws)
     else:
-        value, out.gap[mu], status = minimize_globally(loss, p, w, metric, x, most, points, ws)
+        value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, points, at_ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
     factor_hessian(metric, ws)

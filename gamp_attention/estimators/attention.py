@@ -187,7 +187,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         outputs = self._outputs(y)
         if len(outputs) != len(predicted):
             needs = f"the same number of samples as X, {len(predicted)}"
-            raise check.fail("y", count_noun(len(outputs), "sample"), needs)
+            raise check.fail_words("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
         return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -78,6 +79,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
             sample_weight=weights,
         )  # fmt: skip
+        check.integer("n_starts", n_starts, low=1)
         if loss.convex:
             init, n_starts = np.zeros((wide, rank)), 1
         elif not isinstance(init, str):
@@ -370,6 +372,11 @@ class GampClassifier(ClassifierMixin, LinearRows):
         """Return the probabilities (n, classes) of all classes."""
         z = self._fields(X)
         return softmax_rows(np.column_stack([np.zeros(len(z)), z]) if len(self.classes_) == 2 else z)
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """Return the logarithms (n, classes) of the probabilities of all classes, also of very small ones."""
+        z = self._fields(X)
+        return log_softmax(np.column_stack([np.zeros(len(z)), z]) if len(self.classes_) == 2 else z, axis=1)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most probable class of each row, (n,)."""

@@ -15,11 +15,13 @@ errors.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
+import json
 from functools import partial
 
 import numpy as np
 
 import gamp_attention as ga
+from validation._tools.catalog import ROOT
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import markdown_table, mean_and_error
@@ -29,9 +31,7 @@ from validation.claims.positional_minima import (
     ON_BRANCH,
     REACHED,
     check_reached,
-    fit_limit,
-    read_cell,
-    stored_minima,
+    fit_by_labels,
 )
 
 ALPHA = 1.0
@@ -65,6 +65,25 @@ def run_cell(d, seed, parisi):
     return rows
 
 
+def read_cell(d, number, minima):
+    """Return the numbers of a stored minimum of `rs_validity`."""
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, 50_000 + number)
+    constant = float(data.terms("asymptotic").constant.mean())
+    row = minima[d, number]
+    return [{"d": d, "seed": 50_000 + number, "norm": row["gradient_norm"], "constant": constant,
+             **{name: row[name] for name in ("V", "q", "m", "theta", "train_loss")}}]  # fmt: skip
+
+
+def stored_minima():
+    """Return the stored minima of `rs_validity` by d and number of the instance."""
+    lines = (ROOT / "results" / "rs_validity_runs.jsonl").read_text().splitlines()
+    return {
+        (row["d"], row["seed"]): row
+        for row in map(json.loads, lines)
+        if row["alpha"] == ALPHA and row["risk"] == "asymptotic"
+    }
+
+
 def main():
     args = options(__doc__)
     verdict = Verdict("minima_from_random_starts", args)
@@ -84,10 +103,10 @@ def main():
         verdict.end({})
         return
     on_branch = {name: [row for row in kept if row["algorithm"] == name] for name in NAMES}
-    minima = stored_minima(ALPHA)
-    on_branch["positions"] += [row for cell in minima for row in read_cell(*cell, minima, ALPHA)]
+    minima = stored_minima()
+    on_branch["positions"] += [row for cell in minima for row in read_cell(*cell, minima)]
     limits = {
-        name: {key: fit_limit([r for r in on_branch[name] if np.isfinite(r[key])], key)["limit"] for key in KEYS}
+        name: {key: fit_by_labels([r for r in on_branch[name] if np.isfinite(r[key])], key)[0] for key in KEYS}
         for name in NAMES
     }  # V is NaN if the equations of the response have no solution
     away = {name: [differences(limits[name], r) for r in theory] for name in NAMES}

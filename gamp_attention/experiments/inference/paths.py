@@ -310,7 +310,8 @@ class RegularizationPath(Result):
         return self.difference <= np.maximum(PLAUSIBLE * self.difference_error, SAME * self.test_error[self.best])
 
     def _rows(self) -> Rows:
-        heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]
+        predicts = bool(np.isfinite(self.predicted).any())
+        heads = ["", self.parameter, "ε_g", "above the best", "in training", *["by theory"] * predicts, ""]
         rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.lam), 'value')}", heads]
         above, paired = self.difference, self.difference_error
         for k, lam in enumerate(self.lam):
@@ -320,7 +321,7 @@ class RegularizationPath(Result):
             more = "-" if k == self.best else "0" if equal else format_to_error(above[k], paired[k])
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
-            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", known, doubt])
+            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", *[known] * predicts, doubt])
         return [*rows, self.message]
 
 
@@ -355,8 +356,9 @@ def regularization_path(
     n_starts : number of starts of these runs.
     parameter : name of the hyperparameter of a dictionary, for tables.
     form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.
-    tol : gradient norm at which a run has converged, above 0. With the default, estimates differ from their values at
-        exact minima by about a thousandth.
+    tol : gradient norm at which a run has converged, above 0. It is multiplied by the unit of weights (for which fields
+        are of order one, or as large as the labels of the squared loss) if this is below 1. With the default, estimates
+        differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
         0 for none; if not given, 5 or the number of samples if that is smaller. Estimates that are not trusted are then
