@@ -72,3 +72,19 @@ def test_paths_are_as_accurate_for_rows_and_labels_of_any_size(regression, of_ro
     )
     assert path.best == np.argmin(exact)
     assert np.allclose(path.test_error / of_labels**2, exact, rtol=2e-3)
+
+
+def test_estimates_in_rough_landscapes_are_not_trusted_for_tokens_of_any_size():
+    """Descents without half of the samples find other minima: their tolerance has the unit of the weights, too."""
+    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.01)
+    noisy = ga.sample(model, d=80, alpha=2.0, seed=0)
+    start, errors = ga.run_gamp(ga.Dataset(noisy.tokens, noisy.outputs, noisy.positions), "random").Q, []
+    for scale in (1.0, 1e3):
+        arrays = [scale * array for array in (noisy.tokens, noisy.outputs, noisy.positions)]
+        data = ga.Dataset(*arrays, lam=0.01 * scale**4)
+        result = ga.run_gamp(data, start / scale)
+        loo = ga.leave_one_out(data, result)
+        assert distance(result.Q * scale, start) < 1e-5
+        assert not loo.trusted
+        errors.append(loo.test_error / scale**2)
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)

@@ -11,7 +11,7 @@ a global minimum.
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, risk_at
+from gamp_attention.data.risk import RiskAtPoint, risk_at, small_unit
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.settling import Visit, proximal_gradient, quasi_newton
 
@@ -78,6 +78,9 @@ def _ends_elsewhere(data: Dataset, at: RiskAtPoint, errors: np.ndarray, Q: np.nd
 
 
 def descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step."""
-    descend = quasi_newton if data.penalty.smooth else proximal_gradient
-    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, MAX_STEPS, visit)[0]
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step.
+
+    The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
+    """
+    descend, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, MAX_STEPS, visit, unit)[0]
