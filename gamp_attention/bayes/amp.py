@@ -16,6 +16,7 @@ from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.runs import Run
 from gamp_attention.bayes.class_amp import build_class_problem
+from gamp_attention.bayes.known_columns import KnownColumns, separate_known_columns
 from gamp_attention.bayes.messages import (
     AmpPosterior,
     AmpProblem,
@@ -40,9 +41,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
 
     If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
     """
-    model = data.model if model is None else require_model(model)
-    if model is None:
-        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
+    model = _model_of(data, model)
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
@@ -65,6 +64,14 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
         gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
     return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
+
+
+def _model_of(data: Dataset, model: Model | None) -> Model:
+    """Return the model, by default the model from which the data were sampled."""
+    model = data.model if model is None else require_model(model)
+    if model is None:
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
+    return model
 
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:
@@ -224,6 +231,9 @@ def run_bayes_amp(
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
+    given_data, known = data, separate_known_columns(_model_of(data, model), centered=True)
+    if known is not None:
+        data, init, model = _without_known_columns(known, data, init, learn)
     problem = build_problem(data, model)
     if "noise" in learn:
         problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learned
@@ -239,12 +249,47 @@ def run_bayes_amp(
         status = run.run()
         assert status is not None
         result = run.result(status)
+        if known is not None:
+            result = _with_known_columns(known, given_data, result, run)
         outcomes.append((name, status, result.free_entropy))
         # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
         if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
             selected = result
     assert selected is not None
     return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
+
+
+def _without_known_columns(
+    known: KnownColumns, data: Dataset, init: str | np.ndarray, learn: tuple[str, ...]
+) -> tuple[Dataset, str | np.ndarray, Model]:
+    """Return samples, start and model of the unknown columns, for a model with fixed columns."""
+    if learn:
+        raise check.fail("learn", list(learn), "() for models with fixed columns")
+    of_unknown = known.data(data)
+    if not isinstance(init, str):
+        assert data.Q_star is not None
+        if init.shape[1] != len(known.values):
+            raise check.fail("init", init.shape, f"an array (d, {len(known.values)}), as the teacher of the model")
+        init = known.coefficients(init, data.Q_star)
+    return of_unknown, init, known.unknown
+
+
+def _with_known_columns(known: KnownColumns, data: Dataset, result: BayesAmpResult, run: "AmpRun") -> BayesAmpResult:
+    """Return the result for all columns of the teacher, from the result of a run for the unknown columns."""
+    assert data.Q_star is not None
+    Q, variance = known.estimate(result.Q, data.Q_star), np.full(data.Q_star.shape, np.nan)
+    if run.posterior is not None:
+        for k, rows in enumerate(run.posterior.rows):
+            variance[run.problem.kind == k] = np.diagonal(known.variance(rows.cov), axis1=1, axis2=2)
+    history = BayesHistory(
+        overlap=known.overlap(result.history.overlap), norm=known.overlap(result.history.norm),
+        V=known.variance(result.history.V),
+    )  # fmt: skip
+    priors = (MixturePrior(np.ones(1), np.zeros((1, len(known.covariance))), known.covariance[None]),)
+    return replace(
+        result, Q=Q, variance=variance, overlap=overlap_with(Q, data.Q_star), V=known.variance(result.V),
+        history=history, priors=priors,
+    )  # fmt: skip
 
 
 class AmpRun(Run[Status]):

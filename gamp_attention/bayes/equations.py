@@ -196,28 +196,32 @@ class Equations:
 
         Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`.
         """
-        L, t = self.rho.shape[:2]
-        V = self.rho
-        _, posterior = self.posterior(V, np.zeros_like(V))
-        moments = [posterior.cov] * 2 if posterior.halves is None else list(posterior.halves.second)
-        G, other = (linear_response(moment.reshape(-1, L, t, L, t), np.linalg.inv(V)) for moment in moments)
-        out = np.einsum("nlamb,nlcmd->lacmbd", G, other, optimize=True) / len(G)
-        back = np.zeros((L, t, t, L, t, t))
+        growth = self.growth_map(np.zeros_like(self.rho), np.arange(self.rho.shape[1]))
+        return float(np.abs(np.linalg.eigvals(growth)).max())
+
+    def growth_map(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """Return the linear map of a small overlap of columns `unknown` (k,) in one iteration at α = 1.
+
+        `known` (L, t, t) are the covariances of ω, zero if there is no information. The map (L k k, L k k) acts on the
+        conjugates of these columns, and on their overlaps after the averages over coordinates.
+        """
+        L, k = len(self.rho), len(unknown)
+        out = self.responses(known, unknown)
+        back = np.zeros((L, k, k, L, k, k))
         for kind in self.kinds:
-            cov0 = kind.prior.second
+            prior = kind.prior.second[unknown[:, None], unknown]
             both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
-            back += np.einsum("lm,ab,cd->lacmbd", both, cov0, cov0)
-        size = L * t * t
-        return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())
+            back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
+        size = L * k * k
+        return back.reshape(size, size) @ out.reshape(size, size)
 
     def responses(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-        """Return E[G_lm ⊗ G_lm] (L, k, k, L, k, k) of k columns `unknown` without overlap, see `linear_response`.
+        """Return E[G_lm ⊗ G_lm] (L, k, k, L, k, k) of k columns `unknown` without overlap, see `response_of`.
 
         `known` (L, t, t) are the covariances of ω. The result maps δq (m, b, d) to δq̂ (l, a, c) at α = 1.
         """
         omega, posterior = self.posterior(self.rho - known, known)
-        assert posterior.halves is not None
-        one, other = (response_of(second, self.rho, unknown) for second in posterior.halves.second)
+        one, other = (response_of(second, self.rho, unknown) for second in posterior.second_moments())
         return np.einsum("nlamb,nlcmd->lacmbd", one, other, optimize=True) / len(omega)
 
     def squared_means(self, known: np.ndarray) -> np.ndarray:
@@ -289,22 +293,19 @@ def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> n
     return np.asarray((1 - part) * hats + part * symmetrize(slope))
 
 
-def linear_response(moments: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return G (n, L, t, L, t) of `Equations.linear_growth` for second moments of the fields and inverses (L, t, t)."""
-    G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
-    for l in range(len(inverse)):
-        G[:, l, :, l] -= inverse[l]
-    return G
-
-
 def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return G (n, L, k, L, k) of some columns (k,), for second moments (n, L t, L t) and prior covariances (L, t, t).
+    """Return G (n, L, k, L, k), the response of g to a small change of ω, of k columns without overlap.
 
-    See `linear_response`.
+    G_lm = ρ_l⁻¹ E[u_l u_mᵀ | y] ρ_m⁻¹ − δ_lm ρ_l⁻¹, with these columns of the second moments `second` (n, L t, L t) and
+    of the prior covariances `rho` (L, t, t).
     """
     L, t, _ = rho.shape
     moments = second.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns]
-    return linear_response(moments, np.linalg.inv(rho[:, columns[:, None], columns]))
+    inverse = np.linalg.inv(rho[:, columns[:, None], columns])
+    G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
+    for l in range(L):
+        G[:, l, :, l] -= inverse[l]
+    return G
 
 
 def find_symmetries(model: Model) -> tuple[bool, bool, bool]:

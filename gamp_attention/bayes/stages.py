@@ -23,7 +23,7 @@ Columns without overlap need a separate rule. If the sign of a column can be cha
 q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
 column vanishes if this factor is near one. Therefore, once overlaps are below `SMALL` (in units of the prior) at the
 end of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
-(`bayes.stages.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
+(`Equations.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
 zero; otherwise they continue from the overlap `SMALL`.
 """
 
@@ -84,7 +84,7 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     """Return the α (replicas,) at which a further column is found, infinite if there is none, and these columns."""
     unknown = np.nonzero(~known)[0]
     if not known.any():
-        maps = [growth_map(equations, None, unknown) for equations in replicas]
+        maps = [equations.growth_map(np.zeros_like(equations.rho), unknown) for equations in replicas]
         value, left, right = leading_direction(np.mean(maps, axis=0))
         rates = np.array([float(np.real(left @ m @ right)) for m in maps])  # to first order in the noise of the maps
         spread = rates.std(ddof=1) / np.sqrt(len(rates))
@@ -114,23 +114,6 @@ def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray
     return tuple(unknown[weight > PART * weight.max()].tolist())
 
 
-def growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
-    """Return the linear map of a small overlap of columns `unknown` in one iteration at α = 1.
-
-    `known` (L, t, t) are the covariances of ω; None if there is no information.
-    """
-    known = np.zeros_like(equations.rho) if known is None else known
-    L, k = len(equations.rho), len(unknown)
-    out = equations.responses(known, unknown)
-    back = np.zeros((L, k, k, L, k, k))
-    for kind in equations.kinds:
-        prior = kind.prior.second[unknown[:, None], unknown]
-        both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
-        back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
-    size = L * k * k
-    return back.reshape(size, size) @ out.reshape(size, size)
-
-
 def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarray) -> tuple[float, np.ndarray | None]:
     """Return the α at which the fixed point with columns `known` only becomes unstable, and the unstable direction."""
     shape = np.linalg.inv(equations.rho) * np.outer(known, known)
@@ -149,7 +132,7 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
             shape = hats / size
             if change < SHAPE_CHANGE:
                 break
-        value, _, right = leading_direction(growth_map(equations, averages.known, unknown))
+        value, _, right = leading_direction(equations.growth_map(averages.known, unknown))
         alpha = float(np.exp(x)) / size
         return float(np.log(max(alpha * value, 1e-300))), alpha, right
 
@@ -250,7 +233,7 @@ def _decide_small_columns(equations: Equations, alpha: float, known: np.ndarray)
     if not small.any():
         return small, known
     without, columns = _without(known, small), np.nonzero(small)[0]
-    if alpha * leading_direction(growth_map(equations, without, columns))[0] < 1:
+    if alpha * leading_direction(equations.growth_map(without, columns))[0] < 1:
         return small, without
     without[:, columns, columns] = SMALL * rho[:, columns, columns]
     return np.zeros_like(small), without

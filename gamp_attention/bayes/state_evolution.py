@@ -25,6 +25,7 @@ from gamp_attention._core.numerics import generator, half_width, ignore_float_er
 from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.classes import ClassEquations, build_equations
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.known_columns import separate_known_columns
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.bayes.stages import FEW, iterate
 from gamp_attention.models.channels.classes import class_channel
@@ -176,16 +177,27 @@ def _iterate_replicas(
     model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
 ) -> BayesStateEvolution:
     """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
-    runs = []
+    runs, known = [], separate_known_columns(model)
+    unknown = model if known is None else known.unknown
     for _ in range(n_replicas):
-        few = build_equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, build_equations(model, n_points, rng), alpha, init))
+        few = build_equations(unknown, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init))
     with_classes = isinstance(model, SequenceMixture)
-    fresh = [(ClassEquations if with_classes else FreshSamples)(model, N_FRESH, rng) for _ in runs]
-    errors = np.array([samples.test_error(run.V, run.known) for samples, run in zip(fresh, runs, strict=True)])
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
+    fields = [run.known for run in runs]
+    if known is not None:
+        model = known.complete
+        q, V = known.overlap(q), known.variance(V)
+        fields = [known.prior_variance(run.V + run.known) - of_run for run, of_run in zip(runs, V, strict=True)]
+    try:
+        fresh = [(ClassEquations if with_classes else FreshSamples)(model, N_FRESH, rng) for _ in runs]
+        errors = np.array([samples.test_error(*of_run) for samples, *of_run in zip(fresh, V, fields, strict=True)])
+    except ValueError:
+        if known is None:
+            raise
+        errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
     if with_classes:
-        V = V[:, class_channel(model).sources]
+        V = V[:, class_channel(unknown).sources]
     agree = len({bytes(np.diagonal(run.q) > FOUND) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     return BayesStateEvolution(

@@ -7,6 +7,7 @@
   unstable.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
 from gamp_attention.bayes.classes import build_equations
 from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.known_columns import separate_known_columns
 from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.bayes.stages import find_stages
 from gamp_attention.bayes.state_evolution import build_curves, check_points
@@ -65,8 +67,10 @@ def bayes_thresholds(
     """
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     if is_function(model.teacher):
-        rng = generator(seed)
-        return _find_staged_thresholds([build_equations(model, n_points, rng) for _ in range(n_replicas)])
+        rng, known = generator(seed), separate_known_columns(model)
+        unknown = model if known is None else known.unknown
+        found = _find_staged_thresholds([build_equations(unknown, n_points, rng) for _ in range(n_replicas)])
+        return found if known is None else replace(found, stages=tuple(map(known.stage, found.stages)))
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import boolean, float64, int64
+from numba.core.types import CPointer, boolean, float64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._core.pointers import load_from, point_to_field
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
-from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
+from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MAX_ITER = 200  # maximum number of Newton steps
@@ -92,10 +93,17 @@ class Workspace(NamedTuple):
     minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
     stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
     n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
+    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
+    product: np.ndarray  # (k, k) Jacobian ∂z/∂ω, or only its diagonal blocks
 
 
-_B = np.empty((1, 1, 1))
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP))  # numba type, for indirect calls
+# numba types of pointers, for indirect calls
+_V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
+WORKSPACE = CPointer(
+    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, 0, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
+)
+point_to_loss_scratch = point_to_field("loss")
 
 
 def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
@@ -117,7 +125,7 @@ def make_workspace(loss, n_fields, stop):
     k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
-        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
+        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64), np.empty((k, k)), np.empty((k, k)),
     )  # fmt: skip
 
 
@@ -211,9 +219,13 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64, deferred=True)
-def objective(loss, p, omega, metric, z, work):
+# From here on, `at_metric` and `at_ws` are pointers to a `Metric` and a `Workspace`.
+
+
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective(loss, p, omega, at_metric, z, at_ws):
     """Return the proximal objective at z."""
+    metric = load_from(at_metric)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     quadratic = 0.0
     for l in range(L):
@@ -222,16 +234,16 @@ def objective(loss, p, omega, metric, z, work):
                 quadratic += (
                     (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
                 )
-    return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
+    return 0.5 * quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
 
 
-@loss_kernel(
-    TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64, deferred=True
-)
-def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
-    """Return the objective at z, and fill its gradient and Hessian."""
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
+    """Return the objective at z, and fill ws.grad and ws.hess with its gradient and Hessian."""
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    grad, hess = ws.grad, ws.hess
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = differentiate(loss, p, z, grad, hess, work)
+    value = differentiate(loss, p, z, grad, hess, point_to_loss_scratch(at_ws))
     for l in range(L):
         for a in range(r):
             acc = 0.0
@@ -261,11 +273,12 @@ def fill_lowest_direction(hess, direction):
 
 
 @deferred_kernel(boolean, counted=True)
-def descend_from_saddle(loss, p, omega, metric, z, value, ws):
+def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
     """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 
     Returns False, with z unchanged, if there is no negative curvature.
     """
+    metric, ws = load_from(at_metric), load_from(at_ws)
     k = z.shape[0]
     smallest, largest = fill_lowest_direction(ws.hess, ws.step)
     if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
@@ -274,7 +287,7 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     for _ in range(60):
         for i in range(k):
             ws.trial[i] = z[i] + t * ws.step[i]
-        if objective(loss, p, omega, metric, ws.trial, ws.loss) < value:
+        if objective(loss, p, omega, at_metric, ws.trial, at_ws) < value:
             assign(z, ws.trial)
             return True
         t *= 0.5
@@ -391,19 +404,20 @@ def _fill_step(metric, definite, ws):
 
 
 @sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
-def minimize_from(loss, p, omega, metric, z, ws, n_known):
+def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     """Minimize the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
+    metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_in_scalars(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome
     k, was_short = z.shape[0], False
-    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     for number in range(MAX_ITER):
         size, scale = 0.0, 0.0
         for i in range(k):
@@ -417,8 +431,8 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
         # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
         stationary = size <= STATIONARY * metric.largest * scale or size < 1e-300
         tries_curvature = stationary or number % SADDLE_CHECK_INTERVAL == SADDLE_CHECK_INTERVAL - 1
-        if tries_curvature and not definite and descend_from_saddle(loss, p, omega, metric, z, value, ws):
-            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+        if tries_curvature and not definite and descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
+            value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
             continue
         if stationary:
             return value, OUTCOME.solved
@@ -445,7 +459,7 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
-            trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
             if short or trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
                 break
             t *= 0.5
@@ -458,10 +472,10 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
             if new_size >= 0.5 * size:
                 if new_size > size:  # the step made it worse: return to its start
                     assign(z, ws.start)
-                    trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+                    trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
                 definite = cholesky(ws.hess, 0.0, ws.chol)
-                if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):
+                if definite or not descend_from_saddle(loss, p, omega, at_metric, z, trial, at_ws):
                     return trial, OUTCOME.solved
-                trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+                trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
         value = trial
     return value, OUTCOME.failed

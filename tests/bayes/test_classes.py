@@ -337,9 +337,8 @@ DEPENDENT = ga.sequence_model(  # two targets of one field
     [
         (build(lambda u, noise, c: np.tanh(u[0, 0]), 7), "at most 6, got L t = 7"),
         pytest.param(DEPENDENT, "targets of class 0 that determine each other", marks=pytest.mark.slow),
-        (ga.fix_columns(uneven([1.0, 0.8]), {0: [1.0, 0.0]}), "fixed_columns"),
     ],
-    ids=["fields", "targets", "fixed columns"],
+    ids=["fields", "targets"],
 )
 def test_refusals_name_the_reason(model, message):
     with pytest.raises(ValueError, match=message):

@@ -336,13 +336,13 @@ def leave_one_out_with_changes(
 
 def _estimate(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
-) -> tuple["_Estimate", list[str]]:
+) -> tuple["_CorrectedErrors", list[str]]:
     """Return the estimate by a form, and the reasons not to trust it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
     step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
     reasons = faults = _training_faults(gamp, step, fields)
-    estimate = _Estimate(data, at, fields, step)
+    estimate = _CorrectedErrors(data, at, fields, step)
     if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
         estimate.many_minima = True
         choice = "one of which was selected for these samples"
@@ -355,7 +355,7 @@ def _estimate(
             reasons = estimate.reasons()
         if not faults:
             estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
-            if H is not None and (effect := order_effect(data, at, tokens, H)):
+            if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
     estimate.repeated = _repeated_fraction(data)
@@ -402,7 +402,7 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
     return Q, at
 
 
-class _Estimate:
+class _CorrectedErrors:
     """Leave-one-out errors, corrected by exact refits of some samples.
 
     Attributes
@@ -570,7 +570,7 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     return []
 
 
-def _describe(reasons: list[str], estimate: _Estimate) -> str:
+def _describe(reasons: list[str], estimate: _CorrectedErrors) -> str:
     """Return the message of the result."""
     count, n = np.count_nonzero(estimate.refitted), len(estimate.errors)
     how = f"{count} of {n} samples were refitted" if count or not estimate.is_exact else "the formula is exact"

@@ -70,10 +70,6 @@ def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray, by_column
     by_column : whether to return E[u uᵀ | y] for all pairs of fields in place of the sum over columns.
     """
     n, (L, t, _) = len(seen), rho.shape
-    posterior = channel.posterior(seen, np.zeros((n, L, t)), rho)
-    if posterior.halves is not None:
-        products = posterior.halves.second.mean(axis=0)
-    else:
-        flat = posterior.mean.reshape(n, L * t)
-        products = posterior.cov + flat[:, :, None] * flat[:, None]
+    first, second = channel.posterior(seen, np.zeros((n, L, t)), rho).second_moments()
+    products = 0.5 * (first + second)
     return products if by_column else np.trace(products.reshape(n, L, t, L, t), axis1=2, axis2=4)
