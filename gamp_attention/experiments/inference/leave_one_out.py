@@ -247,7 +247,7 @@ FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
 FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
 MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted
-# maximum norm of the gradient of the exact risk at weights that are accepted, in units of the weights if these are small
+# maximum norm of the gradient of the exact risk at accepted weights, in units of the weights if these are small
 GRADIENT_NORM = 1e-3
 REFIT_ALL = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
 TOP = 24  # number of refitted samples with the largest change of their error
