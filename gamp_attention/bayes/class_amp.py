@@ -17,16 +17,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from gamp_attention._core import check
 from gamp_attention._core.numerics import project_psd, symmetrize
 from gamp_attention.bayes.messages import AmpProblem, Responses
 from gamp_attention.bayes.priors import MixturePrior
+from gamp_attention.data.class_samples import observe_classes
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.data.stores import token_blocks
-from gamp_attention.denoisers.spectral_weights import posterior_weights
+from gamp_attention.denoisers.spectral_weights import weights_of_groups
 from gamp_attention.models.channels.channel import Posterior
-from gamp_attention.models.channels.classes import ClassChannel, Seen, class_channel
+from gamp_attention.models.channels.classes import ClassChannel, Seen
 from gamp_attention.models.sequence import SequenceMixture
 
 
@@ -105,11 +103,9 @@ class ClassAmpProblem(AmpProblem):
         """Return posterior weights (n, L k, L k) of some columns (k,), for second moments (n, L t, L t) of all."""
         L, t = self.classes.shape
         k = len(columns)
-        chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
+        chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns]
         deviation = np.sqrt(np.diagonal(self.classes.rho, axis1=1, axis2=2)[:, columns])
-        deviation = deviation.reshape(-1, L * k)[self.seen.group]
-        scale = 1 / (deviation[:, :, None] * deviation[:, None])
-        return posterior_weights(chosen * scale, np.tile(np.eye(k), (L, 1, 1)), self.data.alpha) * scale
+        return weights_of_groups(chosen, deviation.reshape(-1, L * k)[self.seen.group], self.data.alpha)
 
 
 def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProblem:
@@ -117,46 +113,13 @@ def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProble
 
     Raises
     ------
-    ValueError : as for `class_channel`; or if no teacher is known and the means differ between classes of coordinates,
-        or a sample has targets that no class of its group has.
+    ValueError : as for `observe_classes`.
     """
-    channel = class_channel(model)
-    C, (L, t) = len(channel.probability), channel.shape
-    means = _known_means(data, model, channel)
-    norms = np.empty((data.n_samples, L))
-    directions = np.ascontiguousarray(np.sqrt(data.dim) * means.reshape(C * L, -1).T)
-    along = TokenMatrix(data.tokens, np.zeros_like(data.positions)).fields(directions).reshape(-1, L, C, L)
-    along = along[:, np.arange(L), :, np.arange(L)]  # (L, n, C) products of token l and the mean of token l in class c
-    for rows, _, block in token_blocks(data.tokens):
-        norms[rows] = np.einsum("nld,nld->nl", block, block, dtype=float)
-    squares = np.einsum("cld,cld->lc", means, means)
-    products = np.einsum("lnc,cl->nc", along - 0.5 * squares[:, None], 1 / channel.variance)
-    sigma2 = channel.group_variance
-    group = np.argmax(-0.5 * norms @ (1 / sigma2).T - 0.5 * data.dim * np.log(sigma2).sum(axis=1), axis=1)
-    labels = np.asarray(data.labels, dtype=float).reshape(data.n_samples, -1)
-    possible = np.stack([of_class.contain(labels) for of_class in channel.targets], axis=1)
-    possible &= group[:, None] == channel.group
-    if not possible.any(axis=1).all():
-        got = f"{int((~possible.any(axis=1)).sum())} samples whose targets no class has"
-        raise check.fail_words("data", got, "samples of the model")
+    channel, seen, means = observe_classes(data, model)
+    t = channel.shape[1]
     prior = MixturePrior(np.ones(1), np.zeros((1, t)), channel.prior[None])
-    gamma = np.tile(sigma2.ravel(), (data.dim, 1))
-    seen = Seen(labels, group, products + np.log(channel.probability))
+    gamma = np.tile(channel.group_variance.ravel(), (data.dim, 1))
     return ClassAmpProblem(
-        data=data, y=labels, channel=cast(Any, channel), gamma=gamma, kind=np.zeros(data.dim, dtype=int),
+        data=data, y=seen.targets, channel=cast(Any, channel), gamma=gamma, kind=np.zeros(data.dim, dtype=int),
         priors=[prior], classes=channel, seen=seen, means=means,
     )  # fmt: skip
-
-
-def _known_means(data: Dataset, model: SequenceMixture, channel: ClassChannel) -> np.ndarray:
-    """Return the means μ (C, L, d) of the tokens without spikes."""
-    at, d = model.classes.patterns, data.dim
-    if data.Q_star is not None and data.is_mixture:
-        spikes = np.einsum("clt,dt->cld", channel.spikes, data.Q_star) / np.sqrt(d)
-        return np.asarray(data.source_means[at] - data.positions - spikes)
-    if len(model.class_means) > 1:
-        needs = "samples of the model, if means differ between classes of coordinates"
-        raise check.fail_words("data", "data without a teacher", needs)
-    means = np.repeat(model.class_means[0][at][..., None], d, axis=2) / np.sqrt(d - data.intercept)
-    means[..., d - data.intercept :] = 0
-    return means

@@ -25,7 +25,6 @@ from typing import Any, cast
 import numpy as np
 
 from gamp_attention._core.numerics import project_psd, psd_root
-from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.equations import (
     MIN_V,
     Equations,
@@ -36,12 +35,11 @@ from gamp_attention.bayes.equations import (
 )
 from gamp_attention.bayes.priors import Kind, MixturePrior
 from gamp_attention.models.channels.channel import Posterior
-from gamp_attention.models.channels.classes import Seen, class_channel
+from gamp_attention.models.channels.classes import class_channel, draw_class_samples
 from gamp_attention.models.channels.fibers import symmetric_product
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 
-MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
 
 
@@ -66,28 +64,8 @@ class ClassEquations(Equations):
         prior = MixturePrior(np.ones(1), np.zeros((1, t)), self._law.prior[None])
         variance = self._law.group_variance.ravel()
         self.kinds = [Kind(1.0, variance, np.zeros_like(variance), prior)]
-        self._draw(n_points, rng)
-
-    def _draw(self, n_points: int, rng: np.random.Generator) -> None:
-        """Draw the classes, fields, noise and weights of classes of all samples, which do not depend on q."""
-        law, (L, t) = self._law, self._law.shape
-        k, C = L * t, len(law.probability)
-        roots, parts = psd_root(law.rho).reshape(-1, L, t, t), []
-        for c in range(C):
-            same = law.group == law.group[c]
-            products = law.mean_products * np.outer(same, same)
-            side = psd_root(products) if products.any() else np.zeros((C, 0))
-            dim = 2 * k + law.n_noise + side.shape[1]
-            white = gaussian_points(max(round(n_points * law.probability[c] / 2) * 2, MIN_OF_CLASS * dim), dim, rng)
-            u = np.einsum("lab,nlb->nla", roots[law.group[c]], white[:, :k].reshape(-1, L, t))
-            u += law.spikes[c] @ law.prior
-            y = law.labels.of_class[c](u, white[:, 2 * k : 2 * k + law.n_noise])
-            logs = products[c] - 0.5 * np.diagonal(products) + white[:, 2 * k + law.n_noise :] @ side.T
-            logs = logs + np.log(law.probability)
-            parts.append((np.full(len(u), c), u, white[:, k : 2 * k].reshape(-1, L, t), y, logs))
-        self._of_class, self._u, self._white, y, logs = (np.concatenate(part) for part in zip(*parts, strict=True))
-        self._weight = (law.probability / np.bincount(self._of_class))[self._of_class]
-        self._seen = Seen(y.reshape(len(y), -1), law.group[self._of_class], logs)
+        samples = draw_class_samples(self._law, n_points, rng)
+        self._of_class, self._u, self._white, self._weight, self._seen = samples
 
     def omega(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return means ω (N, L, t) of the fields, drawn given the fields, for covariances V of u − ω and `known` of ω.

@@ -331,7 +331,7 @@ class Dataset(DisplayMixin):
 
     @property
     def intercept(self) -> bool:
-        """Return whether the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
+        """True if the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
         return has_intercept(self.penalty)
 
     def intercepts(self, Q: ArrayLike) -> np.ndarray:
@@ -366,12 +366,12 @@ class Dataset(DisplayMixin):
 
     @property
     def is_mixture(self) -> bool:
-        """Return whether tokens have several classes."""
+        """True if tokens have several classes."""
         return self.n_sources > self.n_tokens
 
     @property
     def is_labelled(self) -> bool:
-        """Return whether samples have labels in place of outputs."""
+        """True if samples have labels in place of outputs."""
         return self.labels is not None
 
     @property

@@ -46,7 +46,7 @@ class Units(NamedTuple):
         else:
             center = np.average(flat, axis=0, weights=weights)
             scale = np.sqrt(np.average((flat - center) ** 2, axis=0, weights=weights))
-        constant = scale <= 0  # equal up to rounding
+        constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
         return cls(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
     def standardize(self, tokens: Any) -> np.ndarray:

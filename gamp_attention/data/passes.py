@@ -27,7 +27,7 @@ from gamp_attention.denoisers.newton import LAST_STEP, make_metric, make_workspa
 from gamp_attention.denoisers.output import (
     Denoised,
     allocate_result,
-    denoise_row,
+    denoise_rows,
     finalize_result,
     is_long,
 )
@@ -376,8 +376,11 @@ def _pass_in_strides(
                 omega[mu, i] = z[i] - omega[mu, i]
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
-            if proximal:
-                denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
+        if proximal:
+            end = min(begin + stride, last)
+            denoise_rows(begin, end, loss, params, omega, at_metric, most, points, at_ws, at_out)
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
             losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws))
             for l in range(L):
                 for a in range(r):

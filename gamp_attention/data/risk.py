@@ -117,22 +117,22 @@ class RiskAtPoint:
 
     @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
-        """Return the local fields X̃Q (n, L, r)."""
+        """Local fields X̃Q (n, L, r)."""
         return self.fields()
 
     @property
     def losses(self) -> np.ndarray:
-        """Return ℓ_μ (n,) at z."""
+        """Losses ℓ_μ (n,) at z."""
         return self._derivatives[0]
 
     @property
     def loss_gradients(self) -> np.ndarray:
-        """Return ∇ℓ_μ (n, L, r) at z."""
+        """Gradients ∇ℓ_μ (n, L, r) at z."""
         return self._derivatives[1]
 
     @property
     def hessians(self) -> np.ndarray:
-        """Return ∇²ℓ_μ (n, L r, L r) at z."""
+        """Hessians ∇²ℓ_μ (n, L r, L r) at z."""
         return self._derivatives[2]
 
     @cached_property

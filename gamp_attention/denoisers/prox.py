@@ -59,10 +59,10 @@ def search_points(n_fields: int) -> np.ndarray:
 
 
 @inline_kernel
-def factor_hessian(metric, ws):
-    """Factor the Hessian at a minimum into ws.chol, shifted if the minimum is about to vanish and it is singular."""
+def factor_hessian(metric, hess, chol):
+    """Factor the Hessian at a minimum into chol, shifted if the minimum is about to vanish and it is singular."""
     shift = MIN_SHIFT * metric.smallest
-    while not cholesky(ws.hess, shift, ws.chol) and shift < MAX_SHIFT:
+    while not cholesky(hess, shift, chol) and shift < MAX_SHIFT:
         shift = max(10.0 * shift, 1e-12)
 
 

@@ -629,17 +629,17 @@ class SuccessiveHalving(Resumable):
 
     @property
     def data(self) -> Dataset:
-        """Return the samples."""
+        """The samples."""
         return self._plan.data
 
     @property
     def risk(self) -> str:
-        """Return "exact" or "asymptotic"."""
+        """The risk, "exact" or "asymptotic"."""
         return self._plan.risk
 
     @property
     def reached_limit(self) -> bool:
-        """Return whether message passing from a start ended at `max_iter`."""
+        """True if message passing from a start ended at `max_iter`."""
         return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
     def _stop_worst(self, runs: Iterable[int], n_continue: int) -> list[int]:

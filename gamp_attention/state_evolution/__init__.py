@@ -10,15 +10,11 @@ from gamp_attention.state_evolution.dynamics.population import (
 )
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
 from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.limiting_spectra import (
-    LimitingSpectrum,
-    SpectralOverlap,
-    limiting_spectrum,
-    spectral_overlap,
-)
+from gamp_attention.state_evolution.fixed_points.limiting_spectra import LimitingSpectrum, limiting_spectrum
 from gamp_attention.state_evolution.fixed_points.observables import Stability
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.spectral_overlaps import SpectralOverlap, spectral_overlap
 
 __all__ = [
     "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",

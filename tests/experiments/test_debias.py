@@ -61,6 +61,18 @@ def test_debiased_weights_of_many_samples_are_least_squares():
     assert np.allclose(found.std[:, 0], sizes, rtol=0.1)
 
 
+def test_fits_that_almost_interpolate_use_the_residuals_of_the_columns():
+    """With λ near 0 the noise has n − d = 8 degrees of freedom, too few for independent columns; with λ = 1, 39."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 40))
+    y = x @ rng.normal(size=40) / np.sqrt(40) + 0.3 * rng.normal(size=48)
+    for lam, form in ((1e-4, "orthogonal"), (1.0, "independent")):
+        data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=lam)
+        found = ga.debias(data, ga.run_gamp(data, "random"))
+        assert (found.form, found.trusted) == (form, True)
+        assert (found.dof == 8) == (form == "orthogonal")
+
+
 def test_intervals_are_nested_and_equal_for_a_descent():
     data = ga.sample(ga.paper_model(), d=100, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data)

@@ -367,18 +367,9 @@ def test_subsets_and_changes_keep_the_classes():
     assert other.model.n_sources == 4
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda model, data: ga.spectral_overlap(model, 2.0),
-        lambda model, data: ga.run_gamp(data, "posterior"),
-        lambda model, data: ga.law_of(data),
-    ],
-)
-def test_solvers_without_classes_refuse_them(call):
-    model = spiked()
+def test_the_law_of_samples_with_classes_is_refused():
     with pytest.raises(ValueError, match="classes"):
-        call(model, ga.sample(model, 40, 1.0, seed=0))
+        ga.law_of(ga.sample(spiked(), 40, 1.0, seed=0))
 
 
 def test_breaking_of_replica_symmetry_refuses_classes():

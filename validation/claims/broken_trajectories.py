@@ -17,8 +17,10 @@ Criterion, fixed before the first run with these seeds: in the first case, `vali
 deviate. Runs with V̂ from the samples are more than four standard errors away at d = 3200 after 20 iterations, and runs
 with V̂ from state evolution within four at each d and time. In the control all runs are within four. In the first case,
 V of the key and at least one of the norms and overlaps of minima differ from the fixed point by more than four standard
-errors; in the control none does. V from the inverse Hessian is within 5 % of V of the run, on average. (Page on
-single-location regression.)
+errors; in the control none does. V from the inverse Hessian is within 5 % of V of the run, on average. With six
+instances at d = 800 and the Hessian at d = 200, two of these checks failed in the first case: the norms differed by 3.3
+standard errors, and V from the Hessian by 7 %. Instances of this case were then doubled, and the Hessian at d = 800,
+whose difference should be a quarter, was added with the same limit. (Page on single-location regression.)
 """
 
 from functools import lru_cache
@@ -37,7 +39,7 @@ LOW, CONTROL = "ν = 1, λ = 0.05", "ν = 4, λ = 0.5"
 TIMES, FIRST_SEED = (10, 20), 100
 INSTANCES, QUICK_INSTANCES = {800: 16, 3200: 10}, {150: 6}
 CONTROL_INSTANCES = {800: 6}
-END_DIM, ENDS, HESSIAN_DIM, MAX_HESSIAN = 800, 6, 200, 0.05
+END_DIM, ENDS, HESSIAN_DIM, MAX_HESSIAN = 800, {LOW: 12, CONTROL: 6}, 200, 0.05
 RESPONSES = ("samples", "state evolution")  # origin of V̂
 
 
@@ -100,7 +102,7 @@ def run_end(name, d, seed):
     data = ga.sample(build(name), d, ALPHA, seed=seed)
     run = ga.run_gamp(data, "semantic")
     V = float(run.overlaps.V[:, 0, 0].mean())
-    hessian = response_by_torch(data, run.Q) if d <= HESSIAN_DIM else None
+    hessian = response_by_torch(data, run.Q)
     return {"V": V, "values": columns_of(run.overlaps).tolist(), "converged": run.converged, "hessian": hessian}
 
 
@@ -148,15 +150,19 @@ def check_ends(verdict, rows, d):
         verdict.check(holds, f"{name}, d = {d}: minima differ from the fixed point by standard errors: {words}")
         of_columns = zip(NAMES, mean[:-1], spread[:-1], at[:-1], strict=True)
         cells = {n: f"{plus_minus(m, s)} ({v:.4f})" for n, m, s, v in of_columns}
-        small = [(row["V"], row["hessian"]) for row in rows if row["name"] == name and row["hessian"] is not None]
-        V, by_torch = np.array(small).mean(axis=0)
-        verdict.check(abs(by_torch / V - 1) < MAX_HESSIAN, f"{name}: V is {V:.3f} in runs, {by_torch:.3f} by torch")
+        pairs = {}
+        for dim in sorted({HESSIAN_DIM, d}):
+            of_dim = [(row["V"], row["hessian"]) for row in rows if (row["name"], row["d"]) == (name, dim)]
+            V, by_torch = pairs[dim] = np.array(of_dim).mean(axis=0)
+            words = f"{name}, d = {dim}: V of the key is {V:.3f} in runs, {by_torch:.3f} from the inverse Hessian"
+            verdict.check(abs(by_torch / V - 1) < MAX_HESSIAN, words)
+        words = "; ".join(f"d = {dim}: {h:.3f} (run {v:.3f})" for dim, (v, h) in pairs.items())
         table[name] = cells | {
             "V of k": f"{plus_minus(mean[-1], spread[-1])} ({at[-1]:.2f})",
-            f"V, d = {HESSIAN_DIM}: run, inverse Hessian": f"{V:.3f}, {by_torch:.3f}",
+            "V from the inverse Hessian": words,
             "standard errors": f"{ratios[:-1].max():.1f}, V: {ratios[-1]:.1f}",
         }  # fmt: skip
-        numbers[name] = {"mean": mean, "spread": spread, "theory": at, "stated": stated, "hessian": small}
+        numbers[name] = {"mean": mean, "spread": spread, "theory": at, "stated": stated, "hessian": pairs}
     return table, numbers
 
 
@@ -169,10 +175,10 @@ def main():
         for name in of_case for d, n in of_case[name].items() for seed in range(n)
     ]  # fmt: skip
     dims = sorted({HESSIAN_DIM, end})
-    ends = [{"name": name, "d": d, "seed": seed} for name in of_case for d in dims for seed in range(ENDS)]
+    ends = [{"name": name, "d": d, "seed": seed} for name in of_case for d in dims for seed in range(ENDS[name])]
     with pool(args) as executor:
         root = folder(args, verdict.name)
-        end_rows = run_trials(root / "ends", run_end, ends, executor)
+        end_rows = run_trials(root / "ends", run_end, ends, executor, version=2)
         path_rows = run_trials(root / "responses", run_path, paths, executor)
     first, on_paths = {}, []
     for name in of_case:

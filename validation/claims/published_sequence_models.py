@@ -163,7 +163,7 @@ def check_erf(table, quick):
     alpha = 1e8
     path = ga.trajectory(
         model, alpha, overlaps_of(model, *start), method="online", batch=1.0, lr=2 * STEP / alpha, spherical=True,
-        n_iter=steps, n_paths=256 if quick else 2048, n_replicas=4,
+        n_iter=steps, n_paths=256 if quick else 8192, n_replicas=4,
     )  # fmt: skip
     for time in (t for t in SHOWN if t <= steps):
         for name, row, column, s in (("κ", 0, 0, -1), ("ν", 1, 1, -1)):
@@ -180,7 +180,7 @@ def softmax_risk(nu):
     return quad(density, -60, 60, points=[0.0], limit=400)[0]
 
 
-def smallest_linear_risk(L, nu, n_starts=6):
+def smallest_linear_risk(L, nu, n_starts=24):
     """Return the smallest risk of Σ_l (1 + z_k) z_v over all weights: components along k*, v* and outside of them.
 
     All moments of the fields are Gaussian, so that the risk is a polynomial of the components.

@@ -45,6 +45,7 @@ LINEAR_ERROR = 1e-9  # relative deviation from a linear function that counts as 
 SUPPORT_ERROR = 1e-6  # relative distance up to which targets lie in a subspace
 N_TARGETS = 256  # number of points for the moments of targets that are not linear
 RANK_ERROR = 1e-9  # relative size of singular values that count as zero
+MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
 
 
 class Evidence(NamedTuple):
@@ -346,6 +347,8 @@ class ClassChannel:
     ) -> Posterior:
         """Return the posterior of the fields.
 
+        Eq. :eq:`posterior-classes`.
+
         Parameters
         ----------
         seen : the samples.
@@ -417,6 +420,38 @@ class ClassChannel:
             apart = np.sum((np.array(means) - mean) ** 2, axis=2) + np.array(variances)
             errors[rows] = np.einsum("nc,cn->n", weight, apart)
         return errors
+
+
+class ClassSamples(NamedTuple):
+    """Random samples with classes, in the order of their classes."""
+
+    of_class: np.ndarray  # (N,) class of each sample
+    u: np.ndarray  # (N, L, t) fields of the teacher
+    white: np.ndarray  # (N, L, t) further standard normal numbers
+    weight: np.ndarray  # (N,) weights, which add to 1
+    seen: Seen
+
+
+def draw_class_samples(channel: ClassChannel, n_points: int, rng: np.random.Generator) -> ClassSamples:
+    """Draw fields, targets and products with known means of samples, `n_points` times the probability of each class."""
+    (L, t), C, parts = channel.shape, len(channel.probability), []
+    k, roots = L * t, psd_root(channel.rho).reshape(-1, L, t, t)
+    for c in range(C):
+        same = channel.group == channel.group[c]
+        products = channel.mean_products * np.outer(same, same)
+        side = psd_root(products) if products.any() else np.zeros((C, 0))
+        dim = 2 * k + channel.n_noise + side.shape[1]
+        size = max(round(n_points * channel.probability[c] / 2) * 2, MIN_OF_CLASS * dim)
+        white = gaussian_points(size, dim, rng)
+        u = np.einsum("lab,nlb->nla", roots[channel.group[c]], white[:, :k].reshape(-1, L, t))
+        u += channel.spikes[c] @ channel.prior
+        y = channel.labels.of_class[c](u, white[:, 2 * k : 2 * k + channel.n_noise])
+        logs = products[c] - 0.5 * np.diagonal(products) + white[:, 2 * k + channel.n_noise :] @ side.T
+        logs = logs + np.log(channel.probability)
+        parts.append((np.full(len(u), c), u, white[:, k : 2 * k].reshape(-1, L, t), y, logs))
+    of_class, u, white, y, logs = (np.concatenate(part) for part in zip(*parts, strict=True))
+    weight = (channel.probability / np.bincount(of_class))[of_class]
+    return ClassSamples(of_class, u, white, weight, Seen(y.reshape(len(y), -1), channel.group[of_class], logs))
 
 
 def class_channel(model: Model) -> ClassChannel:

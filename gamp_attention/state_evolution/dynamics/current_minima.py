@@ -97,6 +97,8 @@ class CurrentMinimaPaths(CompressedPaths):
 class CurrentMinimaRun(CompressedDescent):
     """One replica of message passing with current minima, one iteration for each call of `advance`.
 
+    Eq. :eq:`current-minima`.
+
     Parameters
     ----------
     model : the model, with a quadratic penalty and without an intercept.

@@ -1,6 +1,6 @@
-"""Spectra for d → ∞: the Hessian of the training risk at its minimum, and matrices of spectral starts.
+"""Spectra for d → ∞: the Hessian of the training risk at its minimum.
 
-**Hessian** at a fixed point of state evolution. It is Λ + Σ_μ X̃^μᵀ D^μ X̃^μ with D = ∇²ℓ(z) at the minimizer z of the
+At a fixed point of state evolution the Hessian is Λ + Σ_μ X̃^μᵀ D^μ X̃^μ with D = ∇²ℓ(z) at the minimizer z of the
 proximal problem. The steps are:
 
 1. Draw fields of the teacher and of the student at the fixed point, and compute D of each sample (`_draw_ensemble`).
@@ -11,10 +11,6 @@ proximal problem. The steps are:
 At a fixed point whose proximal map jumps, matrices D of some samples come arbitrarily close to −V⁻¹, the curvature at
 which a minimum of the proximal problem disappears. The spectrum then begins at the latest where the variance of the
 resolvent, which is V̂ in its derivative form at x = 0, has grown to the V of the fixed point.
-
-**Spectral starts** are eigenvectors of Σ_μ X̃ᵀ h X̃ (Lu and Li, Information and Inference 9, 2020; Mondelli and
-Montanari, Foundations of Computational Mathematics 19, 2019). Their overlap with the teacher follows from the
-eigenvalues below the bulk.
 """
 
 from dataclasses import dataclass, replace
@@ -25,16 +21,13 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, psd_root, symmetrize
+from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.denoisers.output import Denoised, denoise
-from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import sample_derivatives
-from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence_labels import SequenceLabels
 from gamp_attention.models.sources import Group
 from gamp_attention.penalties.columns import curvature_of, refuse_spheres
 from gamp_attention.penalties.standard import refuse_intercept
@@ -42,17 +35,14 @@ from gamp_attention.results import Columns, Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import (
     Channel,
     Hats,
-    fields_and_terms,
     n_white,
     select_sources,
-    teacher_size,
 )
 from gamp_attention.state_evolution.equations.spectrum import (
     Ensemble,
     Student,
     densities,
     eigenvalues_below,
-    growths,
     lowest_edge,
     solve_near_axis,
 )
@@ -221,7 +211,7 @@ def limiting_spectrum(
     counts = [len(replica["eigenvalues"]) for replica in replicas]
     if min(counts) < max(counts):
         _match_eigenvalues(replicas)
-    numbers = _with_errors(replicas)
+    numbers = average_replicas(replicas)
     return LimitingSpectrum(x=points, width=width, **numbers)
 
 
@@ -347,7 +337,7 @@ def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[f
     return [row for k, row in enumerate(rows) if k not in zero]
 
 
-def _with_errors(replicas: list[dict[str, Any]]) -> dict[str, Any]:
+def average_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return means and errors of all numbers."""
     numbers: dict[str, Any] = {}
     for name in replicas[0]:
@@ -367,131 +357,3 @@ def _match_eigenvalues(replicas: list[dict[str, Any]]) -> None:
         k = len(replica["eigenvalues"])
         rows = [*range(below), *range(k - above, k)]
         replica |= {name: replica[name][rows] for name in names}
-
-
-MAX_ALPHA = 1e12  # largest sample complexity
-
-
-@dataclass(frozen=True, eq=False)
-class SpectralOverlap(Result):
-    """Lowest eigenvalues of Σ_μ X̃ᵀ h X̃, and projections of their eigenvectors on the teacher and the positions.
-
-    Attributes
-    ----------
-    edge : lower edge of the bulk of the spectrum.
-    strength : largest eigenvalue of the map of overlaps at the edge; above 1 if an eigenvalue lies below the edge.
-    eigenvalues : (k,) eigenvalues below the bulk, ascending; k = 0 if there are none.
-    teacher : (k,) norm of the projection of each normalized eigenvector on the span of the columns of Q*, summed over
-        the columns of the eigenvector.
-    positions : (k,) the same projection on the span of the positions.
-    edge_error, strength_error, eigenvalues_error, teacher_error, positions_error : 95 % half-widths.
-    """
-
-    edge: float
-    strength: float
-    eigenvalues: np.ndarray
-    teacher: np.ndarray
-    positions: np.ndarray
-    edge_error: float
-    strength_error: float
-    eigenvalues_error: np.ndarray
-    teacher_error: np.ndarray
-    positions_error: np.ndarray
-
-
-@ignore_float_errors
-def spectral_overlap(
-    model: Model,
-    alpha: float,
-    weights: str = "fitted",
-    *,
-    n_points: int = 4096,
-    n_replicas: int = 4,
-    seed: int | np.random.Generator = 0,
-) -> SpectralOverlap:
-    """Compute the overlap of spectral starts with the teacher and the positions, for d → ∞ at n = αd samples.
-
-    Eq. :eq:`spectral-law`.
-
-    Parameters
-    ----------
-    model : a model without token classes, in which all samples have the same positions and teacher.
-    alpha : sample complexity α > 0.
-    weights : "fitted", "hessian" or "posterior": the matrices h of the samples, as for `spectral_directions`.
-    n_points : number of random points of an average over the teacher's fields, even and at least 64.
-    n_replicas : number of independent sets of points, at least 2.
-    seed : seed of the points.
-
-    Returns
-    -------
-    SpectralOverlap
-
-    Raises
-    ------
-    TypeError : if an argument has the wrong type.
-    ValueError : if `alpha` is not in (0, 1e12], `n_points` is odd or too small, `weights` is an unknown name or does
-        not apply to the student, the model has token classes, or the spectrum is zero.
-
-    Examples
-    --------
-    With few samples, no eigenvector overlaps with the teacher; with d samples, one does:
-
-    >>> import gamp_attention as ga
-    >>> model = ga.paper_model(omega=0.2, sigma=0.8)
-    >>> [len(ga.spectral_overlap(model, alpha).eigenvalues) for alpha in (0.1, 1.0)]
-    [0, 1]
-    """
-    model = require_model(model)
-    alpha = check.real("alpha", alpha, low=0, high=MAX_ALPHA, strict=True)
-    check.choice("weights", weights, WEIGHTS)
-    n_points = check.integer("n_points", n_points, low=64)
-    n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    check.require_memory(
-        "n_points, n_replicas", n_points, n_replicas, model.n_tokens * model.rank, model.n_tokens * model.rank
-    )
-    if n_points % 2:
-        raise check.fail("n_points", n_points, "an even number")
-    if model.is_mixture or model.teacher_shift.any():
-        raise check.fail_words("model", type(model).__name__, "tokens without classes")
-    columns = Shape.of(model.student, model.n_tokens, model.rank).columns
-    by_column = isinstance(model.teacher, SequenceLabels) and columns == model.teacher_rank
-    if weights == "posterior" and columns > 1 and not by_column:
-        students = "students with tied weights, or with a column for each column of a teacher that is a function"
-        raise check.fail("weights", weights, f"'fitted' or 'hessian', except for {students}")
-    rng = generator(seed)
-    replicas = [_solve_lowest(_draw_samples(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
-    k = min(len(replica["eigenvalues"]) for replica in replicas)
-    common = [{name: v if np.ndim(v) == 0 else v[:k] for name, v in replica.items()} for replica in replicas]
-    return SpectralOverlap(**_with_errors(common))
-
-
-def _draw_samples(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
-    """Return the matrices h at random teacher fields."""
-    shape = Shape.of(model.student, model.n_tokens, model.rank)
-    if weights == "posterior":
-        channel, rho = moment_channel(model), model.coordinates.rho
-        size = rho.shape[0] * rho.shape[1]
-        white = gaussian_points(n_points, size + channel.n_noise, rng)
-        y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
-        seen = channel.observe(y, white[:, size:])
-        h = posterior_weights(field_moments(channel, seen, rho, by_column=shape.columns > 1), rho, alpha)
-    else:
-        y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
-        h = spectral_weights(weights, model.loss, terms.params, shape)
-    L, c = shape.n_tokens, shape.columns
-    return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)
-
-
-def _solve_lowest(ensemble: Ensemble) -> dict[str, Any]:
-    """Return the edge, its strength, the eigenvalues below it and their projections, as in `SpectralOverlap`."""
-    path = lowest_edge(ensemble)
-    L, t = ensemble.shape[0], ensemble.shape[2]
-    outside = eigenvalues_below(ensemble, path)
-    arrays = {
-        "eigenvalues": [value.x for value in outside],
-        "teacher": [value.projection(ensemble.law, slice(L, L + t)) for value in outside],
-        "positions": [value.projection(ensemble.law, slice(0, L)) for value in outside],
-    }
-    return {"edge": path[-1].x, "strength": float(growths(path[-1])[0])} | {
-        name: np.array(entries) for name, entries in arrays.items()
-    }

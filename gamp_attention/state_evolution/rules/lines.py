@@ -139,7 +139,7 @@ def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_
     ws = make_workspace(loss, k, stop)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
-        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
@@ -194,6 +194,16 @@ def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
 
 
 @sample_kernel
+def _search_at(loss, p, c, u, e, start, at_metric, at_track, max_starts, points, work, at_ws):
+    """Leave the global minimizer at the point e of a line in track.now, after a search from `start`."""
+    track = load_from(at_track)
+    fill_field(c, e, u, track.omega)
+    assign(track.now, start)
+    _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, points, at_ws)
+    work[1] += 1
+
+
+@sample_kernel
 def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
     """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
     at_metric, at_nodes, at_track, at_ws = point_to(metric), point_to(nodes), point_to(track), point_to(ws)
@@ -201,10 +211,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
     n_panels = 0  # number of panels on the stack
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
-        fill_field(c, grid[j], u, track.omega)
-        assign(track.now, track.omega)
-        _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, points, at_ws)
-        work[1] += 1
+        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, max_starts, points, work, at_ws)
         if j < grid.shape[0] - 1:
             track.ends[n_panels, 0] = grid[j]
             assign(track.at_ends[n_panels, 0], track.now)
@@ -227,10 +234,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
                 size += (track.right[i] - track.left[i]) ** 2
             out.jump[line] = min(out.jump[line], size)
             # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
-            assign(track.now, track.left)
-            fill_field(c, cut, u, track.omega)
-            _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, points, at_ws)
-            work[1] += 1
+            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, max_starts, points, work, at_ws)
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
@@ -241,19 +245,16 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             n_panels += 1
         elif divisible and (
             unresolved_minimum(nodes, track, top, a, b) > tol[0]
-            or (tol[1] < np.inf and unresolved_derivative(at_metric, at_nodes, at_track, a, b, at_ws) > tol[1])
+            or (tol[1] < np.inf and unresolved_derivative(at_metric, at_nodes, at_track, a, b) > tol[1])
         ):
-            cut = 0.5 * (a + b)
-            fill_field(c, cut, u, track.omega)
-            assign(track.now, track.z[nodes.x.shape[0] // 2])
-            _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, points, at_ws)
-            work[1] += 1
+            cut, middle = 0.5 * (a + b), track.z[nodes.x.shape[0] // 2]
+            _search_at(loss, p, c, u, cut, middle, at_metric, at_track, max_starts, points, work, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)
             divide_panel(track, top, cut, 1)
             n_panels += 1
         else:
-            _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line, at_ws)
+            _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line)
             n_panels -= 1
 
 
@@ -274,9 +275,9 @@ def divide_panel(track, top, cut, deeper):
 
 
 @sample_kernel
-def _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line, at_ws):
-    """Add the contribution of a panel to all averages."""
-    fill_slopes(at_metric, at_nodes, at_track, at_ws)
+def _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line):
+    """Add the contribution of a panel to all averages. Compiled once for all losses."""
+    fill_slopes(at_metric, at_nodes, at_track)
     metric, nodes, track, out = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_out)
     L, r, n = metric.inverse.shape[0], metric.inverse.shape[1], nodes.x.shape[0]
     moreau, quadratic, middle, half = 0.0, 0.0, 0.5 * (a + b), 0.5 * (b - a)

@@ -48,6 +48,7 @@ class Track(NamedTuple):
     now: np.ndarray  # (k,) minimizer at the current point
     left: np.ndarray  # (k,) minimizer on the left side of a cut
     right: np.ndarray  # (k,) minimizer on the right side of a cut
+    column: np.ndarray  # (k,) scratch of `fill_slopes`
     ends: np.ndarray  # (panels, 2) ends of the panels on the stack
     at_ends: np.ndarray  # (panels, 2, k) global minimizer at each end, on the side of the panel
     depth: np.ndarray  # (panels,) depth of divisions
@@ -209,7 +210,7 @@ def follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, tol, at_ws):
                 for i in range(k):
                     z[i] = track.z[m - 1, i] + (e - before) * track.rate[m - 1, i]
             value, _ = minimize_from(loss, p, track.omega, at_metric, z, at_ws, 0)
-            factor_hessian(metric, ws)
+            factor_hessian(metric, ws.hess, ws.chol)
         if m < n:
             track.value[m] = value
             assign(track.z[m], z)
@@ -219,9 +220,12 @@ def follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, tol, at_ws):
 
 
 @sample_kernel
-def fill_slopes(at_metric, at_nodes, at_track, at_ws):
-    """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last."""
-    metric, nodes, track, ws = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_ws)
+def fill_slopes(at_metric, at_nodes, at_track):
+    """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last.
+
+    Compiled once for all losses.
+    """
+    metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k = L * r
     if k == 2 and r == 1:  # the same formula in scalars, which is faster
@@ -240,15 +244,15 @@ def fill_slopes(at_metric, at_nodes, at_track, at_ws):
         for l in range(L):
             for d in range(r):
                 for i in range(k):
-                    ws.step[i] = 0.0
+                    track.column[i] = 0.0
                 for s in range(r):
-                    ws.step[l * r + s] = metric.inverse[l, s, d]
-                cholesky_solve(track.chol[m], ws.step)
+                    track.column[l * r + s] = metric.inverse[l, s, d]
+                cholesky_solve(track.chol[m], track.column)
                 for i in range(k):
                     first = i // r * r
                     acc = metric.inverse[l, i - first, d] if first == l * r else 0.0
                     for s in range(r):
-                        acc -= metric.inverse[i // r, i - first, s] * ws.step[first + s]
+                        acc -= metric.inverse[i // r, i - first, s] * track.column[first + s]
                     slope[i, l * r + d] = acc
 
 
@@ -261,7 +265,8 @@ def nearest_minimum(loss, p, at_metric, at_track, z, at_ws):
     if not fast:
         assign(z, track.now)
         value, _ = minimize_from(loss, p, track.omega, at_metric, z, at_ws, 0)
-        factor_hessian(load_from(at_metric), load_from(at_ws))
+        ws = load_from(at_ws)
+        factor_hessian(load_from(at_metric), ws.hess, ws.chol)
     return value
 
 
@@ -380,12 +385,12 @@ def _difference_at_ends(nodes, track, top):
 
 
 @inline_kernel
-def unresolved_derivative(at_metric, at_nodes, at_track, a, b, at_ws):
+def unresolved_derivative(at_metric, at_nodes, at_track, a, b):
     """Return the larger of the last two Legendre coefficients of ‖∂g/∂ω‖² on a panel, in units of V⁻², weighted.
 
     Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes.
     """
-    fill_slopes(at_metric, at_nodes, at_track, at_ws)
+    fill_slopes(at_metric, at_nodes, at_track)
     metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
     k, largest = track.z.shape[1], 0.0
     for s in range(nodes.tail.shape[0]):
