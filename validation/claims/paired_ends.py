@@ -212,12 +212,12 @@ def draw(numbers, path):
         for name, curve in numbers["curves"].items():
             mean, error = 1e4 * np.array(curve).T
             axis.errorbar(TIMES[1:], mean[1:], 2 * error[1:], lw=1.2, color=colors[name], label=NAMES[name])
-        for shift, (d, (mean, error)) in enumerate(sorted(numbers["minima"].items(), key=lambda each: int(each[0]))):
-            style = {"fmt": "o", "ms": 4, "color": DARK, "mfc": "white", "lw": 0.8}
-            axis.errorbar(LAST * 1.25 * 1.12**shift, 1e4 * mean, 2e4 * error, **style)
-            axis.annotate(f"{int(d) // 1000 or d}{'k' if int(d) >= 1000 else ''}", (LAST * 1.25 * 1.12**shift, 1))
-        axis.set(xscale="log", xlabel="iteration", ylabel="distance, 10⁻⁴", ylim=(0, None))
-        axis.legend(frameon=False, loc="upper left")
+        minima = sorted(numbers["minima"].items(), key=lambda each: int(each[0]))
+        for shift, ((d, (mean, error)), marker) in enumerate(zip(minima, "os^D", strict=True)):
+            style = {"fmt": marker, "ms": 4, "color": DARK, "mfc": "white", "lw": 0.8, "label": f"minima, d = {d}"}
+            axis.errorbar(LAST * 1.3 * 1.25**shift, 1e4 * mean, 2e4 * error, **style)
+        axis.set(xscale="log", xlabel="iteration", ylabel="distance, 10⁻⁴", ylim=(0, 52))
+        axis.legend(frameon=False, loc="upper left", ncols=2, fontsize=8)
 
 
 if __name__ == "__main__":
