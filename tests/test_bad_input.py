@@ -147,6 +147,30 @@ CASES = {
     "tokens none": (lambda d, m: ga.Dataset(None, Y, P), "tokens.*NoneType"),
     "tokens ragged": (lambda d, m: ga.Dataset([[1, 2], [3]], Y, P), "tokens.*real array"),
     "tokens of words": (lambda d, m: ga.Dataset(X.astype(str), Y, P), "tokens.*<U"),
+    "rows masked": (
+        lambda d, m: ga.LabelledDataset(np.ma.masked_array(X[:, 0], X[:, 0] > 0), Y[:, 0, 0], ga.SquaredLoss()),
+        "tokens: needs an array without masked entries",
+    ),
+    "labels masked": (
+        lambda d, m: ga.LabelledDataset(X[:, 0], np.ma.masked_array(Y[:, 0, 0], [1, 0, 0, 0, 0]), ga.SquaredLoss()),
+        "labels: .*masked",
+    ),
+    "groups masked": (
+        lambda d, m: ga.regularization_path(d, [0.1], groups=np.ma.masked_array([0, 0, 1, 1, 2], [0, 1, 0, 0, 0])),
+        "groups: .*masked",
+    ),
+    "masked rows of an estimator": (
+        lambda d, m: ga.GampRegressor().fit(np.ma.masked_array(X[:, 0], X[:, 0] > 0), Y[:, 0, 0]),
+        "X: .*masked",
+    ),
+    "masked classes of an estimator": (
+        lambda d, m: ga.GampClassifier().fit(X[:, 0], np.ma.masked_array([0, 1, 0, 1, 1], [1, 0, 0, 0, 0])),
+        "y: .*masked",
+    ),
+    "masked tokens of an estimator": (
+        lambda d, m: ga.GampAttention().fit(np.ma.masked_array(X, X > 0), Y),
+        "tokens: .*masked",
+    ),
     "tokens masked": (lambda d, m: ga.Dataset(np.ma.masked_array(X, X > 0), Y, P), "tokens.*masked"),
     "tokens structured": (lambda d, m: ga.Dataset(np.zeros((5, 2, 7), [("x", float)]), Y, P), "tokens"),
     "positions that overflow": (lambda d, m: ga.Dataset(X, Y, 1e200 * P), "positions.*overflow"),

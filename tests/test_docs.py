@@ -69,6 +69,7 @@ THEORY_PAGES = (
     "single_pass.md",
     "starts.md",
     "survey.md",
+    "replica_symmetry_breaking.md",
     "curvature.md",
     "test_error.md",
     "intervals.md",

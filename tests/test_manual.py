@@ -1,5 +1,7 @@
 """Pages of the manual for new users: links to the glossary, tested examples, and quoted messages that occur."""
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -150,3 +152,38 @@ def test_statuses_of_the_page_occur(data):
     assert se.status.name == "INACCURATE"
     for name in ("STALLED", "DIVERGED", "MAX_ITER", "INACCURATE", "LOST", "SETTLED"):
         assert f"`{name}`" in TROUBLES
+
+
+def find_calls(page):
+    """Return calls of public functions in the code of a page: syntax trees, with names without `ga.`."""
+    text = page.read_text(encoding="utf-8").replace("…", "...")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    codes = [re.sub(r"^(>>> |\.\.\. )", "", block, flags=re.MULTILINE) for block in blocks]
+    codes += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose) if "(" in code]
+    for code in codes:
+        for part in [code] if _parse(code) else code.splitlines():  # a block may contain output
+            for node in ast.walk(_parse(part) or ast.Module([], [])):
+                function = node.func if isinstance(node, ast.Call) else None
+                if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "ga":
+                    yield function.attr, node
+                elif isinstance(function, ast.Name) and function.id in ga.__all__ and function.id.islower():
+                    yield function.id, node
+
+
+def _parse(code):
+    try:
+        return ast.parse(code)
+    except SyntaxError:
+        return None
+
+
+def test_calls_in_the_manual_have_arguments_that_exist():
+    n_calls = 0
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name, call in find_calls(page):
+            parameters = inspect.signature(getattr(ga, name)).parameters
+            unknown = [word.arg for word in call.keywords if word.arg and word.arg not in parameters]
+            assert not unknown, f"{page.name}: {name} has no argument {unknown}"
+            n_calls += 1
+    assert n_calls > 150

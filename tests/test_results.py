@@ -28,6 +28,17 @@ def test_scalars_of_overlaps_are_numbers_and_of_histories_arrays():
     assert {value.shape for value in make_history().scalars().values()} == {(T,)}
 
 
+def test_scalars_are_traces_norms_and_means_over_tokens():
+    one = np.ones(2)
+    columns = ga.Overlaps(
+        q=np.array([np.diag([1.0, 2.0]), np.diag([3.0, 4.0])]), m=np.array([[3.0, 4.0], [0.0, 0.0]]),
+        theta=np.array([[[1.0], [0.0]], [[0.0], [2.0]]]), V=np.array([np.diag([2.0, 4.0]), np.diag([6.0, 8.0])]),
+    )  # fmt: skip
+    assert columns.scalars() == pytest.approx({"q": 5.0, "m": 5.0, "theta": 1.5, "V": 5.0})
+    single = ga.Overlaps(one[:, None, None], -one[:, None], -one[:, None, None], 3 * one[:, None, None])
+    assert single.scalars() == pytest.approx({"q": 1.0, "m": -1.0, "theta": -1.0, "V": 3.0})  # with their signs
+
+
 def test_single_items_are_counted_in_the_singular(model, tmp_path):
     one = ga.run_gamp(ga.sample(model, d=20, alpha=1.0, seed=0), "semantic", max_iter=1, settling=False)
     assert "after 1 iteration\n" in str(one).partition("  ")[0]

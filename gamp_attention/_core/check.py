@@ -104,6 +104,12 @@ def require_dense(name: str, value: Any) -> None:
         raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
 
 
+def require_unmasked(name: str, value: Any) -> None:
+    """Raise TypeError if a value is a masked array of numpy with masked entries, which other conversions would use."""
+    if np.ma.is_masked(value):
+        raise fail_words(name, "an array with masked entries", "an array without masked entries", TypeError)
+
+
 def ndim(name: str, value: Any) -> int:
     """Return the number of axes of an array or of nested lists; raise ValueError if rows have different lengths."""
     try:

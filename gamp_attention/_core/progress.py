@@ -21,13 +21,13 @@ from gamp_attention._core import check
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
 SCREEN = {"ncols": 120, "nrows": 24}  # columns and rows, if the size of the terminal is not known
-COMPILING = "compiling kernels for this loss: 10 to 40 s, only the first time"
+COMPILING = "compiling kernels for this loss and type of numbers: 10 to 40 s, only the first time"
 WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
 WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _outermost: "Progress | None" = None  # the task of this process that draws
-_announced = False  # whether a compilation has been announced in this process
+_announced: "Progress | None" = None  # the last task in which a compilation was announced
 
 
 class Progress:
@@ -167,10 +167,13 @@ def clear() -> None:
 
 
 def announce_compilation() -> None:
-    """Print once per process, if progress is shown, that kernels are compiled, which takes long."""
+    """Print once per outermost task, if progress is shown, that kernels are compiled, which takes long.
+
+    Later tasks of a process may compile kernels for another loss, or for tokens in single precision.
+    """
     global _announced
-    if not _announced and _outermost is not None and not _outermost._bar.disable:
-        _announced = True
+    if _outermost is not None and _outermost is not _announced and not _outermost._bar.disable:
+        _announced = _outermost
         clear()
         print(COMPILING, file=sys.stderr, flush=True)
 

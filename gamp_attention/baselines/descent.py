@@ -33,7 +33,15 @@ from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at, susceptibility
+from gamp_attention.data.risk import (
+    gradient_norm,
+    hessian_product,
+    overlaps,
+    risk_at,
+    scale_tolerance,
+    susceptibility,
+    weight_unit,
+)
 from gamp_attention.data.sampling import new_samples, require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.models.model import Model
@@ -245,6 +253,7 @@ def _require_sizes(model: Any, d: Any, alpha: Any) -> tuple[Any, int, float]:
     return require_size(model, d, alpha)
 
 
+FAR = 100.0  # unit of the weights above which, or below the inverse of which, L-BFGS runs in this unit
 MEMORY = 50  # number of steps of which L-BFGS knows the change of the gradient
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
@@ -368,6 +377,26 @@ def quasi_newton(
         n_iter = _steps_without_search(function, Q, max_iter, tol, visit, n_iter)
         loss, norm = _value_and_norm(function, Q)
     return _status(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
+
+
+def _in_units(
+    function: Risk, Q: "torch.Tensor", unit: float, gain: float, lr: float, max_iter: int, tol: float, visit: Visit
+) -> tuple[Status, int]:
+    """Run `quasi_newton` on weights in units of `unit` and a risk in units of `gain`.
+
+    L-BFGS ignores very small changes of the gradient, and its first step has no unit of the weights.
+    """
+    if unit == gain == 1.0:
+        return quasi_newton(function, Q, lr, max_iter, tol, visit)
+    scaled = (Q.detach() / unit).requires_grad_()
+
+    def visit_weights(t: int, value: float, norm: float, always: bool) -> None:
+        Q.data.copy_(unit * scaled.detach())
+        visit(t, gain * value, norm * gain / unit, always)
+
+    ended = quasi_newton(lambda q: function(unit * q) / gain, scaled, lr, max_iter, tol * unit / gain, visit_weights)
+    Q.data.copy_(unit * scaled.detach())
+    return ended
 
 
 def _steps_without_search(
@@ -505,7 +534,7 @@ def minimize_risk(
         steps only. For "online" the number of new samples in each iteration, in units of alpha·d. By default 0.1.
     one_sample, spherical : for "online" only, as for `trajectory`.
     max_iter : maximum number of steps.
-    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged; not used by "online".
+    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged, see `run_gamp`; not used by "online".
     device : name of a torch device, for example "cpu" or "cuda".
     seed : an integer or a numpy Generator, for the random part of initial weights and for minibatches.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
@@ -553,7 +582,8 @@ def _minimize(
     if method not in DESCENTS:
         rate = check.real("lr", rate, low=0, strict=True)
     steps = descent_method(method, rate, momentum, batch)
-    max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
+    max_iter = check.integer("max_iter", max_iter, low=1)
+    tol = scale_tolerance(data, check.real("tol", tol, low=0))
     start = initial_weights(data, init, seed, risk)
     if has_spheres(data.penalty):
         start = data.penalty.retract(start)
@@ -581,7 +611,10 @@ def _minimize(
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
-            status, n_iter = quasi_newton(function, Q, rate, max_iter, tol * size, visit)
+            unit = 1.0 if has_spheres(data.penalty) else weight_unit(data)
+            unit = 1.0 if 1 / FAR <= unit <= FAR else unit
+            gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2
+            status, n_iter = _in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
         else:
             step = _step_function(function, Q, data.penalty, method, steps, seed)
             some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None

@@ -61,6 +61,7 @@ class ClassEquations(Equations):
         self._law = class_channel(model)
         self.channel, self.rho, self.exact = cast(Any, self._law), self._law.rho, False
         t = self._law.shape[1]
+        self.symmetries = np.eye(t) * self._law.column_signs[:, None]
         prior = MixturePrior(np.ones(1), np.zeros((1, t)), self._law.prior[None])
         variance = self._law.group_variance.ravel()
         self.kinds = [Kind(1.0, variance, np.zeros_like(variance), prior)]
@@ -126,10 +127,7 @@ class ClassEquations(Equations):
         """Return E[G_lm ⊗ G_lm] of columns without overlap, as `Equations.responses`, for all pairs of sources."""
         L, S, k = self._law.shape[0], len(self.rho), len(unknown)
         _, posterior = self.posterior(self.rho - known, known)
-        flat, out = posterior.mean.reshape(len(posterior.mean), -1), np.zeros((S, k, k, S, k, k))
-        second = [posterior.cov + flat[:, :, None] * flat[:, None]] * 2
-        if posterior.halves is not None:
-            second = list(posterior.halves.second)
+        out, second = np.zeros((S, k, k, S, k, k)), posterior.second_moments()
         for g in range(self._law.n_groups):
             rows, part = self._seen.group == g, slice(g * L, (g + 1) * L)
             G, other = (response_of(values[rows], self.rho[part], unknown) for values in second)

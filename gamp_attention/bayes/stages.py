@@ -23,7 +23,7 @@ Columns without overlap need a separate rule. If the sign of a column can be cha
 q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
 column vanishes if this factor is near one. Therefore, once overlaps are below `SMALL` (in units of the prior) at the
 end of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
-(`bayes.stages.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
+(`Equations.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
 zero; otherwise they continue from the overlap `SMALL`.
 """
 
@@ -32,8 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core.numerics import half_width
+from gamp_attention._core.progress import Progress
 from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.results import RecoveryStage
+from gamp_attention.results import ConvergenceError
 
 FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
 N_SECANT = 6  # number of steps that refine the size at which a stage begins
@@ -43,19 +45,29 @@ MIN_SIGMAS = 4.0  # standard errors above which E[u | y] is not zero, and an ins
 
 
 def find_stages(replicas: list[Equations]) -> list[RecoveryStage]:
-    """Return the stages in which columns are found, in the order of α, from independent sets of samples."""
+    """Return the stages in which columns are found, in the order of α, from independent sets of samples.
+
+    Each stage has at least one column, so that there are at most t.
+
+    Raises
+    ------
+    ConvergenceError : if the growth of overlaps is not finite, because posteriors of the samples are not.
+    """
     t = replicas[0].rho.shape[1]
-    known = _with_mean(replicas, np.zeros(t, dtype=bool))
-    stages = [RecoveryStage(tuple(np.nonzero(known)[0].tolist()), 0.0, 0.0)] if known.any() else []
-    while not known.all():
-        alphas, columns = _next_stage(replicas, known)
-        if not np.isfinite(alphas).all():
-            rest = tuple(np.nonzero(~known)[0].tolist())
-            return [*stages, RecoveryStage(rest, np.inf, np.nan)]
-        after = _with_mean(replicas, known | np.isin(np.arange(t), columns))
-        columns = tuple(np.nonzero(after & ~known)[0].tolist())
-        stages.append(RecoveryStage(columns, float(alphas.mean()), float(half_width(alphas))))
-        known = after
+    with Progress("columns ", total=t) as bar:
+        known = _with_mean(replicas, np.zeros(t, dtype=bool))
+        stages = [RecoveryStage(tuple(np.nonzero(known)[0].tolist()), 0.0, 0.0)] if known.any() else []
+        bar.update(int(known.sum()))
+        while not known.all():
+            alphas, columns = _next_stage(replicas, known)
+            if not np.isfinite(alphas).all():
+                rest = tuple(np.nonzero(~known)[0].tolist())
+                return [*stages, RecoveryStage(rest, np.inf, np.nan)]
+            after = _with_mean(replicas, known | np.isin(np.arange(t), columns))
+            columns = tuple(np.nonzero(after & ~known)[0].tolist())
+            stages.append(RecoveryStage(columns, float(alphas.mean()), float(half_width(alphas))))
+            bar.update(len(columns))
+            known = after
     return stages
 
 
@@ -84,7 +96,7 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
     """Return the α (replicas,) at which a further column is found, infinite if there is none, and these columns."""
     unknown = np.nonzero(~known)[0]
     if not known.any():
-        maps = [growth_map(equations, None, unknown) for equations in replicas]
+        maps = [equations.growth_map(np.zeros_like(equations.rho), unknown) for equations in replicas]
         value, left, right = leading_direction(np.mean(maps, axis=0))
         rates = np.array([float(np.real(left @ m @ right)) for m in maps])  # to first order in the noise of the maps
         spread = rates.std(ddof=1) / np.sqrt(len(rates))
@@ -102,6 +114,9 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
 
 def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the largest eigenvalue of a map, and its left and right eigenvectors, of product 1."""
+    if not np.isfinite(growth).all():
+        message = "bayes_thresholds: the posteriors of some samples are not finite, so that no threshold is known"
+        raise ConvergenceError(message, None)
     values, vectors = np.linalg.eig(growth)
     k = int(np.argmax(np.real(values)))
     left = np.linalg.pinv(vectors)[k]
@@ -109,26 +124,13 @@ def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray
 
 
 def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray) -> tuple[int, ...]:
+    """Return the columns of a stage: at least one, also if a noisy direction has no diagonal entries."""
     L, k = len(equations.rho), len(unknown)
-    weight = np.abs(np.diagonal(np.real(direction).reshape(L, k, k).sum(axis=0)))
-    return tuple(unknown[weight > PART * weight.max()].tolist())
-
-
-def growth_map(equations: Equations, known: np.ndarray | None, unknown: np.ndarray) -> np.ndarray:
-    """Return the linear map of a small overlap of columns `unknown` in one iteration at α = 1.
-
-    `known` (L, t, t) are the covariances of ω; None if there is no information.
-    """
-    known = np.zeros_like(equations.rho) if known is None else known
-    L, k = len(equations.rho), len(unknown)
-    out = equations.responses(known, unknown)
-    back = np.zeros((L, k, k, L, k, k))
-    for kind in equations.kinds:
-        prior = kind.prior.second[unknown[:, None], unknown]
-        both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
-        back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
-    size = L * k * k
-    return back.reshape(size, size) @ out.reshape(size, size)
+    total = np.abs(np.real(direction).reshape(L, k, k).sum(axis=0))
+    weight = np.diagonal(total)
+    if not weight.max() > PART * total.max():
+        weight = total.max(axis=1)
+    return tuple(unknown[weight >= PART * weight.max()].tolist())
 
 
 def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarray) -> tuple[float, np.ndarray | None]:
@@ -149,7 +151,7 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
             shape = hats / size
             if change < SHAPE_CHANGE:
                 break
-        value, _, right = leading_direction(growth_map(equations, averages.known, unknown))
+        value, _, right = leading_direction(equations.growth_map(averages.known, unknown))
         alpha = float(np.exp(x)) / size
         return float(np.log(max(alpha * value, 1e-300))), alpha, right
 
@@ -250,7 +252,7 @@ def _decide_small_columns(equations: Equations, alpha: float, known: np.ndarray)
     if not small.any():
         return small, known
     without, columns = _without(known, small), np.nonzero(small)[0]
-    if alpha * leading_direction(growth_map(equations, without, columns))[0] < 1:
+    if alpha * leading_direction(equations.growth_map(without, columns))[0] < 1:
         return small, without
     without[:, columns, columns] = SMALL * rho[:, columns, columns]
     return np.zeros_like(small), without

@@ -23,6 +23,7 @@ from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset, split_held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
 from gamp_attention.data.loading import StoredArrays, load_arrays, load_labels, load_weights
+from gamp_attention.data.risk import scale_tolerance
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import Tokens, as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.figures import plot_fit, plot_path
@@ -429,7 +430,7 @@ def run_fit(options: argparse.Namespace) -> int:
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
     quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
-    training = _describe_training(result, options.tol)
+    training = _describe_training(result, scale_tolerance(problem.data, options.tol))
     text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
@@ -448,8 +449,8 @@ def run_fit(options: argparse.Namespace) -> int:
 
 
 def _describe_training(result: GampResult, tol: float) -> list[str]:
-    """Return sentences on the outcome of the training."""
-    norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:g}."
+    """Return sentences on the outcome of the training, with the tolerance in the unit of the weights."""
+    norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:.3g}."
     loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
     lines = [result.message, f"The training loss is {loss}. {norm}"]
     if result.is_minimum:

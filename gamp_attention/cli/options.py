@@ -134,10 +134,12 @@ def _add_trajectory(add: Add) -> None:
     methods = ("gamp", "survey", *DESCENTS, ONLINE)
     add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
+    held = "number of iterations with global proximal minima, as in runs; only for gamp (default: all iterations)"
+    add("--hold-after", type=int, metavar="N", help=held)
     add("--parisi", type=float, help="Parisi parameter y; only for --method survey, and required there")
     add("--lr", type=float, help="step size of gradient descent; only for descents (default 0.15)")
     compression = "tolerance of histories at a few stored times (default 0.001 if all of them need too much memory)"
-    add("--compression", type=float, help=f"{compression}; only for descents without minibatches")
+    add("--compression", type=float, help=f"{compression}; only for --hold-after and descents without minibatches")
     add("--n-iter", type=int, default=20, help="number of iterations (default 20)")
     add("--seed", type=int, default=0, help="seed of the paths (default 0)")
 

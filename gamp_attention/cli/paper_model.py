@@ -58,7 +58,7 @@ def run_solve(options: argparse.Namespace) -> int:
 
 def run_trajectory(options: argparse.Namespace) -> int:
     """Run the command `trajectory` and return its exit status."""
-    names = ("alpha", "init", "method", "damping", "parisi", "lr", "compression", "n_iter", "seed")
+    names = ("alpha", "init", "method", "damping", "hold_after", "parisi", "lr", "compression", "n_iter", "seed")
     path = trajectory(_model(options), **select(options, *names))
     report(options, str(path), path.to_dict())
     return 0

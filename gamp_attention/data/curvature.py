@@ -234,7 +234,7 @@ ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors ar
 TOL = 1e-3  # relative residual of eigenvectors; the relative error of eigenvalues is about its square
 MAX_RESTARTS = 400  # maximum number of restarts of the Lanczos iteration
 MIN_BASIS = 60  # smallest number of Lanczos vectors between restarts
-RAISED = 2.0  # curvature of rotations for the lowest eigenvalues, in units of the largest absolute eigenvalue
+RAISED = 2.0  # absolute curvature given to rotations, in units of the largest absolute eigenvalue
 GAP = 4.0  # distance of an eigenvalue outside the bulk from the next, in units of the mean of the following distances
 FOLLOWING = 5  # number of following distances in this mean
 
@@ -245,8 +245,8 @@ class HessianSpectrum(Result):
 
     Attributes
     ----------
-    lowest, highest : (k,) lowest and highest eigenvalues, ascending. Zero eigenvalues along common rotations of the
-        columns, which do not change the risk, are left out.
+    lowest, highest : (k,) lowest and highest eigenvalues, ascending. At critical points, zero eigenvalues along common
+        rotations of the columns, which do not change the risk, are left out.
     lowest_vectors, highest_vectors : (k, d, r) their eigenvectors, with norm 1.
     lowest_error, highest_error : (k,) norms of the residuals of the eigenvectors, upper bounds of the errors.
     eigenvalues : (j,) eigenvalues outside the bulk, ascending: at most k − 5 from each end.
@@ -390,10 +390,13 @@ def hessian_spectrum(
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, np.asarray(x).reshape(Q.shape), curvature).ravel()
 
-    flat = rotations(data, Q).reshape(-1, Q.size)
+    flat = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
     highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, 0.0, rng)
     raised = RAISED * float(np.abs(highest).max())
     lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, raised, rng)
+    if len(flat) and not highest[0] > 0:  # the zeros of the rotations are among the highest eigenvalues
+        lowered = -RAISED * float(max(np.abs(highest).max(), np.abs(lowest).max()))
+        highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
     n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
     outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
     errors = [
@@ -424,6 +427,19 @@ def _require_hessian(data: Dataset) -> None:
         raise check.fail_words(
             "data", type(data.penalty).__name__, "a penalty without kinks, at which there is no Hessian"
         )
+
+
+def _flat_rotations(product: Callable[[np.ndarray], np.ndarray], directions: np.ndarray, rng: Any) -> np.ndarray:
+    """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
+
+    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.
+    """
+    if not len(directions):
+        return directions
+    random = rng.standard_normal(directions.shape[1])
+    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))  # root mean square of the eigenvalues
+    is_flat = max(float(np.linalg.norm(product(direction))) for direction in directions) <= TOL * size
+    return directions if is_flat else directions[:0]
 
 
 def _extreme(

@@ -331,7 +331,7 @@ class Dataset(DisplayMixin):
 
     @property
     def intercept(self) -> bool:
-        """Return whether the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
+        """True if the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
         return has_intercept(self.penalty)
 
     def intercepts(self, Q: ArrayLike) -> np.ndarray:
@@ -366,12 +366,12 @@ class Dataset(DisplayMixin):
 
     @property
     def is_mixture(self) -> bool:
-        """Return whether tokens have several classes."""
+        """True if tokens have several classes."""
         return self.n_sources > self.n_tokens
 
     @property
     def is_labelled(self) -> bool:
-        """Return whether samples have labels in place of outputs."""
+        """True if samples have labels in place of outputs."""
         return self.labels is not None
 
     @property
@@ -545,7 +545,8 @@ class LabelledDataset(Dataset):
 
     Raises
     ------
-    TypeError : if an array does not contain real numbers or is sparse, or `loss` or `penalty` is of an unknown type.
+    TypeError : if an array does not contain real numbers, is sparse or has masked entries, or `loss` or `penalty` is of
+        an unknown type.
     ValueError : if shapes do not match, labels do not fit the loss, numbers are not finite, `lam` or a weight is not
         positive, or `rank` is below 1.
 
@@ -576,8 +577,9 @@ class LabelledDataset(Dataset):
         sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:
-        check.require_dense("tokens", tokens)
-        check.require_dense("labels", labels)
+        for name, values in (("tokens", tokens), ("labels", labels)):
+            check.require_dense(name, values)
+            check.require_unmasked(name, values)
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(check.detach_tensor(tokens))[:, None]
         x = as_tokens("tokens", tokens)

@@ -20,16 +20,16 @@ from gamp_attention._core import check
 from gamp_attention._core.check import read_only
 from gamp_attention._core.compiled import CACHE_LINE, field_kernel, inline_kernel, kernel, prefetch, sample_kernel
 from gamp_attention._core.numerics import one_thread
+from gamp_attention._core.pointers import point_to
 from gamp_attention._core.threads import interruptible_blocks, over_blocks
 from gamp_attention.data.stores import Tokens, join_parts, token_blocks
-from gamp_attention.denoisers.newton import LAST_STEP, make_metric
+from gamp_attention.denoisers.newton import LAST_STEP, make_metric, make_workspace, point_to_loss_scratch
 from gamp_attention.denoisers.output import (
     Denoised,
     allocate_result,
-    denoise_row,
+    denoise_rows,
     finalize_result,
     is_long,
-    make_scratch,
 )
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
@@ -336,10 +336,10 @@ def _pass(
 ):  # fmt: skip
     """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
     k, r = shift.shape[0], columns.shape[0]
-    scratch = make_scratch(loss, k, stop)
+    ws = make_workspace(loss, k, stop)
     grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
     weights = np.zeros((stride * (k // r), 2 * r))
-    work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
+    work = ws, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
     _pass_in_strides(
         first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
         omega, out, losses, sums, totals,
@@ -351,11 +351,12 @@ def _pass_in_strides(
     first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
-    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+    ws, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
     for begin in range(first, last, stride):
-        if scratch.newton.stop[0] != 0:
+        if ws.stop[0] != 0:
             return
         here = (begin - first) * L
         ahead = here + stride * L if begin + stride < last else here
@@ -375,9 +376,12 @@ def _pass_in_strides(
                 omega[mu, i] = z[i] - omega[mu, i]
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
-            if proximal:
-                denoise_row(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
-            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, scratch.newton.loss)
+        if proximal:
+            end = min(begin + stride, last)
+            denoise_rows(begin, end, loss, params, omega, at_metric, most, points, at_ws, at_out)
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
+            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws))
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]

@@ -16,11 +16,13 @@ from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
-from gamp_attention.data.stores import join_parts
+from gamp_attention.data.stores import join_parts, read_rows
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
+from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.heads import HeadLayout, layout_of
 from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
@@ -36,6 +38,9 @@ MAX_LARGE_CHANGES = 12  # iterations until the change of V must be small; if V e
 SMALL_CHANGE = 1e-2  # relative change of V that counts as small
 MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
 TEST_CHUNK = 500  # number of test samples in memory at a time
+TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights if it is below the inverse
+SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
+UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
 
 
 def align_weights(student: Any, penalty: Any, Q: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -112,22 +117,22 @@ class RiskAtPoint:
 
     @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
-        """Return the local fields X̃Q (n, L, r)."""
+        """Local fields X̃Q (n, L, r)."""
         return self.fields()
 
     @property
     def losses(self) -> np.ndarray:
-        """Return ℓ_μ (n,) at z."""
+        """Losses ℓ_μ (n,) at z."""
         return self._derivatives[0]
 
     @property
     def loss_gradients(self) -> np.ndarray:
-        """Return ∇ℓ_μ (n, L, r) at z."""
+        """Gradients ∇ℓ_μ (n, L, r) at z."""
         return self._derivatives[1]
 
     @property
     def hessians(self) -> np.ndarray:
-        """Return ∇²ℓ_μ (n, L r, L r) at z."""
+        """Hessians ∇²ℓ_μ (n, L r, L r) at z."""
         return self._derivatives[2]
 
     @cached_property
@@ -148,6 +153,51 @@ def normalized_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
     """Return ‖∇R‖_F / (λ√d), with the strength of the penalty for λ. Eq. :eq:`critical`."""
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
+
+
+def scale_tolerance(data: Dataset, tol: float, margin: float = TOLERANCE_MARGIN) -> float:
+    """Return the tolerance of the gradient norm: `tol`, or if this is smaller, tol × margin × the unit of weights.
+
+    The gradient norm has the unit of the weights. If these are small because tokens are large, or labels small, a fixed
+    tolerance would be inaccurate.
+    """
+    return tol * min(1.0, margin * weight_unit(data))
+
+
+def small_unit(data: Dataset) -> float:
+    """Return the unit of weights if it is small, otherwise 1."""
+    unit = weight_unit(data)
+    return unit if unit < SMALL_UNIT else 1.0
+
+
+def weight_unit(data: Dataset) -> float:
+    """Return the size of weights for which fields have the size of the labels, or are of order one without labels."""
+    positions = data.positions
+    if isinstance(data.tokens, np.ndarray):
+        tokens = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)]
+        squares = np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float)
+    elif data.rows_here:
+        tokens = read_rows(data.tokens, slice(0, min(data.n_samples, UNIT_SAMPLES)))
+        squares = np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float)
+    else:
+        squares = data.spectra.mean(axis=0) + np.mean(positions**2)
+    return _field_size(data) / _typical_size(squares)
+
+
+def _field_size(data: Dataset) -> float:
+    """Return the size of fields that fit the labels of a dataset, or 1 if it is of order one or not known."""
+    if data.labels is None or isinstance(data.student, LogisticLoss | MultinomialLoss | SequenceLoss):
+        return 1.0
+    size = _typical_size(np.mean(data.labels**2, axis=0))
+    if isinstance(data.student, SquaredLoss):
+        return size
+    return min(1.0, np.sqrt(size) if isinstance(data.student, PhaseRetrievalLoss) else size)
+
+
+def _typical_size(squares: np.ndarray) -> float:
+    """Return the root of the median of the positive squares (k,), or 1 if there are none."""
+    positive = squares[squares > 0]
+    return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
@@ -396,6 +446,12 @@ def sampled_test_error(
     >>> 0 < standard_error < error < ga.sampled_test_error(data, 0 * data.Q_star)[0]
     True
     """
+    mean, error = mean_and_error(sample_test_errors(data, Q, n_samples, seed))
+    return _require_finite(Q, mean), error
+
+
+def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | np.random.Generator) -> np.ndarray:
+    """Return the errors (n,) of weights Q (d, r) on fresh samples of the same teacher, see `sampled_test_error`."""
     require_dataset(data)
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
@@ -414,8 +470,7 @@ def sampled_test_error(
         for rows, token_sources in sources.groups:
             task = data.model.task_of(token_sources)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
-    mean, error = mean_and_error(np.concatenate(errors))
-    return _require_finite(Q, mean), error
+    return np.concatenate(errors)
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:

@@ -175,7 +175,8 @@ def _class_weights(data: Dataset, observed: ObservedClasses) -> np.ndarray:
     (L, t), n = channel.shape, data.n_samples
     posterior = channel.posterior(seen, np.zeros((n, L, t)), channel.rho, np.zeros_like(channel.rho))
     deviation = np.sqrt(np.diagonal(channel.rho, axis1=1, axis2=2)).reshape(-1, L * t)[seen.group]
-    return weights_of_groups(posterior.second_moments.reshape(n, L, t, L, t), deviation, n / data.dim)
+    moments = np.mean(posterior.second_moments(), axis=0).reshape(n, L, t, L, t)
+    return weights_of_groups(moments, deviation, n / data.dim)
 
 
 def _class_means(data: Dataset, observed: ObservedClasses) -> np.ndarray:

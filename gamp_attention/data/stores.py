@@ -4,6 +4,7 @@ Passes over the data read blocks of samples in order. Blocks of a store are read
 block is read while the last block is used.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,13 +70,20 @@ class FileTokens(TokenStore):
 
     def __init__(self, path: str | Path, offset: int, shape: tuple[int, int, int], dtype: Any) -> None:
         self.path, self.offset, self.shape, self.dtype = Path(path), offset, shape, np.dtype(dtype)
-        needs, size = offset + self.nbytes, self.path.stat().st_size
-        if size < needs:
-            raise ValueError(f"tokens: {path} needs {needs} bytes for shape {shape}, got {size} bytes")
+        needs, status = offset + self.nbytes, self.path.stat()
+        if status.st_size < needs:
+            raise ValueError(f"tokens: {path} needs {needs} bytes for shape {shape}, got {status.st_size} bytes")
+        self._inode: int | None = status.st_ino
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_inode": None}  # a copy of the file on another machine has another number
 
     def fill(self, rows: slice, out: np.ndarray) -> None:
-        """Read samples from the file."""
+        """Read samples from the file; raise ValueError if another file has taken its place."""
         with open(self.path, "rb", buffering=0) as file:
+            if self._inode not in (None, os.fstat(file.fileno()).st_ino):
+                needs = "the file from which the dataset was made"
+                raise ValueError(f"tokens: needs {needs}, got {self.path}, which was replaced since")
             file.seek(self.offset + rows.start * prod(self.shape[1:]) * self.dtype.itemsize)
             unread = out.data.cast("B")
             while unread:

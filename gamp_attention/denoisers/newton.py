@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import boolean, float64, int64
+from numba.core.types import CPointer, Tuple, boolean, float64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._core.pointers import load_from, point_to_field
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
-from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
+from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MAX_ITER = 200  # maximum number of Newton steps
@@ -92,10 +93,17 @@ class Workspace(NamedTuple):
     minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
     stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
     n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
+    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
+    product: np.ndarray  # (k, k) Jacobian ∂z/∂ω, or only its diagonal blocks
 
 
-_B = np.empty((1, 1, 1))
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP))  # numba type, for indirect calls
+# numba types of pointers, for indirect calls
+_V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
+WORKSPACE = CPointer(
+    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, 0, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
+)
+point_to_loss_scratch = point_to_field("loss")
 
 
 def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
@@ -117,7 +125,7 @@ def make_workspace(loss, n_fields, stop):
     k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
-        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
+        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64), np.empty((k, k)), np.empty((k, k)),
     )  # fmt: skip
 
 
@@ -166,7 +174,7 @@ def cholesky(hess, shift, chol):
     return True
 
 
-@inline_kernel
+@deferred_kernel(boolean)
 def cholesky_by_rows(hess, shift, chol):
     """Factor a large matrix as `cholesky`, but row by row: each row is subtracted from all later rows at once.
 
@@ -211,9 +219,13 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64, deferred=True)
-def objective(loss, p, omega, metric, z, work):
+# From here on, `at_metric` and `at_ws` are pointers to a `Metric` and a `Workspace`.
+
+
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective(loss, p, omega, at_metric, z, at_ws):
     """Return the proximal objective at z."""
+    metric = load_from(at_metric)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     quadratic = 0.0
     for l in range(L):
@@ -222,16 +234,16 @@ def objective(loss, p, omega, metric, z, work):
                 quadratic += (
                     (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
                 )
-    return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
+    return 0.5 * quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
 
 
-@loss_kernel(
-    TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64, deferred=True
-)
-def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
-    """Return the objective at z, and fill its gradient and Hessian."""
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
+    """Return the objective at z, and fill ws.grad and ws.hess with its gradient and Hessian."""
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    grad, hess = ws.grad, ws.hess
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = differentiate(loss, p, z, grad, hess, work)
+    value = differentiate(loss, p, z, grad, hess, point_to_loss_scratch(at_ws))
     for l in range(L):
         for a in range(r):
             acc = 0.0
@@ -260,25 +272,27 @@ def fill_lowest_direction(hess, direction):
     return spectrum[0], spectrum[k - 1]
 
 
-@deferred_kernel(boolean, counted=True)
-def descend_from_saddle(loss, p, omega, metric, z, value, ws):
+@deferred_kernel(Tuple((boolean, float64)), counted=True)
+def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
     """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 
-    Returns False, with z unchanged, if there is no negative curvature.
+    Returns True and the objective, with its gradient and Hessian in ws.grad and ws.hess; or False, with z unchanged, if
+    there is no negative curvature.
     """
+    metric, ws = load_from(at_metric), load_from(at_ws)
     k = z.shape[0]
     smallest, largest = fill_lowest_direction(ws.hess, ws.step)
     if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
-        return False
+        return False, value
     t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
         for i in range(k):
             ws.trial[i] = z[i] + t * ws.step[i]
-        if objective(loss, p, omega, metric, ws.trial, ws.loss) < value:
+        if objective(loss, p, omega, at_metric, ws.trial, at_ws) < value:
             assign(z, ws.trial)
-            return True
+            return True, objective_derivatives(loss, p, omega, at_metric, z, at_ws)
         t *= 0.5
-    return False
+    return False, value
 
 
 @dispatch_on_type
@@ -362,48 +376,49 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
 
 
 @inline_kernel
-def _heads_for_known_minimum(z, ws, n_known):
-    """Return whether z − ws.step is much nearer than z to one of the first n_known of ws.minima."""
+def _heads_for_known_minimum(z, step, minima, n_known):
+    """Return whether z − step is much nearer than z to one of the first n_known minima."""
     for c in range(n_known):
         distance, landing = 0.0, 0.0
         for i in range(z.shape[0]):
-            distance += (z[i] - ws.minima[c, i]) ** 2
-            landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
+            distance += (z[i] - minima[c, i]) ** 2
+            landing += (z[i] - step[i] - minima[c, i]) ** 2
         if landing <= MERGE * MERGE * distance:
             return True
     return False
 
 
 @inline_kernel
-def _fill_step(metric, definite, ws):
-    """Fill ws.step with the Newton step; return False if no shift makes the Hessian positive definite.
+def _fill_step(metric, definite, grad, hess, chol, step):
+    """Fill `step` with the Newton step; return False if no shift makes the Hessian positive definite.
 
-    If `definite` is True, ws.chol is the factor of ws.hess; otherwise the Hessian is shifted.
+    If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
     """
     shift = FIRST_SHIFT * metric.smallest
     while not definite and shift < MAX_SHIFT:
-        definite = cholesky(ws.hess, shift, ws.chol)
+        definite = cholesky(hess, shift, chol)
         shift *= SHIFT_GROWTH
     if definite:
-        assign(ws.step, ws.grad)
-        cholesky_solve(ws.chol, ws.step)
+        assign(step, grad)
+        cholesky_solve(chol, step)
     return definite
 
 
 @sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
-def minimize_from(loss, p, omega, metric, z, ws, n_known):
+def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     """Minimize the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
+    metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_in_scalars(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome
     k, was_short = z.shape[0], False
-    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     for number in range(MAX_ITER):
         size, scale = 0.0, 0.0
         for i in range(k):
@@ -417,16 +432,18 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
         # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
         stationary = size <= STATIONARY * metric.largest * scale or size < 1e-300
         tries_curvature = stationary or number % SADDLE_CHECK_INTERVAL == SADDLE_CHECK_INTERVAL - 1
-        if tries_curvature and not definite and descend_from_saddle(loss, p, omega, metric, z, value, ws):
-            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            continue
+        if tries_curvature and not definite:
+            moved, lower = descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws)
+            if moved:
+                value = lower
+                continue
         if stationary:
             return value, OUTCOME.solved
 
-        if not _fill_step(metric, definite, ws):
+        if not _fill_step(metric, definite, ws.grad, ws.hess, ws.chol, ws.step):
             return value, OUTCOME.failed
         # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
-        if definite and _heads_for_known_minimum(z, ws, n_known):
+        if definite and _heads_for_known_minimum(z, ws.step, ws.minima, n_known):
             return value, OUTCOME.merged
         slope, length = 0.0, 0.0
         for i in range(k):
@@ -445,7 +462,7 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
-            trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
             if short or trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
                 break
             t *= 0.5
@@ -458,10 +475,11 @@ def minimize_from(loss, p, omega, metric, z, ws, n_known):
             if new_size >= 0.5 * size:
                 if new_size > size:  # the step made it worse: return to its start
                     assign(z, ws.start)
-                    trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-                definite = cholesky(ws.hess, 0.0, ws.chol)
-                if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):
+                    trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+                if cholesky(ws.hess, 0.0, ws.chol):
                     return trial, OUTCOME.solved
-                trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+                moved, trial = descend_from_saddle(loss, p, omega, at_metric, z, trial, at_ws)
+                if not moved:
+                    return trial, OUTCOME.solved
         value = trial
     return value, OUTCOME.failed

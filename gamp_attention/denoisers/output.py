@@ -12,7 +12,6 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import (
     dispatch_on_type,
     inline_kernel,
-    inner_kernel,
     is_instance,
     kernel,
     overload,
@@ -20,6 +19,7 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
     LAST_STEP,
@@ -188,14 +188,6 @@ def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     return n, L, r
 
 
-class Scratch(NamedTuple):
-    """Scratch of one thread for `denoise_sample`."""
-
-    newton: Any  # a `Workspace`
-    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
-    product: np.ndarray  # (k, k) Jacobian, or only its diagonal blocks
-
-
 def allocate_result(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     """Return arrays that kernels fill for n samples; z (n, L r), which contains the initial fields, and g are flat."""
     n, k = start.shape
@@ -213,55 +205,65 @@ def finalize_result(out: Denoised) -> Denoised:
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
 
 
-@inner_kernel
-def make_scratch(loss, k, stop):
-    """Allocate the scratch of one thread; see `make_workspace`."""
-    return Scratch(make_workspace(loss, k, stop), np.empty((k, k)), np.empty((k, k)))
-
-
 @kernel
 def _denoise_block(first, last, loss, params, omega, metric, most, points, stop, out):
-    scratch = make_scratch(loss, omega.shape[1], stop)
-    _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out)
+    ws = make_workspace(loss, omega.shape[1], stop)
+    _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out)
 
 
 @sample_kernel
-def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out):
-    for mu in range(first, last):
-        if scratch.newton.stop[0] != 0:
-            return
-        denoise_row(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
-
-
-@inline_kernel
-def denoise_row(mu, loss, p, w, metric, most, points, scratch, out):
-    """Fill row mu of the result: for one or two fields by numbers if that succeeds, otherwise by `denoise_sample`."""
-    if not denoise_in_numbers(mu, loss, p, w, metric, most, scratch.newton, out):
-        denoise_sample(mu, loss, p, w, metric, most, points, scratch, out)
+def _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out):
+    denoise_rows(first, last, loss, params, omega, point_to(metric), most, points, point_to(ws), point_to(out))
 
 
 @dispatch_on_type
-def denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
-    """Fill row mu for a sample with one field or two tokens and return True, or False if the general form continues.
+def denoise_rows(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+    """Fill rows of the result: for one field or two tokens in numbers if that succeeds, otherwise by `denoise_sample`.
 
-    Dispatched by numba on the type of the loss: compiled for registered losses and for attention by dot products.
+    The arguments `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`. Compiled code only.
     """
 
 
-@overload(denoise_in_numbers)
-def _denoise_in_numbers(mu, loss, p, w, metric, most, ws, out):
-    def minimize_pair(mu, loss, p, w, metric, most, ws, out):
-        return is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, metric, most, ws, out)
+@overload(denoise_rows)
+def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+    def denoise_attention(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+        stop = load_from(at_ws).stop
+        for mu in range(first, last):
+            if stop[0] != 0:
+                return
+            p, w = params[mu], omega[mu]
+            if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
+                denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+
+    def denoise_indirect(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+        if omega.shape[1] == 1:
+            _denoise_single_fields(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
+        else:
+            _denoise_samples(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
 
     if is_dot_product_loss(loss):
-        return minimize_pair
-    if not is_instance(loss, IndirectLoss):
-        return lambda mu, loss, p, w, metric, most, ws, out: False
+        return denoise_attention
+    return denoise_indirect if is_instance(loss, IndirectLoss) else _denoise_samples
 
-    def minimize(mu, loss, p, w, metric, most, ws, out):
-        return w.shape[0] == 1 and _minimize_number(mu, loss, p, w, metric, most, ws, out)
 
-    return minimize
+@inline_kernel
+def _denoise_samples(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+    stop = load_from(at_ws).stop
+    for mu in range(first, last):
+        if stop[0] != 0:
+            return
+        denoise_sample(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
+
+
+@deferred_kernel(none)
+def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
+    for mu in range(first, last):
+        if ws.stop[0] != 0:
+            return
+        p, w = params[mu], omega[mu]
+        if not _minimize_number(mu, loss, p, w, metric, most, ws, out):
+            denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
 
 
 @inline_kernel
@@ -316,9 +318,10 @@ def _minimize_number(mu, loss, p, w, metric, most, ws, out):
 
 
 @inline_kernel
-def _minimize_pair(mu, loss, p, w, metric, most, ws, out):
+def _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out):
     # The steps of `denoise_sample` for two tokens and one column, in numbers: half of the time. If the minimum is not
     # known to be unique, or in rare cases, the general form starts again from the initial fields.
+    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
     z, hess = out.z[mu], ws.hess
     x, y = z[0], z[1]
     value, outcome = minimize_in_scalars(loss, p, w, metric, z, ws, 0)
@@ -349,27 +352,38 @@ def _minimize_pair(mu, loss, p, w, metric, most, ws, out):
 
 
 @deferred_kernel(none)
-def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
+def denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
     """Fill row mu of the result for the center w (k,), after a search with at most `most` further starts.
 
-    The first minimization starts from the current z. If `most` is 0, the result is its local minimum.
+    The first minimization starts from the current z. If `most` is 0, the result is its local minimum. The arguments
+    `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`.
     """
-    k = w.shape[0]
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
+    ws, out = load_from(at_ws), load_from(at_out)
     x, before = out.z[mu], ws.n_hessians[0]
-    if k == 1 and most > N_ATTEMPTS:
-        value, out.gap[mu], status = minimize_single_field(loss, p, w, metric, x, most, points, ws)
+    if w.shape[0] == 1 and most > N_ATTEMPTS:
+        value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, points, at_ws)
     else:
-        value, out.gap[mu], status = minimize_globally(loss, p, w, metric, x, most, points, ws)
+        value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, points, at_ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
-    factor_hessian(metric, ws)
+    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.step, ws.inverse, ws.product, at_out)
+
+
+@sample_kernel
+def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_out):
+    """Fill g, the response, the loss and the Jacobian of row mu, from the minimizer and the Hessian there.
+
+    Compiled once for all losses: `chol`, `column`, `inverse` and `product` are scratch of the `Workspace`.
+    """
+    metric, out = load_from(at_metric), load_from(at_out)
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k, x = L * r, out.z[mu]
+    factor_hessian(metric, hess, chol)
     whole = k <= SMALL or out.jacobian.shape[0] > 0
     if whole:
-        jacobian_of(metric, ws, inverse, product)
+        jacobian_of(metric, chol, column, inverse, product)
     else:
-        invert_factor(ws.chol, inverse)
+        invert_factor(chol, inverse)
     quadratic = 0.0
     for l in range(L):
         for a in range(r):
@@ -394,16 +408,19 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
 
 
 @inline_kernel
-def jacobian_of(metric, ws, inverse, product):
-    """Fill product (k, k) with ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹, and inverse with (V⁻¹ + H)⁻¹, from its factor in ws.chol."""
+def jacobian_of(metric, chol, column, inverse, product):
+    """Fill product (k, k) with ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹, and inverse with (V⁻¹ + H)⁻¹ from its factor chol.
+
+    `column` (k,) is scratch.
+    """
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k = L * r
     for j in range(k):
         for i in range(k):
-            ws.step[i] = 1.0 if i == j else 0.0
-        cholesky_solve(ws.chol, ws.step)
+            column[i] = 1.0 if i == j else 0.0
+        cholesky_solve(chol, column)
         for i in range(k):
-            inverse[i, j] = ws.step[i]
+            inverse[i, j] = column[i]
     for i in range(k):
         for l in range(L):
             for b in range(r):

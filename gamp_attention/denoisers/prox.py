@@ -17,6 +17,7 @@ from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._core.pointers import load_from
 from gamp_attention._core.sobol import sobol_points
 from gamp_attention.denoisers.newton import (
     MAX_SHIFT,
@@ -30,7 +31,7 @@ from gamp_attention.denoisers.newton import (
     objective_derivatives,
 )
 from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
-from gamp_attention.losses.indirect import VECTOR, TableSlots, load_from, loss_kernel
+from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
 FEW_STARTS = 2  # maximum number of further starts for which no bounds of the loss are computed
@@ -58,10 +59,10 @@ def search_points(n_fields: int) -> np.ndarray:
 
 
 @inline_kernel
-def factor_hessian(metric, ws):
-    """Factor the Hessian at a minimum into ws.chol, shifted if the minimum is about to vanish and it is singular."""
+def factor_hessian(metric, hess, chol):
+    """Factor the Hessian at a minimum into chol, shifted if the minimum is about to vanish and it is singular."""
     shift = MIN_SHIFT * metric.smallest
-    while not cholesky(ws.hess, shift, ws.chol) and shift < MAX_SHIFT:
+    while not cholesky(hess, shift, chol) and shift < MAX_SHIFT:
         shift = max(10.0 * shift, 1e-12)
 
 
@@ -95,20 +96,21 @@ def is_known(z, minima, n_known):
 
 
 @sample_kernel
-def next_start(number, loss, p, omega, metric, points, radius, z, ws):
+def next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws):
     """Fill ws.point with start `number` of a search: mirror images first, then points of the ellipsoid."""
+    metric, ws = load_from(at_metric), load_from(at_ws)
     L, r = metric.root.shape[0], metric.root.shape[1]
     k = L * r
-    tokens = number >> 1  # a set of tokens, as bits
+    tokens, n_sets = number >> 1, 1 << min(L, 4)  # a set of tokens, as bits, and the number of sets
     if number == 0:  # ℓ is even for attention: the mirror image is the most frequent second minimum
         for i in range(k):
             ws.point[i] = -z[i]
     elif number == 1:
         assign(ws.point, omega)
-    elif tokens < 2 ** min(L, 4) and number % 2 == 0:  # the signs of some tokens are reversed
+    elif tokens < n_sets and number % 2 == 0:  # the signs of some tokens are reversed
         for i in range(k):
             ws.point[i] = -omega[i] if tokens >> (i // r) & 1 else omega[i]
-    elif tokens < 2 ** min(L, 4):  # some tokens are set to their mean, so that no attention between them is preferred
+    elif tokens < n_sets:  # some tokens are set to their mean, so that no attention between them is preferred
         for a in range(r):
             total, count = 0.0, 0
             for l in range(L):
@@ -129,24 +131,24 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
                     for b in range(a + 1):
                         acc += metric.root[l, a, b] * points[row, l * r + b]
                     ws.trial[l * r + a] = omega[l * r + a] + radius * acc
-            value = objective(loss, p, omega, metric, ws.trial, ws.loss)
+            value = objective(loss, p, omega, at_metric, ws.trial, at_ws)
             if value < best:
                 best = value
                 assign(ws.point, ws.trial)
 
 
 @inline_kernel
-def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
+def is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
     """Return whether a bounded search minimizes from the start ws.point.
 
     Start number 0 is the mirror image −z of the current minimum z, which is close to another minimum. If the objective
     is higher at −z than at z, this other minimum is nearly always higher, too, so it is not computed.
     """
-    return number > 0 or not objective(loss, p, omega, metric, ws.point, ws.loss) > value
+    return number > 0 or not objective(loss, p, omega, at_metric, load_from(at_ws).point, at_ws) > value
 
 
 @deferred_kernel(SEARCHED)
-def minimize_globally(loss, p, omega, metric, z, max_starts, points, ws):
+def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
     Returns (objective, gap, outcome). The gap is the difference to the next higher minimum found; it is inf if the
@@ -158,7 +160,8 @@ def minimize_globally(loss, p, omega, metric, z, max_starts, points, ws):
     of at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
     the local minimum next to z.
     """
-    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
     unique, radius, few = False, np.inf, max_starts <= FEW_STARTS
@@ -181,19 +184,19 @@ def minimize_globally(loss, p, omega, metric, z, max_starts, points, ws):
     bounded, first = max_starts <= N_ATTEMPTS, 0
     if bounded:
         if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
-            radius = np.sqrt(2.0 * abs(objective(loss, p, omega, metric, omega, ws.loss) - value))
+            radius = np.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
         if not max_abs(omega) > 0.0:  # for ω = 0 mirror images and sign changes give no new starts
-            first = 2 ** (min(metric.root.shape[0], 4) + 1)
+            first = 2 << min(metric.root.shape[0], 4)
     for number in range(first, first + MAX_STARTS):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
             break
         if number - first >= (max_starts if n_known > 0 else max(max_starts, N_ATTEMPTS)):
             break
-        next_start(number, loss, p, omega, metric, points, radius, z, ws)
-        if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):
+        next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws)
+        if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
             continue
-        trial, trial_outcome = minimize_from(loss, p, omega, metric, ws.point, ws, n_known)
+        trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
         if trial_outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
             continue
         if n_known < n_capacity:
@@ -208,35 +211,36 @@ def minimize_globally(loss, p, omega, metric, z, max_starts, points, ws):
     if few:  # as without a search
         copy_matrix(ws.hess, ws.kept)
     else:
-        value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+        value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     return value, runner_up - value, outcome
 
 
 @deferred_kernel(SEARCHED)
-def minimize_single_field(loss, p, omega, metric, z, max_starts, points, ws):
+def minimize_single_field(loss, p, omega, at_metric, z, max_starts, points, at_ws):
     """Find the global minimum for a sample with one field, with the arguments and results of `minimize_globally`.
 
     Points with a lower objective lie in an interval around ω. The objective is evaluated at equidistant points of this
     interval, and minimized from each point that is lower than its neighbors, which takes far fewer evaluations than a
     search from many starts. Without a lower bound of ℓ, the general search is used.
     """
-    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     if not (np.isfinite(radius) and outcome == OUTCOME.solved):
-        return minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
+        return minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws)
     extent, found, runner_up = radius / np.sqrt(metric.smallest), z[0], np.inf
     n = int(min(max(2.0 * extent / SCAN_SPACING, SCAN_POINTS[0]), SCAN_POINTS[1]))
     spacing = 2.0 * extent / n
     before, here = np.inf, np.inf
     for number in range(n + 2):
         ws.trial[0] = omega[0] + (number - 0.5 * n) * spacing
-        after = objective(loss, p, omega, metric, ws.trial, ws.loss) if number <= n else np.inf
+        after = objective(loss, p, omega, at_metric, ws.trial, at_ws) if number <= n else np.inf
         x = ws.trial[0] - spacing  # the point before is compared with its neighbors
         if here <= before and here < after and abs(x - found) > spacing:
             ws.point[0] = x
-            trial, trial_outcome = minimize_from(loss, p, omega, metric, ws.point, ws, 0)
+            trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, 0)
             apart = abs(ws.point[0] - z[0]) > SAME_MINIMUM * (1.0 + abs(z[0]))
             if trial_outcome == OUTCOME.solved and apart:
                 if trial < value:
@@ -246,5 +250,5 @@ def minimize_single_field(loss, p, omega, metric, z, max_starts, points, ws):
                 elif trial < runner_up:
                     runner_up = trial
         before, here = here, after
-    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     return value, runner_up - value, outcome

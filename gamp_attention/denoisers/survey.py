@@ -38,6 +38,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import kernel, sample_kernel
 from gamp_attention._core.numerics import psd_root, symmetrize
+from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.input import (
@@ -51,8 +52,8 @@ from gamp_attention.denoisers.input import (
     raise_penalized,
     sphere_multipliers,
 )
-from gamp_attention.denoisers.newton import assign, make_metric, objective
-from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long, make_scratch
+from gamp_attention.denoisers.newton import assign, make_metric, make_workspace, objective
+from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.columns import has_spheres
@@ -164,22 +165,23 @@ def _average_block(
         np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
         np.zeros(n_nodes, np.int64),
     )  # fmt: skip
-    scratch = make_scratch(loss, k, stop)
+    ws = make_workspace(loss, k, stop)
     _average_rows(
-        first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch,
+        first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, ws,
         np.empty(k), np.empty((4, n_nodes)), steps, z, out,
     )  # fmt: skip
 
 
 @sample_kernel
 def _average_rows(
-    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, scratch, omega,
+    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, ws, omega,
     weights, steps, z, out,
 ):  # fmt: skip
+    at_metric, at_ws, at_steps = point_to(metric), point_to(ws), point_to(steps)
     for mu in range(first, last):
-        if scratch.newton.stop[0] != 0:
+        if ws.stop[0] != 0:
             return
-        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, metric, most, points, scratch, omega, steps, z)
+        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, at_metric, most, points, at_ws, omega, at_steps, z)
         if slopes.shape[0] > 0 and nodes.shape[1] == 1:
             V = 1.0 / metric.inverse[0, 0, 0]
             _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
@@ -188,25 +190,25 @@ def _average_rows(
 
 
 @sample_kernel
-def _denoise_nodes(mu, loss, p, center, shifts, metric, most, points, scratch, omega, steps, z):
+def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, points, at_ws, omega, at_steps, z):
     """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
+    steps, best = load_from(at_steps), 0
     n_nodes, k = shifts.shape
-    best = 0
     for s in range(n_nodes):
         for i in range(k):
             omega[i] = center[i] + shifts[s, i]
         assign(steps.z[s], z[mu, s])
-        denoise_sample(s, loss, p, omega, metric, most, points, scratch, steps)
+        denoise_sample(s, loss, p, omega, at_metric, most, points, at_ws, at_steps)
         if steps.moreau[s] < steps.moreau[best]:
             best = s
     for s in range(n_nodes):
         if s != best:
             for i in range(k):
                 omega[i] = center[i] + shifts[s, i]
-            there = objective(loss, p, omega, metric, steps.z[best], scratch.newton.loss)
+            there = objective(loss, p, omega, at_metric, steps.z[best], at_ws)
             if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
                 assign(steps.z[s], steps.z[best])
-                denoise_sample(s, loss, p, omega, metric, 0, points, scratch, steps)
+                denoise_sample(s, loss, p, omega, at_metric, 0, points, at_ws, at_steps)
         assign(z[mu, s], steps.z[s])
 
 

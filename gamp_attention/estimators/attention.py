@@ -187,7 +187,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         outputs = self._outputs(y)
         if len(outputs) != len(predicted):
             needs = f"the same number of samples as X, {len(predicted)}"
-            raise check.fail("y", count_noun(len(outputs), "sample"), needs)
+            raise check.fail_words("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
         return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
 
@@ -230,6 +230,7 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
+        check.require_unmasked(name, value)
         array = check_array(
             check.detach_tensor(value), dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
             estimator=self,

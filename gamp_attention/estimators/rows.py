@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -78,6 +79,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
             penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
             sample_weight=weights,
         )  # fmt: skip
+        check.integer("n_starts", n_starts, low=1)
         if loss.convex:
             init, n_starts = np.zeros((wide, rank)), 1
         elif not isinstance(init, str):
@@ -105,8 +107,15 @@ class LinearRows(InferenceMixin, BaseEstimator):
     def _fields(self, X: Any) -> np.ndarray:
         """Return the fields z (n, rank)."""
         check_is_fitted(self)
+        require_complete(X)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+
+def require_complete(X: Any, y: Any = None) -> None:
+    """Raise TypeError if rows or labels have masked entries, which scikit-learn would use."""
+    check.require_unmasked("X", X)
+    check.require_unmasked("y", y)
 
 
 def _scale_columns(
@@ -273,6 +282,7 @@ class GampRegressor(RegressorMixin, LinearRows):
             data do not determine the weights.
         """
         loss = SquaredLoss() if self.loss is None else require_loss(self.loss)  # type: ignore[call-arg]
+        require_complete(X, y)
         rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
         squared = isinstance(loss, SquaredLoss)
         if not squared and targets.ndim == 2 and targets.shape[1] == 1:
@@ -349,6 +359,7 @@ class GampClassifier(ClassifierMixin, LinearRows):
         ValueError : if shapes do not match, numbers are not finite, there is one class only, a parameter is out of
             range, or `lam` is 0 and the data do not determine the weights, as for classes that a plane separates.
         """
+        require_complete(X, y)
         rows, classes = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(classes)
         weights, rows, classes = without_zeros(require_sample_weight(sample_weight, rows), rows, classes)
@@ -370,6 +381,11 @@ class GampClassifier(ClassifierMixin, LinearRows):
         """Return the probabilities (n, classes) of all classes."""
         z = self._fields(X)
         return softmax_rows(np.column_stack([np.zeros(len(z)), z]) if len(self.classes_) == 2 else z)
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """Return the logarithms (n, classes) of the probabilities of all classes, also of very small ones."""
+        z = self._fields(X)
+        return log_softmax(np.column_stack([np.zeros(len(z)), z]) if len(self.classes_) == 2 else z, axis=1)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most probable class of each row, (n,)."""

@@ -285,6 +285,7 @@ class Plan:
     bounded: bool  # whether searches for global proximal minima are bounded; see `gamp_attention.gamp.loop`
     # whether searches become bounded after an iteration with more than `MAX_MINIMIZATIONS` minimizations per sample
     may_bound: bool
+    unit: float = 1.0  # thresholds of the gradient norm are multiplied by it, see `small_unit`
 
 
 class ProgressMonitor(Resumable):
@@ -304,7 +305,7 @@ class ProgressMonitor(Resumable):
     mark_loss: float
 
     def __init__(self, plan: Plan, start: GampState) -> None:
-        self._tol, self._hold_after, self._settling = plan.tol, plan.hold_after, plan.settling
+        self._tol, self._hold_after, self._settling, self._unit = plan.tol, plan.hold_after, plan.settling, plan.unit
         self.patience = PATIENCE if plan.bounded else STALL_PATIENCE
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
@@ -328,7 +329,7 @@ class ProgressMonitor(Resumable):
             return None
         if norm <= self._tol:
             return Status.CONVERGED
-        if norm > MAX_GROWTH * max(self.best_norm, 1.0):
+        if norm > MAX_GROWTH * max(self.best_norm, self._unit):
             return Status.DIVERGED
         if t <= self._hold_after:  # changes of the proximal minima may raise gradient and loss
             self._set_mark(t, norm, loss)
@@ -494,7 +495,7 @@ class Loop(Run[Status]):
         elif self.acceleration is not None and report is not None and self._may_extrapolate(t, report):
             after = self.acceleration(self.state, after, report.gradient_norm)
         self.record.step(self.damping(t))
-        if self.damping.follow(at.gradient_norm) and self.acceleration is not None:
+        if self.damping.follow(at.gradient_norm / plan.unit) and self.acceleration is not None:
             self.acceleration.restart()
         self.t, self.state = self.t + 1, after
         return None
@@ -527,15 +528,15 @@ class Loop(Run[Status]):
         """Return whether the gradient is so small that a descent, whose steps take less time, takes over."""
         if not (self.bounded and self.may_hand_over and self._plan.settling and self._plan.accelerate == LATE):
             return False
-        return report.gradient_norm < HAND_OVER_BELOW
+        return report.gradient_norm < HAND_OVER_BELOW * self._plan.unit
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
         """Return whether to extrapolate: always, or only near the end of the run if `Plan.accelerate` is LATE."""
         if self._plan.accelerate != LATE:
             return True
         if is_convex(self._plan.data):
-            return report.gradient_norm < CONVEX_BELOW
-        return t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW
+            return report.gradient_norm < CONVEX_BELOW * self._plan.unit
+        return t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW * self._plan.unit
 
     def _end_at_start(self) -> Status:
         """End a run that is only a descent; return STALLED, so that the descent follows, unless it is not needed."""

@@ -25,7 +25,15 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tre
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import RiskAtPoint, agreement_of, is_convex, overlaps, risk_at
+from gamp_attention.data.risk import (
+    RiskAtPoint,
+    agreement_of,
+    is_convex,
+    overlaps,
+    risk_at,
+    scale_tolerance,
+    small_unit,
+)
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
@@ -166,8 +174,9 @@ def run_gamp(
     risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.
     damping : step β in (0, 1], a sequence with a step for each iteration, or "adaptive": 0.3 at first; on divergence
         or a stall the run returns to the best state and continues with a smaller step. See also `accelerate`.
-    tol : maximum of ‖∇R‖_F/(λ√d) at convergence. With tol=0 exactly `max_iter` iterations are run, and the last
-        iterate is returned.
+    tol : maximum of ‖∇R‖_F/(λ√d) at convergence, which has the unit of the weights. If weights of 0.01 lead to fields
+        above one, or above the labels of the squared loss, the maximum is smaller, in proportion to the weights. With
+        tol=0 exactly `max_iter` iterations are run, and the last iterate is returned.
     max_iter : maximum number of iterations. If it is reached, the run stops without descent. The default is so large
         that runs rarely reach it.
     accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
@@ -232,7 +241,7 @@ def run_gamp(
     """
     require_dataset(data)
     data.terms(risk)
-    tol = check.real("tol", tol, low=0)
+    tol = scale_tolerance(data, check.real("tol", tol, low=0))
     max_iter = check.integer("max_iter", max_iter, low=1)
     Damping(damping)  # raises for anything but steps
     for name, flag in {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}.items():
@@ -257,6 +266,7 @@ def run_gamp(
     plan = Plan(
         data, risk, damping, tol, max_iter, _select_hold_after(data, tol, options), mode, settling, V_hat,
         options.memory, callback, direction, _is_bounded(data, tol, options), _may_bound(tol, options),
+        small_unit(data),
     )  # fmt: skip
     surveys: list[PlannedSurvey] = [] if ladder is None else list_surveys(data, risk, starts, ladder, seed)
     file = None
@@ -619,17 +629,17 @@ class SuccessiveHalving(Resumable):
 
     @property
     def data(self) -> Dataset:
-        """Return the samples."""
+        """The samples."""
         return self._plan.data
 
     @property
     def risk(self) -> str:
-        """Return "exact" or "asymptotic"."""
+        """The risk, "exact" or "asymptotic"."""
         return self._plan.risk
 
     @property
     def reached_limit(self) -> bool:
-        """Return whether message passing from a start ended at `max_iter`."""
+        """True if message passing from a start ended at `max_iter`."""
         return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
     def _stop_worst(self, runs: Iterable[int], n_continue: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, add_display
@@ -74,9 +74,10 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
     if has_spheres(data.penalty):
         Q = data.penalty.retract(Q)
     visit(evaluate(Q))
-    best, n_iter, handover = Q, 0, HANDOVER
+    unit = small_unit(data)
+    best, n_iter, handover = Q, 0, HANDOVER * unit
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit)
+        best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit, unit)
         n_iter += more
         at = risk_at(data, best, risk)
         accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
@@ -100,16 +101,20 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
 
 
 def quasi_newton(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
-) -> tuple[np.ndarray, int]:
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
+    unit: float = 1.0,
+) -> tuple[np.ndarray, int]:  # fmt: skip
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    Spherical columns are Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
+    The first step has length 1, so that small weights are computed in units of `unit`. Spherical columns are
+    Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
     """
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
     constrained = has_spheres(data.penalty)
+    unit = 1.0 if constrained else unit
+    gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         if constrained:
@@ -120,26 +125,30 @@ def quasi_newton(
             norms = np.maximum(np.linalg.norm(free, axis=0), np.finfo(float).tiny)
             slope = at.gradient * np.where(penalty.sphere, np.linalg.norm(inside, axis=0) / norms, 1.0)
         else:
-            at = evaluate(x.reshape(shape))
+            at = evaluate(x.reshape(shape) * unit)
             slope = at.gradient
         latest[:] = [at]
-        return at.train_loss * data.dim, slope.ravel()
+        return at.train_loss * data.dim / gain, slope.ravel() * (unit / gain)
 
     def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
         if visit is not None:
             visit(latest[0])
 
-    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
+    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=visit_last, options=options)
-    end = minimum.x.reshape(shape)
+    start = Q.ravel() / unit
+    minimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=visit_last, options=options)
+    end = minimum.x.reshape(shape) * unit
     return data.penalty.retract(end) if constrained else end, int(minimum.nit)
 
 
 def proximal_gradient(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
-) -> tuple[np.ndarray, int]:
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
+    unit: float = 1.0,
+) -> tuple[np.ndarray, int]:  # fmt: skip
     """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
+
+    The length of steps follows from the curvature, so that `unit` is not used.
 
     This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
     last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without

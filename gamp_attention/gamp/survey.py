@@ -368,7 +368,7 @@ class SurveyPhase(Resumable):
 
     @property
     def agreeing(self) -> list[SurveyRecord]:
-        """Return the first two surveys that found the same weights; empty if there are none."""
+        """First two surveys that found the same weights; empty if there are none."""
         finished = [record for record in self.records if record.ending is not SurveyEnd.FAILED]
         for record, other in combinations(finished, 2):
             if agreement_of(self._data, record.Q, other.Q) >= SAME_WEIGHTS:

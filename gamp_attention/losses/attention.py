@@ -29,7 +29,8 @@ from numba.core.types import float64, int64
 from gamp_attention._core import check
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention._core.deferred import deferred_kernel
-from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
+from gamp_attention._core.pointers import load_from
+from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 FEW_TOKENS = 5  # maximum number of tokens for which loops over matrices take longer than sums of few terms
@@ -504,6 +505,7 @@ def _loss_value(loss, p, z, work):
 @deferred_kernel(float64)
 def _value_of_scores(loss, p, z, work):
     """Return ℓ(z) of dot-product attention, for any number of tokens."""
+    work = load_from(work)
     L, r = loss.n_tokens, loss.rank
     s = work.s
     fill_scores(loss.attention, z, L, r, s)
@@ -532,6 +534,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 @deferred_kernel(float64)
 def _differentiate_scores(loss, p, z, grad, hess, work):
     """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient and Hessian."""
+    work = load_from(work)
     L, r = loss.n_tokens, loss.rank
     s, B, GS, u, slack = work.s, work.B, work.GS, work.u, work.slack
     for k in range(L * r):
@@ -556,6 +559,7 @@ def _differentiate_few_tokens(loss, p, z, grad, hess, work):
 
     It has no views of arrays (`reshape`), which take longer than the derivatives of few tokens.
     """
+    work = load_from(work)
     L, r = loss.n_tokens, loss.rank
     s, B, GS, u, slack, Bz = work.s, work.B, work.GS, work.u, work.slack, work.fields
     b1 = 1.0 / loss.attention.temperature
@@ -621,6 +625,7 @@ def _loss_gradient(loss, p, z, grad, hess, work):
 @deferred_kernel(float64)
 def _gradient_of_scores(loss, p, z, grad, work):
     """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient."""
+    work = load_from(work)
     L, r = loss.n_tokens, loss.rank
     s, u, slack = work.s, work.u, work.slack
     for k in range(L * r):

@@ -16,6 +16,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
+from gamp_attention._core.pointers import load_from
 from gamp_attention.losses.attention import (
     AttentionLoss,
     DotProductAttention,
@@ -212,6 +213,7 @@ def _loss_gradient(loss, p, z, grad, hess, work):
         return None
 
     def heads_gradient(loss, p, z, grad, hess, work):
+        work = load_from(work)
         L, r, P, u = loss.n_tokens, loss.rank, work.P, work.slopes
         fill_heads(loss.attention, z, r, P, work.s)
         for k in range(L * r):
@@ -231,6 +233,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         return None
 
     def heads_derivatives(loss, p, z, grad, hess, work):
+        work = load_from(work)
         L, r, P, u = loss.n_tokens, loss.rank, work.P, work.slopes
         fill_heads(loss.attention, z, r, P, work.s)
         for k in range(L * r):

@@ -32,6 +32,7 @@ from numba.extending import intrinsic
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 from gamp_attention._core.deferred import compile_kernel, deferred_kernel, define_function, emit_address
 from gamp_attention._core.expressions import emit_call
+from gamp_attention._core.pointers import store_at
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 WORD = ir.IntType(64)
@@ -67,33 +68,6 @@ _KERNELS: dict[TableSlots, LossKernel] = {}
 _TABLES: dict[Any, np.ndarray] = {}  # tables by content of the loss; never freed, as compiled code has their addresses
 _TYPES: dict[int, Any] = {}  # numba types of the losses of all tables, by address of the table
 COMPILE = "gamp_attention.compile_loss_kernel"  # symbol of the function that returns the address of a deferred kernel
-
-
-def _load_from(typing_context: Any, value: Any) -> Any:
-    """Return the value that a pointer points to; return any other argument unchanged."""
-    if not isinstance(value, types.CPointer):
-        return value(value), lambda context, builder, signature, arguments: arguments[0]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.unpack_value(builder, signature.return_type, arguments[0])
-
-    return value.dtype(value), generate
-
-
-def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
-    """Store a value at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
-        context.pack_value(builder, kind, arguments[0], pointer)
-        return context.get_dummy_value()
-
-    return types.void(value, types.int64), generate
-
-
-load_from: Any = intrinsic(_load_from)
-store_at: Any = intrinsic(_store_at)
 
 
 def make_indirect_call(slot: TableSlots, kinds: tuple[Any, ...], returns: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
+from gamp_attention._core.pointers import load_from
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
@@ -122,7 +123,7 @@ def _is_bounded(attention):
 def _loss_value(loss, p, z, work):
     if not _is_custom(loss):
         return None
-    return None if is_absent(work) else lambda loss, p, z, work: map_value(loss, p, z, work.s)
+    return None if is_absent(work) else lambda loss, p, z, work: map_value(loss, p, z, load_from(work).s)
 
 
 @sample_kernel  # not inlined: central differences would compile it a dozen times

@@ -56,32 +56,32 @@ class ColumnRidge:
 
     @property
     def sphere(self) -> np.ndarray:
-        """Return whether each column is spherical, (r,)."""
+        """(r,) True for spherical columns."""
         return np.array([value == SPHERE for value in self.lams])
 
     @property
     def curvature(self) -> np.ndarray:
-        """Return λ_a of each column (r,), 0 for spherical columns."""
+        """λ_a of each column (r,), 0 for spherical columns."""
         return np.array([0.0 if value == SPHERE else value for value in self.lams])
 
     @property
     def lam(self) -> float:
-        """Return the largest absolute value of the λ_a, which sweeps over λ set by scaling all λ_a."""
+        """Largest absolute value of the λ_a, which sweeps over λ set by scaling all λ_a."""
         return float(np.abs(self.curvature).max())
 
     @property
     def strength(self) -> float:
-        """Return the unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero."""
+        """Unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero."""
         return self.lam or DEFAULT_UNIT
 
     @property
     def convexity(self) -> float:
-        """Return the smallest λ_a; 0 with spherical columns, whose multipliers are not known in advance."""
+        """Smallest λ_a; 0 with spherical columns, whose multipliers are not known in advance."""
         return 0.0 if self.sphere.any() else float(self.curvature.min())
 
     @property
     def floor(self) -> float:
-        """Return the value to which eigenvalues of Λ + A are raised far from fixed points."""
+        """Value to which eigenvalues of Λ + A are raised far from fixed points."""
         smallest = self.convexity
         return MIN_PRECISION * smallest if smallest > 0 else MIN_CURVATURE * self.strength
 

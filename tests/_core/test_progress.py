@@ -210,6 +210,18 @@ def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseud
     assert not [line for line in lines if "iteration 3," in line]  # every bar was cleared before a line was printed
 
 
+def test_compilation_is_announced_once_in_each_task(capsys):
+    """A later task may compile kernels for another loss or in single precision."""
+    for shown, count in ((True, 1), (False, 0), (True, 1)):
+        with progress.Progress("outer", shown=shown):
+            for _ in range(2):
+                with progress.Progress("inner"):
+                    progress.announce_compilation()
+        assert capsys.readouterr().err.count("compiling kernels") == count
+    progress.announce_compilation()
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):
@@ -217,7 +229,7 @@ def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo
     data = draw_data()
     np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs)
     process = pseudo_terminal(MAIN, "fit", str(tmp_path / "mine.npz"), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    process.read("compiling kernels for this loss: 10 to 40 s, only the first time")
+    process.read("compiling kernels for this loss and type of numbers: 10 to 40 s, only the first time")
     time.sleep(seconds)
     assert process.end() == 130
     assert "Traceback" not in process.text

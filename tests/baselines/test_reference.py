@@ -109,6 +109,12 @@ def test_the_verdict_depends_on_paired_differences():
     for distance in (1.9, 2.1):  # in standard errors of the paired differences
         away = references.verdict(linear + noise - noise.mean() + distance * same.difference_error[0])
         assert ("linear" in away.worse_than) == (distance > 2)
+    # errors of the layer that depend on each other have a mean of larger error
+    dependent = references.verdict(
+        linear + noise - noise.mean() + 2.1 * same.difference_error[0], covariance=same.difference_error[0] ** 2
+    )
+    assert dependent.difference_error[0] == pytest.approx(np.sqrt(2) * same.difference_error[0])
+    assert "linear" in dependent.not_better_than
     assert (same.better, "linear" in same.not_better_than) == (False, True)
     assert "not clearly better than the linear layer" in same.message
     worse = references.verdict(linear + noise - noise.mean() + 0.005 * linear.std())

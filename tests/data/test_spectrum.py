@@ -35,8 +35,6 @@ def case(request):
 
 def test_extreme_eigenvalues_agree_with_the_dense_hessian(case):
     data, Q, risk, (values, _) = case
-    if Q.shape[1] > 1:  # away from a minimum, rotations have curvature; see the test of minima
-        pytest.skip("rotations are left out")
     spectrum = ga.hessian_spectrum(data, Q, risk, n_eigenvalues=6)
     scale = np.abs(values).max()
     assert np.allclose(spectrum.lowest, values[:6], atol=1e-5 * scale)
@@ -93,6 +91,20 @@ def test_rotations_are_left_out_at_a_minimum():
     assert abs(values[flat]) < 1e-6 * values[-1]
     spectrum = ga.hessian_spectrum(data, Q, n_eigenvalues=5)
     assert np.allclose(spectrum.lowest, np.delete(values, flat)[:5], atol=1e-5 * values[-1])
+
+
+def test_rotations_are_left_out_of_the_highest_eigenvalues_at_a_saddle():
+    """A minimum of one column and a column of zeros are a critical point of two columns, with negative curvature."""
+    data = ga.sample(ga.attention_model(2, 2, 2, sigma=0.8), d=8, alpha=4.0, seed=0)
+    one = ga.run_gamp(data.replace(rank=1), n_starts=4).Q
+    Q = np.concatenate([one, np.zeros(one.shape)], axis=1)
+    values = all_eigenvalues(data, Q, "exact")[0]
+    flat = np.argmin(np.abs(values))
+    assert values[0] < -1e-3
+    assert abs(values[flat]) < 1e-6
+    spectrum = ga.hessian_spectrum(data, Q, n_eigenvalues=16)
+    assert np.allclose(spectrum.highest, np.delete(values, flat), atol=1e-5)
+    assert np.allclose(spectrum.lowest, np.delete(values, flat), atol=1e-5)
 
 
 def test_the_lowest_eigenvalue_is_the_eigenvalue_of_the_run():

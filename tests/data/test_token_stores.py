@@ -1,5 +1,6 @@
 """Tokens on disk, or drawn again at every pass: they equal tokens in memory, and lead to the same fixed points."""
 
+import pickle
 import tracemalloc
 
 import h5py
@@ -139,6 +140,18 @@ def test_a_file_that_is_truncated_during_a_run_raises_a_named_error(tmp_path):
         file.truncate(5000)
     with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes too early"):
         ga.gradient(data, data.Q_star)
+
+
+def test_a_file_that_was_replaced_raises_a_named_error(tmp_path):
+    """A second sample may have the name of the first; its tokens are not those of the first dataset."""
+    path = tmp_path / "tokens.npy"
+    first = ga.sample(ga.paper_model(), 40, 1.5, seed=0, storage=path)
+    copied = pickle.loads(pickle.dumps(first.tokens))
+    second = ga.sample(ga.paper_model(), 40, 1.5, seed=1, storage=path)
+    with pytest.raises(ValueError, match=r"tokens: needs the file from .*tokens.npy, which was replaced since"):
+        ga.train_loss(first, first.Q_star)
+    assert np.isfinite(ga.train_loss(second, second.Q_star))
+    assert np.array_equal(np.asarray(copied), np.asarray(second.tokens))  # on another machine the file is a copy
 
 
 def test_the_memory_of_a_pass_does_not_grow_with_the_number_of_blocks(tmp_path):

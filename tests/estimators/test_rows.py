@@ -56,6 +56,23 @@ def test_elastic_net_is_the_elastic_net_of_scikit_learn():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
+def test_logarithms_of_probabilities_are_exact_for_very_small_ones(classes):
+    y = FIELDS[:, :classes].argmax(axis=1)
+    fitted = ga.GampClassifier(lam=0.05).fit(X, y)
+    assert np.allclose(np.exp(fitted.predict_log_proba(X)), fitted.predict_proba(X), rtol=1e-12)
+    far = 1e5 * X
+    assert (fitted.predict_proba(far) == 0).any()
+    logarithms, z = fitted.predict_log_proba(far), fitted.decision_function(far)
+    assert np.isfinite(logarithms).all()
+    assert np.allclose(logarithms[:, 1] - logarithms[:, 0], z if classes == 2 else z[:, 1] - z[:, 0], rtol=1e-9)
+
+
+def test_numbers_of_starts_are_checked_also_if_the_loss_is_convex():
+    with pytest.raises(ValueError, match="n_starts: needs an integer >= 1, got 0"):
+        ga.GampRegressor(n_starts=0).fit(X, FIELDS[:, 0])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
 def test_classification_is_logistic_regression(classes):
     y = np.array(["a", "b", "c"])[FIELDS[:, :classes].argmax(axis=1)]
     fitted = ga.GampClassifier(lam=0.1, fit_intercept=False).fit(X, y)

@@ -1,6 +1,7 @@
 """The comparison of all solvers on one instance, and its reports."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,14 @@ def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
     assert ("ω" in str(found)) == (name != "logistic")
     json.dumps(found.to_dict(), allow_nan=False)
     plot_comparison(found, tmp_path / "other.png")
+
+
+def test_different_minima_are_named(comparison):
+    branch = comparison.branches[0]
+    for gap, text in ((1e-3, "GAMP has the lower loss, by 1.0e-03"), (-1e-3, "L-BFGS has the lower loss"), (0.0, None)):
+        descent = replace(branch.quasi_newton, train_loss=branch.gamp.train_loss + gap)
+        shown = str(replace(branch, quasi_newton=descent))
+        assert (text or "end at different minima") in shown if gap else "different minima" not in shown
 
 
 def test_dict_is_plain_json(comparison):

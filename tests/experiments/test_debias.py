@@ -61,6 +61,18 @@ def test_debiased_weights_of_many_samples_are_least_squares():
     assert np.allclose(found.std[:, 0], sizes, rtol=0.1)
 
 
+def test_fits_that_almost_interpolate_use_the_residuals_of_the_columns():
+    """With λ near 0 the noise has n − d = 8 degrees of freedom, too few for independent columns; with λ = 1, 39."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 40))
+    y = x @ rng.normal(size=40) / np.sqrt(40) + 0.3 * rng.normal(size=48)
+    for lam, form in ((1e-4, "orthogonal"), (1.0, "independent")):
+        data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=lam)
+        found = ga.debias(data, ga.run_gamp(data, "random"))
+        assert (found.form, found.trusted) == (form, True)
+        assert (found.dof == 8) == (form == "orthogonal")
+
+
 def test_intervals_are_nested_and_equal_for_a_descent():
     data = ga.sample(ga.paper_model(), d=100, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data)
@@ -206,6 +218,43 @@ def test_violated_assumptions_are_named(kind):
     assert not found.trusted
     assert re.search(f"not to be trusted: .*{words}", found.message), found.message
     assert found.message in str(found)
+
+
+@pytest.mark.parametrize("design", ["", "correlated"])
+@pytest.mark.parametrize("growth", ["size", "sign"])
+def test_noise_that_depends_on_one_column_is_named(design, growth):
+    rng = np.random.default_rng(11)
+    x, noise = rows(design, rng, 300, 30), rng.standard_normal(300)
+    column = x[:, 7] / x[:, 7].std()
+    level = np.abs(column) if growth == "size" else np.exp(column / 2)
+    labels = x @ rng.standard_normal(30) / np.sqrt(30)
+    found = fitted(x, labels + 0.5 * level * noise, ga.SquaredLoss(), ga.Ridge(0.2))
+    assert re.search("not to be trusted: .*noise of the labels depends on column 7", found.message), found.message
+    assert not found.trusted
+    assert fitted(x, labels + 0.5 * noise, ga.SquaredLoss(), ga.Ridge(0.2)).trusted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", ["", "correlated"])
+def test_intervals_are_too_short_and_not_trusted_if_noise_is_proportional_to_a_column(design):
+    """For Gaussian columns, the variance of the weight is larger by 1 + 2ρ².
+
+    ρ is the correlation of the column and its residual v in a regression on the others.
+    """
+    rng, covered, trusted, ratios = np.random.default_rng(12), [], [], []
+    for _ in range(100):
+        x, star = rows(design, rng, 300, 30), rng.standard_normal(30) / np.sqrt(30)
+        labels = x @ star + 0.5 * np.abs(x[:, 7]) * rng.standard_normal(300)
+        found = fitted(x, labels, ga.SquaredLoss(), ga.Ridge(0.2))
+        low, high = found.interval(0.9)[7, 0] / np.sqrt(30)
+        covered.append(low < star[7] < high)
+        trusted.append(found.trusted)
+        gram = x.T @ x if design else np.diag(np.sum(x**2, axis=0))
+        ratios.append(1 + 2 / (gram[7, 7] * np.linalg.inv(gram)[7, 7]))
+    expected = 2 * norm.cdf(norm.ppf(0.95) / np.sqrt(np.mean(ratios))) - 1
+    assert abs(np.mean(covered) - expected) < 3 * np.sqrt(expected * (1 - expected) / 100)
+    assert expected < 0.85
+    assert np.mean(trusted) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["independent", "correlated", "tokens"])

@@ -336,6 +336,7 @@ def test_intervals_extend_to_the_side_of_large_errors():
     assert above / 4000 < 0.025
     low, high = loo.interval(0.5)
     assert 0 < low < loo.test_error < high < loo.interval()[1]
+    assert replace(loo, test_error_error=loo.test_error).interval()[0] == 0  # errors are not negative
     with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
         loo.interval(0.0)
 
@@ -359,6 +360,25 @@ def test_tokens_on_the_disk_have_the_errors_of_tokens_in_memory(tmp_path):
     here, there = ga.leave_one_out(data, gamp), ga.leave_one_out(stored, gamp)
     assert np.allclose(here.errors, there.errors, rtol=1e-6)
     assert there.trusted
+
+
+def test_zero_weights_of_half_of_the_samples_are_no_reason_for_doubt():
+    """Half of the samples is too few for λ = 1: their weights are zero, a saddle of the risk of all samples."""
+    model = ga.paper_model(omega=0.2, sigma=0.8, lam=1.0)
+    data = ga.sample(model, d=40, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data)
+    assert np.abs(gamp.Q).max() > 0.1
+    rng = np.random.default_rng(0)
+    halves = [data.select_rows(np.sort(half)) for half in np.array_split(rng.permutation(80), 2)]
+    assert any(np.abs(ga.run_gamp(half, gamp.Q).Q).max() < 1e-6 for half in halves)
+    assert ga.leave_one_out(data, gamp).trusted
+
+
+def test_both_halves_of_the_samples_are_left_out():
+    """With the first half of each of the two divisions only, the descents return to these weights."""
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
+    assert "many minima" in loo.message
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
@@ -413,12 +433,44 @@ def test_samples_that_depend_on_their_neighbors_are_named():
     assert np.isclose(other.test_error, loo.test_error)
 
 
-@pytest.mark.parametrize(("loss", "d", "lam"), [(ga.SquaredLoss(), 100, 1.0), (ga.LogisticLoss(), 60, 0.5)])
-def test_sorted_labels_are_no_sign_of_dependence(loss, d, lam):
+@pytest.mark.parametrize(
+    ("loss", "lam", "spread", "trained"),
+    [(ga.SquaredLoss(), 0.01, 1e-3, 0), (ga.LogisticLoss(), 0.01, 0.03, 10), (ga.LogisticLoss(), 0.1, 0.3, 0),
+     (ga.LogisticLoss(), 0.001, 0.1, 10)],
+)  # fmt: skip
+def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread, trained, monkeypatch):
+    """Errors of new subjects are up to 100 000 times larger: the Newton step is exact, or weights are trained again.
+
+    Classes of subjects are the same in successive samples, as if samples were sorted by class. In the last case few
+    samples have large errors, so that twenty random divisions do not show how much the mean error varies.
+    """
+    from gamp_attention.experiments.inference import dependence
+
+    calls, descend = [], dependence.descend
+    monkeypatch.setattr(dependence, "descend", lambda *args: calls.append(1) or descend(*args))
+    rng = np.random.default_rng(0)
+    subjects = rng.normal(size=(20, 20))
+    x = np.repeat(subjects, 9, axis=0) + spread * rng.normal(size=(180, 20))
+    y = np.repeat(rng.normal(size=20), 9)
+    labels = y + spread * rng.normal(size=180) if isinstance(loss, ga.SquaredLoss) else np.sign(y)
+    order = rng.permutation(180)
+    for rows in (np.arange(180), order):
+        data = ga.LabelledDataset(x[rows], labels[rows], loss, lam=lam)
+        loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
+        assert loo.dependent == (rows is not order)
+        assert loo.trusted == (rows is order)
+    assert len(calls) == trained
+
+
+@pytest.mark.parametrize(
+    ("loss", "d", "lam", "sign"),
+    [(ga.SquaredLoss(), 100, 1.0, 1), (ga.SquaredLoss(), 100, 1.0, -1), (ga.LogisticLoss(), 60, 0.5, 1)],
+)
+def test_sorted_labels_are_no_sign_of_dependence(loss, d, lam, sign):
     """Without a block of sorted labels the intercept is wrong for the block, as if its samples were dependent."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, d))
-    y = np.sort(rng.normal(size=100))
+    y = sign * np.sort(rng.normal(size=100))
     labels = y if isinstance(loss, ga.SquaredLoss) else np.sign(y)
     data = ga.LabelledDataset(x, labels, loss, lam=lam, intercept=True)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))

@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold
 import gamp_attention as ga
 from gamp_attention._core import progress
 from gamp_attention._core.numerics import Stream
-from gamp_attention.experiments.inference import PathPlan, fold_errors
+from gamp_attention.experiments.inference import PathPlan, fold_errors, scale_changes
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -173,13 +173,23 @@ def test_paths_with_many_minima_use_folds():
     assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
 
 
+def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared():
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2), d=40, alpha=2.0, seed=1)
+    path = ga.regularization_path(data, [0.03, 0.1, 0.3], "random", n_starts=1, folds=0)
+    assert path.trusted.tolist() == [False, True, True]
+    assert path.test_error[0] < path.test_error[1] < 1.25 * path.test_error[0]
+    assert path.best == 1
+    assert "1 other values have lower errors by estimates that are not reliable" in path.message
+
+
 def test_folds_are_trained_without_their_samples(rows):
     along = PathPlan(
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
     )
     known = {}
-    errors, converged, _ = fold_errors(along, 4, known, lambda is_new: None)
+    errors, converged, changes = fold_errors(along, 4, known, lambda is_new: None)
     assert converged.all()
+    assert all(np.abs(of_value).max(axis=1).min() > 0 for of_value in changes)  # of the samples of all folds
     out = np.sort(np.array_split(np.random.default_rng([0, int(Stream.FOLDS)]).permutation(80), 4)[1])
     rest = np.setdiff1d(np.arange(80), out)
     x, y = rows.tokens[:, 0], rows.labels[:, 0]
@@ -190,6 +200,17 @@ def test_folds_are_trained_without_their_samples(rows):
     again, *_ = fold_errors(along, 4, known, lambda is_new: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
+
+
+def test_changes_of_pairs_are_scaled_to_the_mean_over_all_pairs_of_groups():
+    rng = np.random.default_rng(0)
+    changes, groups = rng.normal(size=(12, 12)), np.arange(12) // 3
+    others = groups[:, None] != groups
+    every = scale_changes(changes, rng.uniform(1, 2, 12), np.arange(12), groups)
+    assert np.allclose(every, np.where(others, changes / 12, 0), rtol=1e-12)
+    # of 6 samples in 2 groups, for equal sizes: 18 of the 108 pairs
+    some = scale_changes(changes[:6, :6], np.ones(12), np.arange(6), groups)
+    assert np.allclose(some, np.sqrt(108 / 18) * every[:6, :6], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

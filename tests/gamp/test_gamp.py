@@ -268,6 +268,23 @@ def test_a_run_continues_from_a_state_with_its_memory():
         ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))
 
 
+def test_given_variances_replace_the_variances_of_a_state(data):
+    state = ga.initial_state(data, data.Q_star)
+    options = ga.IterationOptions(V=3 * state.V)
+    run = ga.run_gamp(data, state, damping=0.5, tol=0, max_iter=1, iteration=options)
+    assert np.array_equal(run.history.V[0], 3 * state.V)
+
+
+def test_positional_weights_point_along_the_first_position():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 20, 2, 30))
+    for _ in range(6):  # singular vectors have random signs
+        positions = rng.normal(size=(2, 30))
+        Q = initial_weights(ga.Dataset(x, y, positions), "positional")
+        assert Q[:, 0] @ positions[0] > 0
+        assert np.linalg.norm(Q) == pytest.approx(0.25 * np.sqrt(30))
+
+
 def test_a_run_continues_from_the_result_of_nearly_identical_data():
     data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
     end = ga.run_gamp(data)

@@ -359,6 +359,17 @@ def test_runs_end_on_a_branch_that_exists_only_with_breaking():
     assert (np.abs(values.mean(axis=0) - [0.0365, 0.0443, 0.001540]) < 3 * error).all()
 
 
+@pytest.mark.slow
+def test_two_steps_near_the_end_of_a_branch_need_refined_starts():
+    """At α = 0.6, one step on the coarsest grids has θ = 0.063 instead of 0.0365, which leads to no second step."""
+    one, two = (ga.solve_state_evolution(ga.paper_model(), 0.6, "semantic", rsb=k, rtol=2e-2) for k in (1, 2))
+    assert one.converged
+    assert two.converged
+    assert two.overlaps.V[0, 0, 0] < one.overlaps.V[0, 0, 0] - 0.5
+    assert two.overlaps.theta == pytest.approx(one.overlaps.theta, rel=0.05)
+    assert two.train_loss > one.train_loss
+
+
 def test_rounding_errors_of_the_start_are_not_a_branch():
     """m and θ of 1e-12 count as zero; they would otherwise end LOST, because they go to zero."""
     tiny = 1e-12 * np.ones((1, 1, 1))

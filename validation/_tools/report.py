@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 
 import gamp_attention as ga
+from gamp_attention._core.files import write_atomically
 from gamp_attention.experiments.sweeps import store
 from validation._tools.catalog import ROOT, load_result, open_results
 from validation._tools.resumable import complete_rows
@@ -145,7 +146,7 @@ class Verdict:
     def write_table(self, text: str, suffix: str = ".md") -> None:
         """Print a table in Markdown and store it."""
         print(text)
-        self.path(suffix).write_text(text)
+        write_atomically(self.path(suffix), lambda file: file.write(text.encode()), overwrite=True)
 
     def stored(self) -> dict[str, Any]:
         """Return the numbers of an earlier run, to draw from."""

@@ -4,6 +4,7 @@ Trials are calls of one function with different arguments: each is stored when i
 computed again.
 """
 
+import fcntl
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ def complete_rows(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return all rows of a file of JSON lines, after computing the rows of a plan that the file lacks.
 
+    Several processes may complete a file at the same time: a part that another process has stored is not computed.
+
     Parameters
     ----------
     path : the file; each part of the plan appends its rows when it ends.
@@ -32,15 +35,57 @@ def complete_rows(
     key : a function that returns the key of a row.
     description : label of the progress bar.
     """
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {key(row) for row in rows}
-    with path.open("a") as file:
-        for each in tqdm([each for each in plan if each not in known], desc=description, disable=None):
-            new = plan[each]()
-            file.write("".join(json.dumps(row) + "\n" for row in new))
-            file.flush()
-            rows += new
-    return rows
+    missing = plan.keys() - set(map(key, read_rows(path, key)))
+    for each in tqdm([each for each in plan if each in missing], desc=description, disable=None):
+        if each not in map(key, read_rows(path, key)):  # another process may have computed it
+            append_rows(path, each, plan[each](), key)
+    return read_rows(path, key)
+
+
+def read_rows(path: Path, key: Callable[[dict[str, Any]], Hashable]) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines; none if it does not exist.
+
+    If the last line was cut off, because the process was killed or the disk was full, the part that it belongs to is
+    left out, so that it is computed again.
+    """
+    return [row for row, _ in _complete_lines(path, key)]
+
+
+def append_rows(
+    path: Path, part: Hashable, rows: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], Hashable]
+) -> None:
+    """Append the rows of a part to a file of JSON lines, unless another process has done so; all of them or none."""
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    with path.open("ab", buffering=0) as file:  # a buffer would be written again when the file is closed
+        fcntl.flock(file, fcntl.LOCK_EX)
+        stored = _complete_lines(path, key)
+        if part in (key(row) for row, _ in stored):
+            return
+        end = stored[-1][1] if stored else 0
+        file.truncate(end)
+        try:
+            while text:
+                text = text[file.write(text) :]
+        except BaseException:
+            file.truncate(end)
+            raise
+
+
+def _complete_lines(path: Path, key: Callable[[dict[str, Any]], Hashable]) -> list[tuple[dict[str, Any], int]]:
+    """Return the rows of all complete parts of a file, and for each the position at which its line ends."""
+    content, lines, end = path.read_bytes() if path.exists() else b"", list[tuple[dict[str, Any], int]](), 0
+    *whole, cut = content.split(b"\n")
+    for number, line in enumerate(whole, start=1):
+        end += len(line) + 1
+        try:
+            lines.append((json.loads(line), end))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: needs a row in JSON, got {line[:40]!r}") from error
+    if cut and lines:
+        last = key(lines[-1][0])
+        while lines and key(lines[-1][0]) == last:
+            lines.pop()
+    return lines
 
 
 def complete_instances(

@@ -81,8 +81,10 @@ def predict(branch, response="stein", rsb=0):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("curvature", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     sizes = {200: 4, 400: 4} if args.quick else SEEDS
     plan = {(b, d, s): partial(run_cell, b, d, s) for b in BRANCHES for d, seeds in sizes.items() for s in range(seeds)}
     rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("branch", "d", "seed"), "runs")
@@ -216,19 +218,20 @@ def draw(stored, path):
             mean, error = np.array(pairs).T
             ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=color, label=branch)
             ax.plot([0], [predicted["lower_edge"]], "s", color=color, mfc="none", clip_on=False)
-        axes[0][0].set(
-            xlabel="eigenvalue", ylabel="density", title="Density and eigenvalues outside", xlim=(-0.004, 0.25)
-        )
+        axes[0][0].set(xlabel="eigenvalue", ylabel="density", xlim=(-0.004, 0.25))
+        axes[0][0].set(title="density, and eigenvalues outside (dotted)")
         axes[0][1].set(
-            xscale="log", yscale="log", xlabel="x", ylabel="fraction of eigenvalues below x", ylim=(1e-4, 1e-1),
-            title="Lower edge", xlim=(1e-3, 1.5e-2),
+            xscale="log", yscale="log", xlabel="eigenvalue x", ylabel="fraction of eigenvalues below x",
+            title="lower edge", xlim=(1e-3, 1.5e-2), ylim=(1e-4, 1e-1),
         )  # fmt: skip
         axes[0][2].set(xlabel="$d^{-2/5}$", ylabel="lowest eigenvalue", xlim=(0, None), ylim=(0, None))
-        axes[0][2].set(title="Lowest eigenvalue; squares: predicted edge")
+        axes[0][2].set(title="lowest eigenvalue; squares: predicted edge")
         axes[0][1].set(xticks=[1e-3, 3e-3, 1e-2], xticklabels=["0.001", "0.003", "0.01"])
         axes[0][1].tick_params(axis="x", which="minor", labelbottom=False)
-        for ax, location in zip(axes[0], ("center right", "upper left", "lower right"), strict=True):
-            ax.legend(fontsize=8, loc=location)
+        for ax, location in zip(axes[0], ("upper right", "upper left", "lower right"), strict=True):
+            # between the dotted lines of both branches in the first panel
+            beside = {"bbox_to_anchor": (0.92, 1)} if ax is axes[0][0] else {}
+            ax.legend(fontsize=8, loc=location, **beside)
 
 
 if __name__ == "__main__":

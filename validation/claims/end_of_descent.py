@@ -120,7 +120,7 @@ def _draw_ends(axis, numbers, key):
         table = numbers["ends"][name]
         d = np.array([float(each) for each in table])
         mean, error = (100 * land.to_array([table[each][key][what] for each in table]) for what in ("mean", "error"))
-        label = {"descent": "where descents end", "gamp": "GAMP's minima"}[name]
+        label = {"descent": "ends of descents", "gamp": "minima of GAMP"}[name]
         axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=color, label=label)
         limit = numbers["limits"][name][key]
         axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=color)

@@ -3,10 +3,10 @@
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, β = 0.3 from the positions.
 Runs search for the global proximal minimum of each sample in 20 iterations; later, samples keep their local minima.
 State evolution does not describe this iteration, because its proximal map jumps and depends on the past. The equations
-of `held_messages` do: they contain the memory of the data, of the Onsager terms and of the local minima. They are
-iterated with up to 2^18 paths, and fitted by x + a/N + b (c − E c) for N paths, with the label constant c as a control
-variate, as for instances (`positional_minima`). Their error contains the difference between two tolerances of the
-stored times. Instances are the instances of `positional_minima`, with the same number of iterations, without
+of `trajectory(..., hold_after=20)` do: they contain the memory of the data, of the Onsager terms and of the minima.
+They are iterated with up to 2^18 paths, and fitted by x + a/N + b (c − E c) for N paths, with the label constant c as a
+control variate, as for instances (`positional_minima`). Their error contains the difference between two tolerances of
+the stored times. Instances are the instances of `positional_minima`, with the same number of iterations, without
 acceleration; numbers are fitted by x + a/d + b (c − E c), and changes since iteration 20 by x + a/d.
 
 Criterion, fixed before the comparison: each of q, m, V and the training loss after 5, 10 and 20 iterations, and their
@@ -30,12 +30,20 @@ from validation._tools.drawing import figure
 from validation._tools.held_messages import follow_held_messages
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
-from validation.claims.positional_minima import ALPHA, COUNTS, FIRST, KEYS, STORED, expected_constant
+from validation.claims.positional_minima import (
+    ALPHA,
+    COUNTS,
+    FIRST,
+    KEYS,
+    OTHER_SEED,
+    OTHERS,
+    expected_constant,
+)
 
 BETA, GLOBAL, LAST = 0.3, 20, 150  # step, iterations with global minima, and all iterations
 TIMES = (0, 1, 2, 3, 5, 7, 10, 15, GLOBAL, 25, 30, 40, 50, 60, 80, 100, 120, LAST)  # stored iterations
 LEVELS, CHANGES = (5, 10, GLOBAL), (40, 80, LAST)  # compared iterations
-LONG = {4000: 4, 8000: 0}  # instances with all iterations at large d; the others end after 20
+LONG = {2000: 8, 4000: 4, 8000: 0}  # instances with all iterations at large d; the others end after 20
 TOLERANCE, FINE = 1e-2, 3e-3  # tolerances of the stored times, see `follow_held_messages`
 PATHS = {
     (2**14, TOLERANCE): 16,
@@ -75,17 +83,17 @@ def follow_paths(n_paths, tolerance, seed, hold_after=GLOBAL):
 
 def plan_rows(quick):
     """Return functions that compute the rows of replicas and instances, by key."""
-    paths, first, others = ({(2**12, TOLERANCE): 2}, {200: 2}, {}) if quick else (PATHS, COUNTS, STORED)
+    paths, first, others = ({(2**12, TOLERANCE): 2}, {200: 2}, {}) if quick else (PATHS, COUNTS, OTHERS)
     plan = {f"{n} paths, {tol}, seed {k}": partial(follow_paths, n, tol, k) for (n, tol), count in paths.items()
             for k in range(count)}  # fmt: skip
     for hold in () if quick else HOLDS:
         for k in range(HOLD_REPLICAS):
             key = f"{HOLD_PATHS} paths, {TOLERANCE}, seed {k}, hold {hold}"
             plan[key] = partial(follow_paths, HOLD_PATHS, TOLERANCE, k, hold)
-    for counts, starts in ((first, FIRST), (others, dict.fromkeys(others, 50_000))):
+    for counts, starts in ((first, FIRST), (others, dict.fromkeys(others, OTHER_SEED))):
         for d, count in counts.items():
             for i in range(count):
-                seed, is_long = starts.get(d, 0) + i, i < LONG.get(d, count) and (starts is FIRST or d < min(LONG))
+                seed, is_long = starts.get(d, 0) + i, i < LONG.get(d, count) and (starts is FIRST or d < 4000)
                 n_iter = LAST if is_long else GLOBAL
                 plan[f"d = {d}, seed {seed}"] = partial(run_instance, d, seed, n_iter)
     return plan

@@ -3,8 +3,9 @@
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, runs from the positions. GAMP
 searches for the global proximal minimum of each sample in its first 20 iterations; later, each sample keeps its local
 minimum (`IterationOptions.hold_after`). Its state evolution assumes global minima, and leads to the replica-symmetric
-fixed point, at which no minimum is. The hypothesis is that the iterations with global minima select a basin, and that
-any descent from there ends as GAMP does. Compared on the same instances are
+fixed point, at which no minimum is. The hypothesis was that the iterations with global minima select a basin, and that
+any descent from there ends as GAMP does. It is refuted; `gamp_end_theory` and `paired_ends` have the equations of both
+algorithms, which predict their ends and distances. Compared on the same instances are
 
 - GAMP with 20 iterations of global minima, the default;
 - L-BFGS from the weights of GAMP after these 20 iterations;
@@ -15,8 +16,9 @@ Differences from GAMP are paired by instance and averaged with weights d. Rows a
 (--quick: d = 200).
 
 Criterion, fixed before the runs: 95 % of the runs reach a gradient norm of 1e-6; L-BFGS from the weights of GAMP
-differs from GAMP by less than 3 errors in q, m and the training loss, and L-BFGS from the positions by more than 3
-errors in q. The dependence on the number of iterations is reported. (Page "Replica symmetry breaking" of the manual.)
+differs from GAMP by less than 3 errors in q, m and the training loss (refuted: a check requires a larger difference in
+one of them), and L-BFGS from the positions by more than 3 errors in q. The dependence on the number of iterations is
+reported. (Page "Replica symmetry breaking" of the manual.)
 """
 
 import numpy as np
@@ -66,11 +68,10 @@ def main():
         return
     rows = [row for row in rows if row["norm"] <= REACHED and row["m"] > NEAR_BRANCH]
     changes = {name: {key: paired_mean(rows, name, key) for key in KEYS} for name in NAMES}
-    for key, label in KEYS.items():
-        if key != "V":
-            change, error = changes["from gamp"][key]
-            claim = f"{NAMES['from gamp']}: {label} differs from GAMP by {change / error:.1f} errors"
-            verdict.check(abs(change) < 3 * error, claim)
+    away = {label: np.divide(*changes["from gamp"][key]) for key, label in KEYS.items() if key != "V"}
+    words = ", ".join(f"{label}: {value:.1f}" for label, value in away.items())
+    claim = f"refuted: {NAMES['from gamp']} ends as GAMP does, within 3 errors (differences in errors: {words})"
+    verdict.check(max(map(abs, away.values())) > 3, claim)
     change, error = changes["lbfgs"]["q"]
     verdict.check(abs(change) > 3 * error, f"{NAMES['lbfgs']}: q differs from GAMP by {change / error:.1f} errors")
     verdict.write_table(tabulate(rows, changes))

@@ -275,7 +275,7 @@ def print_part(part):
     )
 
 
-TICKS = (-100, -10, -5, 0, 5, 10, 100)
+TICKS = (-100, -10, 0, 10, 100)
 HEADS = (
     "model", "α", "start", "d", "GAMP ended", "‖∇R‖ by autograd", "overlap", "GAMP", "state evolution", "gap",
     "trajectory, worst", "replica symmetry", "agrees",
@@ -359,14 +359,13 @@ def draw(numbers, path):
                 axes[0, 1].errorbar(
                     100 * gap[worst] / size, y, xerr=200 * f["error"][worst] / size, fmt="s", lw=1, **style
                 )
-        axes[0, 0].set(
-            yticks=range(len(names)), yticklabels=names[::-1], xlabel="fixed point: GAMP − state evolution, %"
-        )
+        labels = [name.replace("Σ_l", "$Σ_l$") for name in names[::-1]]
+        axes[0, 0].set(yticks=range(len(names)), yticklabels=labels, xlabel="fixed point: GAMP − state evolution, %")
         axes[0, 1].set(yticks=range(len(names)), yticklabels=[], xlabel="trajectory: largest difference, %")
         for axis in axes[0]:
             axis.axvline(0, color=DARK, lw=0.8)
             axis.set_xscale("symlog", linthresh=5)
-            axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+            axis.set_xticks(TICKS, [f"{tick:g}".replace("-", "−") for tick in TICKS])
             axis.minorticks_off()
         axes[0, 0].figure.suptitle(
             "From top to bottom in each row: q, θ or m, V. Blue: must agree; dark gray: jumps or no branch.\n"

@@ -14,6 +14,7 @@ other problems are the stored rows.
 """
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 import gamp_attention as ga
 from gamp_attention.data import risk_at
@@ -91,7 +92,8 @@ def draw(numbers, path):
             axis.axvline(row["lam"], color=COLORS["positional"], lw=1.2, ls="--", label="chosen λ")
             axis.set(title=f"{kind}, d = {row['d']}", xlabel=LAMBDA)
             low, high = axis.get_ylim()
-            ticks = [tick for tick in (0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.7, 0.8, 1.0, 1.2) if low < tick < high]
+            ticks = MaxNLocator(5).tick_values(low, high)
+            ticks = ticks[(ticks > low) & (ticks < high)]
             axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.yaxis.minorticks_off()
         for row in axes:

@@ -6,32 +6,35 @@ the ground state with one step, then GAMP) run to zero gradient from the same st
 entries N(0, 1); GAMP runs from the positions, too, to which the stored minima of `rs_validity` at d = 1000 to 4000 are
 added. Limits d → ∞ of V, q, m and the training loss of the minima with |m| > 0.1 are fitted with the labels' constant
 as a control variate (`positional_minima`). The excess of the loss of every minimum over the minimum from the positions
-is paired by instance. The predictions are solutions with k = 0 to 2 steps at the same α. Runs and solutions are stored
-when they end (--quick: k = 0, d = 200).
+is paired by instance. The predictions are solutions with k = 0 to 2 steps at the same α. For d → ∞, descent from a
+random start keeps m = 0; its end, after 500 steps of the heavy-ball method, is extrapolated in the number of paths, and
+compared with minima of L-BFGS with |m| < 0.1. Runs and solutions are stored when they end (--quick: k = 0, d = 200).
 
 Criterion: all solutions converge; 95 % of the runs reach a gradient norm of 1e-6; the training loss of GAMP from the
 positions agrees with the ground state within 3 standard errors. The other differences are reported in units of their
-errors.
+errors. Added when the minima were known: q and the loss of minima of L-BFGS with |m| < 0.1, the latter relative to the
+minimum from the positions of the same instance, agree with the end of descent within 3.5 errors.
 (Page "Replica symmetry breaking" of the manual.)
 """
 
+import json
 from functools import partial
 
 import numpy as np
 
 import gamp_attention as ga
+from validation._tools.catalog import ROOT
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
-from validation._tools.tables import markdown_table, mean_and_error
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error
+from validation.claims.end_of_descent import HOW
 from validation.claims.further_steps import pairs, show, solve
 from validation.claims.positional_minima import (
     KEYS,
     ON_BRANCH,
     REACHED,
     check_reached,
-    fit_limit,
-    read_cell,
-    stored_minima,
+    fit_by_labels,
 )
 
 ALPHA = 1.0
@@ -43,6 +46,8 @@ NAMES = {
     "survey": "survey propagation",
 }
 QUICK_PARISI = 957.0  # Parisi parameter of the surveys with --quick, which does not solve the equations of one step
+DESCENTS, LONG = {2**12: 8, 2**14: 4}, 500  # replicas of the theory of descent by number of paths, and its steps
+AGREES = 3.5  # errors, see the criterion
 EQUAL = 1e-3  # relative excess of the loss below which a minimum is as low as the minimum from the positions
 
 
@@ -65,13 +70,45 @@ def run_cell(d, seed, parisi):
     return rows
 
 
+def read_cell(d, number, minima):
+    """Return the numbers of a stored minimum of `rs_validity`."""
+    data = ga.sample(ga.paper_model(0.3), d, ALPHA, 50_000 + number)
+    constant = float(data.terms("asymptotic").constant.mean())
+    row = minima[d, number]
+    return [{"d": d, "seed": 50_000 + number, "norm": row["gradient_norm"], "constant": constant,
+             **{name: row[name] for name in ("V", "q", "m", "theta", "train_loss")}}]  # fmt: skip
+
+
+def stored_minima():
+    """Return the stored minima of `rs_validity` by d and number of the instance."""
+    lines = (ROOT / "results" / "rs_validity_runs.jsonl").read_text().splitlines()
+    return {
+        (row["d"], row["seed"]): row
+        for row in map(json.loads, lines)
+        if row["alpha"] == ALPHA and row["risk"] == "asymptotic"
+    }
+
+
+def follow_descent(n_paths, n_replicas):
+    """Return q and the training loss at the end of descent from a random start in theory, each with its error."""
+    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "compression": 1e-2}
+    path = ga.trajectory(ga.paper_model(), ALPHA, "random", seed=n_paths, **HOW, **settings)
+    q = [float(of.q[-1, 0, 0, 0]) for of in (path, path.error)]
+    return {"q": q, "train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
+
+
 def main():
     args = options(__doc__)
     verdict = Verdict("minima_from_random_starts", args)
     counts, steps = ({200: 4}, (0,)) if args.quick else (COUNTS, (0, 1, 2))
     quick = "_quick" if args.quick else ""
     stored = complete_parts(
-        args.out / f"minima_from_random_starts{quick}_parts.json", {f"k = {k}": partial(solve, k, ALPHA) for k in steps}
+        args.out / f"minima_from_random_starts{quick}_parts.json",
+        {f"k = {k}": partial(solve, k, ALPHA) for k in steps}
+        | {
+            f"descent, {n} paths": partial(follow_descent, n, k)
+            for n, k in (DESCENTS if not args.quick else {}).items()
+        },
     )
     theory = [stored[f"k = {k}"] for k in steps]
     for k, r in zip(steps, theory, strict=True):
@@ -84,10 +121,10 @@ def main():
         verdict.end({})
         return
     on_branch = {name: [row for row in kept if row["algorithm"] == name] for name in NAMES}
-    minima = stored_minima(ALPHA)
-    on_branch["positions"] += [row for cell in minima for row in read_cell(*cell, minima, ALPHA)]
+    minima = stored_minima()
+    on_branch["positions"] += [row for cell in minima for row in read_cell(*cell, minima)]
     limits = {
-        name: {key: fit_limit([r for r in on_branch[name] if np.isfinite(r[key])], key)["limit"] for key in KEYS}
+        name: {key: fit_by_labels([r for r in on_branch[name] if np.isfinite(r[key])], key)[0] for key in KEYS}
         for name in NAMES
     }  # V is NaN if the equations of the response have no solution
     away = {name: [differences(limits[name], r) for r in theory] for name in NAMES}
@@ -95,7 +132,45 @@ def main():
     verdict.check(abs(loss) < 3, f"the training loss of GAMP from the positions differs by {loss:.1f} errors")
     verdict.write_table(comparison(theory, limits, away))
     verdict.write_table(excess(rows), "_losses.md")
-    verdict.end({"theory": theory, "limits": limits, "differences": away})
+    few, many = (stored[f"descent, {n} paths"] for n in DESCENTS)
+    end = {key: extrapolate(list(DESCENTS), *zip(few[key], many[key], strict=True)) for key in few}
+    end["train_loss"] = [end["train_loss"][0] - theory[-1]["train_loss"][0], end["train_loss"][1]]
+    found = measure_small(rows)
+    verdict.write_table(tabulate_small(verdict, end, found), "_descent.md")
+    verdict.end({"theory": theory, "limits": limits, "differences": away, "descent": [end, found]})
+
+
+def measure_small(rows):
+    """Return means of q and of the excess of the loss, with weights d, over minima of L-BFGS with |m| < 0.1."""
+    reached = [row for row in rows if row["norm"] <= REACHED]
+    lowest = {(row["d"], row["seed"]): row["train_loss"] for row in reached if row["algorithm"] == "positions"}
+    small = [row for row in reached if row["algorithm"] == "lbfgs" and row["m"] < ON_BRANCH]
+    small = [row for row in small if (row["d"], row["seed"]) in lowest]
+    d = np.array([row["d"] for row in small], dtype=float)
+    values = {
+        "q": np.array([row["q"] for row in small]),
+        "train_loss": np.array([row["train_loss"] - lowest[row["d"], row["seed"]] for row in small]),
+    }
+    means = {"count": len(small)}
+    for key, y in values.items():
+        mean = np.average(y, weights=d)
+        means[key] = [
+            float(mean),
+            float(np.sqrt(np.sum((d * (y - mean)) ** 2)) / d.sum() * np.sqrt(len(d) / (len(d) - 1))),
+        ]
+    return means
+
+
+def tabulate_small(verdict, end, found):
+    """Return the end of descent from a random start and minima of L-BFGS with |m| < 0.1 as a table, and check both."""
+    table = []
+    for key, label, factor in (("q", "q", 1.0), ("train_loss", "loss above the minimum from the positions, 10⁻⁶", 1e6)):
+        off = (found[key][0] - end[key][0]) / float(np.hypot(found[key][1], end[key][1]))
+        verdict.check(abs(off) < AGREES, f"L-BFGS with |m| < 0.1: {label} differs from the end by {off:.1f} errors")
+        cells = [plus_minus(*(factor * value for value in pair)) for pair in (end[key], found[key])]
+        table.append([label, *cells, f"{off:.1f}"])
+    heads = ["", "end of descent, m = 0", f"{found['count']} minima of L-BFGS with |m| < 0.1", "difference/error"]
+    return markdown_table(heads, table)
 
 
 def differences(limits, prediction):

@@ -70,8 +70,10 @@ def run_cell(algorithm, d, seed, parisi):
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("minima_overlaps", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     results = ROOT / "results"
     ground = load_result(results / "positional_breaking.json")
     sizes, descents, surveys = ({200: 3, 300: 3}, {200: 3, 300: 3}, {}) if args.quick else (SEEDS, LBFGS, SURVEY)
@@ -143,7 +145,7 @@ def paired_losses(rows, sizes):
 
 
 def draw(stored, path):
-    """Draw the distances between minima and their losses against 1/d."""
+    """Draw the distances between minima and their losses against 1000/d."""
     with figure(path, 1, 2, (10, 4)) as axes:
         for ax, quantity in zip(axes[0], ("distance", "loss"), strict=True):
             for name, label in NAMES.items():
@@ -152,13 +154,13 @@ def draw(stored, path):
                 pairs = [mean_and_error([row[quantity] for row in rows if row["d"] == d]) for d in sizes]
                 if pairs:
                     mean, error = np.array(pairs).T
-                    ax.errorbar(1 / np.array(sizes), mean, error, fmt="o-", color=COLORS[name], label=label)
-            ax.set(xlabel="1/d", xlim=(-1e-4, None))
+                    ax.errorbar(1000 / np.array(sizes), mean, error, fmt="o-", color=COLORS[name], label=label)
+            ax.set(xlabel="1000/d", xlim=(-0.1, None))
         if stored["levels"]:
             axes[0][0].axhline(np.diff(stored["levels"])[0], color="#777777", ls="--", label="one step, ground state")
         axes[0][1].axhline(stored["ground_loss"], color="#777777", ls="--", label="ground state, d → ∞")
-        axes[0][0].set(ylabel="$q_1 - q_0$ of minima of an instance", title="Distance between minima", ylim=(0, None))
-        axes[0][1].set(ylabel="training loss", title="Loss of the minima")
+        axes[0][0].set(ylabel="$q_1 - q_0$ of minima of an instance", title="distance between minima", ylim=(0, None))
+        axes[0][1].set(ylabel="training loss", title="loss of the minima")
         for ax in axes[0]:
             ax.legend(fontsize=8)
 

@@ -3,10 +3,9 @@
 Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
 `run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least 0.99.
 The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
-state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. Stored rows
-without the entry "schedule" are from an earlier schedule of surveys, without flips and refinements after two surveys
-that agree; repeated instances had the same outcomes. Rows without the entry "integrals" were computed with sums over
-the inner field instead of integrals that end at jumps.
+state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. In the first
+version of the stored rows, averages over the inner field were sums over nodes instead of integrals that end at jumps
+(entry "integrals"). All instances were repeated with these integrals.
 
 Criterion: at the largest d, survey propagation recovers the signal in all instances at the largest α, and at each α in
 at least as many instances as GAMP. (Page "Survey propagation" of the manual.)
@@ -148,7 +147,7 @@ def main():
         return
     numbers = {"bayes_optimal": threshold, "recovery": check_recoveries(verdict, rows)}
     numbers["parisi"] = {f"{alpha:g}": compute_parisi(alpha, 200 if args.quick else 1000, 2) for alpha in ALPHAS}
-    numbers["present_schedule"] = sum("schedule" in row for row in rows)
+    numbers["integrals"] = sum("integrals" in row for row in rows)
     verdict.write_table(format_recoveries(rows, threshold))
     verdict.end(numbers)
 

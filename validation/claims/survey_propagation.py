@@ -31,6 +31,13 @@ divided by the seven tests. A method is no longer run in a setting as soon as it
 all its tests are decided, after 60 instances, or if the computing time ends. The probability that any of the seven
 tests rejects equality although lower and higher losses are equally probable is therefore at most 5 %.
 
+Fixed samples: the first comparisons have 6 to 14 instances in each setting (`FIRST`). Further instances bring each
+setting to 100, in the order of their computing time, as far as the computing time suffices. All 42 comparisons are
+tested again with the further instances alone, without looks, by exact sign tests with Holm's correction for 42 tests.
+The number of further instances does not depend on their results: it is 100 without the first ones, or the number that
+the computing time allowed, counted in the order of seeds up to the first one that is missing. The table also has the
+test errors, which are not tested. Criterion: no other method is significantly lower than survey propagation.
+
 Every instance is stored in a file of runs and not computed again; `--instances` asks for more of them, and `--only`
 restricts further instances to keys with a text. After a change of the algorithm, delete this file. `--stored` evaluates
 the stored instances only.
@@ -48,26 +55,34 @@ from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
-from validation._tools.sign_tests import (
-    LEVEL,
-    MAX_INSTANCES,
-    adjust,
-    find_decision,
-    find_required,
-    sequential_p_values,
-    sign_test,
-    test_at_looks,
-)
+from validation._tools.sign_tests import LEVEL, find_decision
 from validation._tools.tables import markdown_table
+from validation.claims._survey_comparisons import (
+    EQUAL,
+    LOOKS,
+    METHODS,
+    SEQUENTIAL,
+    STOPPED,
+    STOPPED_LEVEL,
+    collect,
+    compute_ratios,
+    find_end,
+    format_comparisons,
+    format_fixed,
+    format_stopped,
+    list_comparisons,
+    list_fixed,
+    list_parts,
+    list_signs,
+)
 from validation.claims.lower_minima import run_lbfgs
 
 TARGETS = {1.0: 0.95, 0.7: 0.8}  # required fractions of instances, by α
 DIM, INSTANCES = 300, 100
-MOST_TIME, TOL, EQUAL, SEMANTIC, TESTED = 10.0, 1e-8, 1e-6, 0.5, 4000
+MOST_TIME, TOL, SEMANTIC, TESTED = 10.0, 1e-8, 0.5, 4000
 BRANCH_ALPHAS, BRANCH_DIM, BRANCH_INSTANCES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5), 300, 10
 LOWEST_FROM = 1.25  # α_c: the semantic solution has the lower training loss above it (d → ∞)
 STEPS, MAX_RESTARTS = 1500, 1000  # steps of Adam; maximum number of random starts
-METHODS = {"survey": "survey", "gamp": "GAMP", "lbfgs": "L-BFGS", "adam": "Adam"}
 COLORS = {"survey": "#0072B2", "gamp": "#E69F00", "lbfgs": "#009E73", "adam": "#CC79A7"}  # Okabe and Ito
 MARKERS = {"survey": "o", "gamp": "s", "lbfgs": "^", "adam": "D"}
 STYLES = {"survey": "-", "gamp": "--", "lbfgs": ":"}
@@ -136,13 +151,7 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
 }
 PAIRS = {"α = 1.5": ("gamp",), "L = 3, α = 0.5": ("gamp",), "L = 5, α = 0.3": ("lbfgs",)}  # further comparisons
 FIRST_PAIR, N_PAIRS = 100, 60  # first seed, and number of instances of further comparisons
-# comparisons with looks after some numbers of further instances, until both tests of a setting are significant
-SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
-LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))
-# comparisons with tests that may stop after any further instance
-STOPPED = {"phases, α = 3": ("gamp", "lbfgs", "adam"), "bounded, α = 3": ("gamp", "lbfgs", "adam"),
-           "r = 2, α = 1.5": ("gamp",)}  # fmt: skip
-FIRST_STOPPED, MOST_STOPPED, STOPPED_LEVEL = 300, 60, LEVEL / sum(map(len, STOPPED.values()))
+FIRST_STOPPED, MOST_STOPPED = 300, 60  # first seed and largest number of instances of tests without looks
 QUICK_SETTINGS = {"α = 1": (ga.paper_model, LAYER, 1.0, 100, 2)}
 
 
@@ -285,16 +294,6 @@ def run_part(key, function):
     return [{"key": key, "part": part, "seed": int(seed), "runs": function()}]
 
 
-def collect(rows, part, method, name):
-    """Return a number of all instances of a part."""
-    return np.array([row["runs"][method][name] for row in rows if row["part"] == part])
-
-
-def compute_ratios(rows, part, method, other="informed", name="loss"):
-    """Return the ratios of a method's losses, or other numbers, to those of another method, for all instances."""
-    return collect(rows, part, method, name) / collect(rows, part, other, name)
-
-
 def format_range(values, form="{:.3f}"):
     """Format the median and the range of numbers."""
     return f"{form} ({form} to {form})".format(np.median(values), np.min(values), np.max(values))
@@ -317,32 +316,6 @@ def compare_pairs(rows, part, method):
     return f"{lower}, {len(ratios) - lower - higher}, {higher}", difference
 
 
-def count_signs(rows, part, method):
-    """Return the numbers of instances in which a method's loss is lower and higher than the loss of surveys."""
-    ratios = compute_ratios(rows, part, method, "survey")
-    return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(ratios > 1 + EQUAL)), len(ratios)
-
-
-def list_comparisons(rows):
-    """Return part, method, counts and adjusted p-value of all comparisons in equal time."""
-    pairs = [(part, method) for part in list_parts(rows, "equal time") for method in METHODS if method != "survey"]
-    counts = [count_signs(rows, *pair) for pair in pairs]
-    ps = adjust(np.array([sign_test(*each[:2]) for each in counts]))
-    return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
-
-
-def list_signs(rows, part, method):
-    """Return the signs of the differences of losses from surveys in the instances of a part that have the method."""
-    ratios = compute_ratios([row for row in rows if method in row["runs"]], part, method, "survey")
-    return np.where(ratios < 1 - EQUAL, -1, np.where(ratios > 1 + EQUAL, 1, 0))
-
-
-def find_end(rows, name):
-    """Return whether the sequential tests of a setting have ended: both are significant, or it is the last look."""
-    ends = [test_at_looks(list_signs(rows, f"pairs {name}", method), LOOKS, N_TESTS) for method in SEQUENTIAL[name]]
-    return all(significant for _, significant in ends) or min(n for n, _ in ends) == max(LOOKS)
-
-
 def plan_stopped(rows, name):
     """Return the function that computes the next instance of a setting of `STOPPED`, by key; none if it has ended."""
     part = f"stopped {name}"
@@ -352,54 +325,6 @@ def plan_stopped(rows, name):
         return {}
     key, seed = f"{part} {FIRST_STOPPED + n}", FIRST_STOPPED + n
     return {key: partial(run_part, key, partial(run_setting, name, SETTINGS[name][3], seed, open_tests))}
-
-
-def format_stopped(rows):
-    """Return the table of tests that may stop after any instance."""
-    heads = ["setting", "method", "lower, equal, higher than survey", "p at any stopping time", "decided after"]
-    lines = []
-    for name, methods in STOPPED.items():
-        for method in methods:
-            signs = list_signs(rows, f"stopped {name}", method)
-            if len(signs):
-                counts = ", ".join(str(np.sum(signs == sign)) for sign in (-1, 0, 1))
-                decision = find_decision(signs, STOPPED_LEVEL)
-                words = "open" if decision is None else f"{decision}"
-                lines.append([name, METHODS[method], counts, f"{sequential_p_values(signs)[-1]:.2g}", words])
-    return markdown_table(heads, lines)
-
-
-def format_comparisons(rows):
-    """Return the table of comparisons that are not significant, with instances that would be required, and new ones."""
-    heads = ["setting", "method", "lower, equal, higher than survey", "p, adjusted", "instances required",
-             "further instances: lower, equal, higher", "p of these"]  # fmt: skip
-    comparisons, lines = list_comparisons(rows), []
-    level = LEVEL / max(sum(p > LEVEL for *_, p in comparisons), 1)
-    for part, method, (lower, higher, n), p in comparisons:
-        if p > LEVEL:
-            required = find_required(lower, higher, n, level)
-            name, further = part.removeprefix("equal time "), ("–", "–")
-            more = [row for row in rows if row["part"] == f"pairs {name}" and method in row["runs"]]
-            if more:
-                low, high, size = count_signs(more, f"pairs {name}", method)
-                further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
-                if method in SEQUENTIAL.get(name, ()):
-                    look, significant = test_at_looks(
-                        list_signs(rows, part.replace("equal time", "pairs"), method), LOOKS, N_TESTS
-                    )
-                    further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {look}"
-            words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
-            lines.append(
-                [name, METHODS[method], f"{lower}, {n - lower - higher}, {higher}", f"{p:.2g}", words, *further]
-            )
-    return markdown_table(heads, lines)
-
-
-def list_parts(rows, kind):
-    """Return the names of the parts of a kind, in the order of the settings."""
-    parts = {row["part"] for row in rows if row["part"].startswith(kind)}
-    order = [f"equal time {name}" for name in SETTINGS]
-    return sorted(parts, key=lambda part: (order.index(part) if part in order else 0, part))
 
 
 def format_table(rows):
@@ -479,6 +404,18 @@ def check_equal_times(verdict, rows):
     return numbers
 
 
+def check_fixed(verdict, rows):
+    """Check that no method is significantly lower than survey propagation in further instances, and count them."""
+    tests = list_fixed(rows)
+    significant = [(lower, higher) for *_, (lower, higher, _), p in tests if p <= LEVEL]
+    n_lower = sum(lower > higher for lower, higher in significant)
+    n_tests = sum(n > 0 for *_, (_, _, n), _ in tests)
+    text = f"further instances: {len(significant)} of {n_tests} comparisons are significant, other methods lower in"
+    verdict.check(n_lower == 0, f"{text} {n_lower}")
+    instances = {name: n for name, _, (_, _, n), _ in tests}
+    return {"comparisons": n_tests, "significant": len(significant), "lower": n_lower, "instances": instances}
+
+
 def draw(path, rows):
     """Draw losses relative to the informed minimum for all methods, and the fraction of semantic ends."""
     parts = [*list_parts(rows, "target")[::-1], *list_parts(rows, "equal time")]
@@ -545,6 +482,9 @@ def main():
     numbers = {"targets": check_targets(verdict, rows, args.quick)}
     check_minima(verdict, rows)
     numbers["equal_times"] = check_equal_times(verdict, rows)
+    if not args.quick:
+        numbers["fixed"] = check_fixed(verdict, rows)
+        verdict.write_table(format_fixed(rows), "_fixed.md")
     verdict.write_table(format_table(rows))
     verdict.write_table(format_branches(rows), "_branches.md")
     verdict.write_table(format_comparisons(rows), "_comparisons.md")

@@ -161,7 +161,7 @@ def _draw_ways(axis, numbers, key, values, chosen):
     for name, (color, style) in WAYS.items():
         axis.plot(values, [point["ways"][name]["test_error"] for point in points], style, marker="o", ms=4,
                   color=color, label=name)  # fmt: skip
-    axis.set(yscale="log")
+    axis.set(yscale="log", ylabel="test error − part due to the noise")
 
 
 def _draw_map(axis, noises, alphas, values, words):

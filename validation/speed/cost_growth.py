@@ -94,6 +94,8 @@ def draw(numbers, path):
             axis.loglog(row["sizes"], row["seconds"], "o-")
             axis.set_title(f"exponent {row['exponent']:.2f} ± {row['error']:.2f}", fontsize=10)
             axis.set(xlabel=name, ylabel="processor time (s)")
+            axis.set_xticks(row["sizes"], [f"{size:g}" for size in row["sizes"]])
+            axis.xaxis.minorticks_off()
 
 
 def main():

@@ -322,14 +322,33 @@ def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.nd
     treatments = {"correlation of tokens": "included in the model"} if correlated else {}
     if differ(law.shapes):
         treatments["differences between covariances"] = "each Σ_l has its eigenvalues along common vectors"
-    return tuple(build_departure(name, estimate, treatments.get(name)) for name, estimate in measured.items())
+    by_chance = _errors_by_chance(n * L, law.spectrum, d)
+    return tuple(
+        build_departure(name, estimate, treatments.get(name), by_chance.get(name, np.inf))
+        for name, estimate in measured.items()
+    )
 
 
-def build_departure(name: str, measured: Estimate, treatment: str | None) -> Departure:
-    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`."""
+def _errors_by_chance(n_rows: int, spectrum: Spectrum, d: int) -> dict[str, float]:
+    """Return the standard errors that kurtosis and variance of norms have for Gaussian tokens.
+
+    The jackknife errors are also large if the tokens have heavy tails, so that they cannot show that there are none.
+    """
+    gamma, weight = spectrum
+    kurtosis_of_norms = 12 * float(weight @ gamma**4) / (d * max(float(weight @ gamma**2), 1e-300) ** 2)
+    fields = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / n_rows)))
+    return fields | {"variance of norms / Gaussian variance": float(np.sqrt((2 + kurtosis_of_norms) / n_rows))}
+
+
+def build_departure(name: str, measured: Estimate, treatment: str | None, by_chance: float) -> Departure:
+    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`.
+
+    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known.
+    """
     limits, expected, meaning = MEASURES[name]
     difference = abs(measured.value - expected)
-    significant = not measured.error * MIN_ERRORS > difference  # unknown errors (NaN) count as zero
+    # unknown errors (NaN) count as zero
+    significant = not (measured.error * MIN_ERRORS > difference and by_chance * MIN_ERRORS > difference)
     step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
     return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
 

@@ -44,6 +44,8 @@ FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a directi
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # minimum excess of the number of samples over the number of columns, for a regression on all columns
 NONLINEAR = 3.0  # standard errors beyond which labels count as nonlinear in the fields
+CHANCE = 1e-3  # probability that independent noise counts as dependent on a column
+LARGE = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
 PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
 PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
@@ -149,7 +151,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
     law = _column_law(data)
-    reasons = _training_faults(data, gamp)
+    reasons = _unreliable_training(data, gamp)
     with one_thread():
         curvature = _curvature(data, at, Q)
         estimate = _independent(data, gamp, at, Q, law, curvature)
@@ -158,9 +160,13 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
             inverse = _inverse_products(data, law)
             if inverse is not None:
                 estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
-                reasons += _training_faults(data, gamp)
+                reasons += _unreliable_training(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             reasons += _nonlinearity(data, at, curvature)
+        if estimate.form == "independent" and _is_regression(data) and curvature is not None:
+            X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+            size = np.sqrt(np.maximum(law.sizes, 1e-300))  # (n, 1)
+            reasons += _noise_along_columns(X / size, size * at.loss_gradients[:, 0])
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -170,7 +176,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class _Estimate:
+class _NoisyWeights:
     """Weights (d, r), the covariances (d, r, r) of their noise, its degrees of freedom, and the form."""
 
     weights: np.ndarray
@@ -209,7 +215,7 @@ def _is_regression(data: Dataset) -> bool:
     return isinstance(data.student, SquaredLoss) and data.n_tokens == 1
 
 
-def _training_faults(data: Dataset, gamp: Any) -> list[str]:
+def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
     """Return reasons not to trust the end of the training; a convex problem has a single minimum."""
     if is_convex(data):
         return [] if gamp.converged else ["the training did not converge"]
@@ -296,7 +302,7 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
 
 def _independent(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
-) -> _Estimate:
+) -> _NoisyWeights:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
     g, d = -at.loss_gradients, data.dim
     forces = sum_over_tokens(data.groups, data.n_sources, g)
@@ -319,7 +325,7 @@ def _independent(
     N[~law.used] = np.inf
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
     covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
-    return _Estimate(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
+    return _NoisyWeights(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
 
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
@@ -395,7 +401,7 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
 
 def _orthogonal(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
-) -> tuple[_Estimate, list[str]]:
+) -> tuple[_NoisyWeights, list[str]]:
     """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
 
     `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
@@ -428,18 +434,49 @@ def _orthogonal(
     elif equal:
         reasons += _unequal_noise(X, directions, residuals, X @ (Q + step))
     covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
-    return _Estimate(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
+    return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
 
 
 def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray) -> list[str]:
-    """Return the reason, if any, that squared residuals of least squares depend on the fields or the row sizes."""
+    """Return the reason, if any, that residuals of least squares depend on a column, the fields or the row sizes."""
     slack = 1 - np.einsum("ni,ni->n", X, directions)
-    squares = residuals**2 / np.maximum(slack, 1e-12)[:, None]
+    noise = residuals / np.sqrt(np.maximum(slack, 1e-12))[:, None]
+    reasons = _noise_along_columns(X, noise)
+    if reasons:
+        return reasons
+    squares = noise**2
     for a in range(residuals.shape[1]):
         for other in (fields[:, a], fields[:, a] ** 2, slack):
             if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > SIGNIFICANT:
                 return ["the noise of the labels depends on the sample"]
     return []
+
+
+def _noise_along_columns(X: np.ndarray, noise: np.ndarray) -> list[str]:
+    """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
+
+    If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this column
+    are too short. The largest correlation is compared with its quantile for independent noise. Outliers are cut off.
+    """
+    from scipy.special import ndtri
+
+    limits = LARGE * np.abs(X).mean(axis=0)
+    entries = np.clip(X, -limits, limits)
+    sizes = np.abs(noise)
+    sizes = _center(np.minimum(sizes, LARGE * sizes.mean(axis=0))).T
+    by_size, by_sign = sizes @ _center(np.abs(entries)), np.abs(sizes @ _center(entries))
+    largest = np.sqrt(len(X)) * np.maximum(by_size, by_sign)  # standard normal numbers for independent noise
+    if largest.max(initial=0.0) > -ndtri(CHANCE / max(3 * largest.size, 1)):
+        return [f"the noise of the labels depends on column {int(largest.max(axis=0).argmax())}"]
+    return []
+
+
+def _center(values: np.ndarray) -> np.ndarray:
+    """Return columns (n, k) minus their means, divided by their norms; zeros for constant columns."""
+    centered = values - values.mean(axis=0)
+    norm = np.linalg.norm(centered, axis=0)
+    floor = 1e-9 * np.linalg.norm(values, axis=0)
+    return np.divide(centered, norm, out=np.zeros(values.shape), where=norm > floor)
 
 
 def _nonlinearity(data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:

@@ -5,8 +5,12 @@ measurements of one subject), weights that are trained without the sample still 
 error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
 successive samples are therefore compared with their errors under weights trained without blocks of random samples of
 equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
-(a permutation test). Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of
-the block in place of the fields of a sample.
+(a permutation test). In samples that are sorted by classes, only samples of equal class are exchanged, so that each
+random block has as many samples of each class as the block of successive samples.
+
+Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
+the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
+without each block.
 """
 
 import numpy as np
@@ -14,30 +18,35 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows
+from gamp_attention.experiments.inference.hysteresis import AWAY, descend
 from gamp_attention.experiments.inference.refits import sample_errors
+from gamp_attention.losses.glm import SquaredLoss
 
 BLOCKS = 10  # number of blocks; a block has a tenth of the samples, or fewer samples if there are many
 FIELDS = 1000  # maximum number of fields in all blocks; a division takes a time in proportion to its cube
-RANDOM = 20  # number of random divisions of the samples into blocks
+# numbers of random divisions of the samples into blocks: at first, and in total if the increase is significant. If few
+# samples have large errors, the standard deviation over the first divisions may be too small
+FIRST_RANDOM, RANDOM = 20, 100
 # relative increase of the mean of the square roots of errors from which samples count as dependent; the mean error
 # increases by about twice as much, but depends more on a few large errors
 MINIMUM = 0.015
-MAXIMUM = 4.0  # the same increase above which the Newton step without a block is not a valid approximation
+MAXIMUM = 4.0  # the same increase above which the Newton step may be wrong, unless it is exact
 SIGNIFICANT = 4.5  # the same increase in standard deviations over random divisions: a probability of 0.0001 by chance
 FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
-def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredHessian) -> float:
+def order_effect(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows, H: FactoredHessian) -> float:
     """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if it is insignificant.
 
     Parameters
     ----------
-    data, at : the samples, and their exact risk at a minimum.
+    data, at, Q : the samples, and their exact risk at a minimum Q (d, r).
     tokens, H : the tokens, and the factored Hessian in their coordinates.
     """
     k = data.n_tokens * data.rank
     size = min(data.n_samples, FIELDS // k) // BLOCKS
-    if size < 2 or H.size == 0 or _is_sorted_by_label(data):
+    classes = _sorted_classes(data)
+    if size < 2 or H.size == 0 or (classes is None and _is_sorted_by_label(data)):
         return 0.0
     starts = np.linspace(0, data.n_samples - size, BLOCKS).round().astype(int)
     blocks = starts[:, None] + np.arange(size)
@@ -46,23 +55,30 @@ def order_effect(data: Dataset, at: RiskAtPoint, tokens: TokenRows, H: FactoredH
     whitened = H.whiten(np.ascontiguousarray(columns.reshape(H.size, -1))).reshape(columns.shape)
 
     def means_without(parts: np.ndarray) -> tuple[float, float]:
-        """Return the means of errors without their block, and of their square roots.
-
-        `parts` (BLOCKS, size) are indices into `samples`.
-        """
-        errors = np.array(
+        """Return `_means` of the errors without their block; `parts` (BLOCKS, size) are indices into `samples`."""
+        return _means(
             [_errors_without(data, at, samples[rows], columns[:, rows], whitened[:, rows], H) for rows in parts]
         )
-        return float(errors.mean()), float(np.sqrt(np.maximum(errors, 0.0)).mean())
 
-    rng = np.random.default_rng(0)
-    divisions = [rng.permutation(len(samples))[: blocks.size].reshape(blocks.shape) for _ in range(RANDOM)]
-    successive = np.array(means_without(np.searchsorted(samples, blocks)))
-    random = np.array([means_without(division) for division in divisions])
-    usual, spread = random.mean(axis=0), random.std(axis=0, ddof=1)
-    mean, root = successive - usual
-    is_large = max(SIGNIFICANT * spread[1], MINIMUM * usual[1]) < root < MAXIMUM * usual[1]
-    return float(mean / usual[0]) if is_large and mean > 0 else 0.0
+    rng, kinds = np.random.default_rng(0), np.zeros(len(samples)) if classes is None else classes[samples]
+    successive, random = np.array(means_without(np.searchsorted(samples, blocks))), list[tuple[float, float]]()
+    is_exact = isinstance(data.student, SquaredLoss) and data.penalty.quadratic
+    for count in (FIRST_RANDOM, RANDOM):
+        while len(random) < count:
+            random.append(means_without(_draw_division(kinds, rng).reshape(blocks.shape)))
+        usual, spread = np.mean(random, axis=0), np.std(random, axis=0, ddof=1)
+        if not is_exact and successive[1] - usual[1] >= MAXIMUM * usual[1]:
+            successive, is_exact = np.array(_means([_trained_without(data, Q, rows) for rows in blocks])), True
+        mean, root = successive - usual
+        if not (mean > 0 and root > max(SIGNIFICANT * spread[1], MINIMUM * usual[1])):
+            return 0.0
+    return float(mean / usual[0])
+
+
+def _means(errors: list[np.ndarray]) -> tuple[float, float]:
+    """Return the means of the errors of the samples of all blocks, and of their square roots."""
+    of_blocks = np.array(errors)
+    return float(of_blocks.mean()), float(np.sqrt(np.maximum(of_blocks, 0.0)).mean())
 
 
 def _errors_without(
@@ -81,14 +97,43 @@ def _errors_without(
     return sample_errors(data, at.z[rows] - shifts.reshape(at.z[rows].shape), rows)
 
 
+def _trained_without(data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the errors (m,) of the samples of a block under weights trained, from Q (d, r), without the block."""
+    weights = descend(data.select_rows(np.setdiff1d(np.arange(data.n_samples), rows)), Q, AWAY)
+    block = data.select_rows(rows)
+    return sample_errors(block, block.fields(weights))
+
+
+def _draw_division(classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return indices of the samples (m,) in a random order in which each sample is replaced by a sample of its class.
+
+    `classes` (m,) are the numbers of the classes, equal if all samples may be exchanged.
+    """
+    order = np.arange(len(classes))
+    for kind in np.unique(classes):
+        of_kind = np.flatnonzero(classes == kind)
+        order[of_kind] = rng.permutation(of_kind)
+    return order
+
+
+def _sorted_classes(data: Dataset) -> np.ndarray | None:
+    """Return the labels (n,) if they are classes and neighbors mostly have the same class; otherwise None."""
+    labels = _single_labels(data)
+    if labels is None or len(np.unique(labels)) > FEW_CLASSES:
+        return None
+    return labels if np.count_nonzero(np.diff(labels)) < (len(labels) - 1) / 4 else None
+
+
 def _is_sorted_by_label(data: Dataset) -> bool:
-    """Return whether the samples are sorted by their labels, so that their order is no sign of dependence."""
-    if data.labels is None:
+    """Return whether the samples are sorted by numbers as labels, so that their order is no sign of dependence."""
+    labels = _single_labels(data)
+    if labels is None or len(np.unique(labels)) <= FEW_CLASSES:
         return False
-    labels = data.labels.reshape(data.n_samples, -1)
-    if labels.shape[1] > 1:
-        return False
-    steps = np.diff(labels[:, 0])
-    if len(np.unique(labels)) <= FEW_CLASSES:
-        return bool(np.count_nonzero(steps) < len(steps) / 4)
+    steps = np.diff(labels)
     return bool((steps >= 0).all() or (steps <= 0).all())
+
+
+def _single_labels(data: Dataset) -> np.ndarray | None:
+    """Return the labels (n,) if each sample has a single label; otherwise None."""
+    labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
+    return None if labels is None or labels.shape[1] > 1 else labels[:, 0]

@@ -11,7 +11,7 @@ a global minimum.
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, risk_at
+from gamp_attention.data.risk import RiskAtPoint, risk_at, small_unit
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.settling import Visit, proximal_gradient, quasi_newton
 
@@ -40,7 +40,7 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
         for half in np.array_split(rng.permutation(data.n_samples), 2):
             if not len(half):  # there is one sample only
                 continue
-            away = _descend(data.select_rows(np.sort(half)), Q, AWAY)
+            away = descend(data.select_rows(np.sort(half)), Q, AWAY)
             if _ends_elsewhere(data, at, errors, Q, away):
                 return True
     return False
@@ -68,7 +68,7 @@ def _ends_elsewhere(data: Dataset, at: RiskAtPoint, errors: np.ndarray, Q: np.nd
             raise _DecidedError(True)
 
     try:
-        weights = _descend(data, away, BACK, visit)
+        weights = descend(data, away, BACK, visit)
     except _DecidedError as decision:
         return bool(decision.args[0])
     if np.linalg.norm(weights) < ZERO * np.linalg.norm(Q):
@@ -77,7 +77,10 @@ def _ends_elsewhere(data: Dataset, at: RiskAtPoint, errors: np.ndarray, Q: np.nd
     return measure_change(end) > OTHER and end.train_loss < (1 + EQUAL) * at.train_loss
 
 
-def _descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step."""
-    descend = quasi_newton if data.penalty.smooth else proximal_gradient
-    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, MAX_STEPS, visit)[0]
+def descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step.
+
+    The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
+    """
+    descend, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, MAX_STEPS, visit, unit)[0]

@@ -23,7 +23,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, small_unit, susceptibility
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
@@ -247,7 +247,8 @@ FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
 FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
 MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted
-GRADIENT_NORM = 1e-3  # maximum norm of the gradient of the exact risk at weights that are accepted as a minimum
+# maximum norm of the gradient of the exact risk at accepted weights, in units of the weights if these are small
+GRADIENT_NORM = 1e-3
 REFIT_ALL = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
 TOP = 24  # number of refitted samples with the largest change of their error
 RANDOM = 40  # number of refitted samples among the other samples
@@ -336,13 +337,13 @@ def leave_one_out_with_changes(
 
 def _estimate(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
-) -> tuple["_Estimate", list[str]]:
+) -> tuple["_CorrectedErrors", list[str]]:
     """Return the estimate by a form, and the reasons not to trust it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
     step = leave_out(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
     reasons = faults = _training_faults(gamp, step, fields)
-    estimate = _Estimate(data, at, fields, step)
+    estimate = _CorrectedErrors(data, at, fields, step)
     if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
         estimate.many_minima = True
         choice = "one of which was selected for these samples"
@@ -355,7 +356,7 @@ def _estimate(
             reasons = estimate.reasons()
         if not faults:
             estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
-            if H is not None and (effect := order_effect(data, at, tokens, H)):
+            if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
     estimate.repeated = _repeated_fraction(data)
@@ -395,14 +396,14 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
         raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
     at = risk_at(data, Q, "exact")
-    if not at.gradient_norm <= GRADIENT_NORM + 10 * gamp.gradient_norm:
+    if not at.gradient_norm <= GRADIENT_NORM * small_unit(data) + 10 * gamp.gradient_norm:
         needs = f"weights trained on the exact risk of these data, where its gradient norm is {gamp.gradient_norm:.2g}"
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
     return Q, at
 
 
-class _Estimate:
+class _CorrectedErrors:
     """Leave-one-out errors, corrected by exact refits of some samples.
 
     Attributes
@@ -570,7 +571,7 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     return []
 
 
-def _describe(reasons: list[str], estimate: _Estimate) -> str:
+def _describe(reasons: list[str], estimate: _CorrectedErrors) -> str:
     """Return the message of the result."""
     count, n = np.count_nonzero(estimate.refitted), len(estimate.errors)
     how = f"{count} of {n} samples were refitted" if count or not estimate.is_exact else "the formula is exact"

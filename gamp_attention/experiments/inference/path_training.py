@@ -16,7 +16,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import agreement_of, is_convex
+from gamp_attention.data.risk import agreement_of, is_convex, scale_tolerance
 from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
@@ -40,7 +40,7 @@ class PathPlan:
     order: list[int]  # indices of the values along the path
     init: Any  # start of the first run, as for `run_gamp`
     n_starts: int  # number of starts of this run
-    tol: float  # gradient norm at convergence
+    tol: float  # gradient norm at convergence, in units of the weights if these are below 1
     max_iter: int  # maximum number of iterations of a run
     seed: Any  # seed of random starts and of the folds
 
@@ -84,7 +84,8 @@ class PathPlan:
 
     def _train(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
         """Return the run at one value, started from known weights, from the previous run, or from `init`."""
-        shape, options = (data.dim, data.rank), dict[str, Any](tol=self.tol, max_iter=self.max_iter)
+        shape, tol = (data.dim, data.rank), scale_tolerance(data, self.tol, 1.0)
+        options = dict[str, Any](tol=tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
             state = near_fixed_point(data, "exact", known["Q"], known["V"])
             return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
@@ -111,9 +112,10 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
 
     Raises
     ------
-    TypeError : if the labels have different types.
+    TypeError : if the labels have different types or masked entries.
     ValueError : if the shape is not (n,), or if there are fewer groups than `folds`.
     """
+    check.require_unmasked("groups", groups)
     labels = np.asarray(groups)
     if labels.shape != (n,):
         raise check.fail("groups", labels.shape, f"a label for each sample, shape ({n},)")

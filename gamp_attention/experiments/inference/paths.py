@@ -310,7 +310,8 @@ class RegularizationPath(Result):
         return self.difference <= np.maximum(PLAUSIBLE * self.difference_error, SAME * self.test_error[self.best])
 
     def _rows(self) -> Rows:
-        heads = ["", self.parameter, "ε_g", "above the best", "in training", "by theory", ""]
+        predicts = bool(np.isfinite(self.predicted).any())
+        heads = ["", self.parameter, "ε_g", "above the best", "in training", *["by theory"] * predicts, ""]
         rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.lam), 'value')}", heads]
         above, paired = self.difference, self.difference_error
         for k, lam in enumerate(self.lam):
@@ -320,7 +321,7 @@ class RegularizationPath(Result):
             more = "-" if k == self.best else "0" if equal else format_to_error(above[k], paired[k])
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
-            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", known, doubt])
+            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", *[known] * predicts, doubt])
         return [*rows, self.message]
 
 
@@ -355,8 +356,9 @@ def regularization_path(
     n_starts : number of starts of these runs.
     parameter : name of the hyperparameter of a dictionary, for tables.
     form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.
-    tol : gradient norm at which a run has converged, above 0. With the default, estimates differ from their values at
-        exact minima by about a thousandth.
+    tol : gradient norm at which a run has converged, above 0. It is multiplied by the unit of weights (for which fields
+        are of order one, or as large as the labels of the squared loss) if this is below 1. With the default, estimates
+        differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
         0 for none; if not given, 5 or the number of samples if that is smaller. Estimates that are not trusted are then
@@ -394,44 +396,21 @@ def regularization_path(
     (0.003, (3,))
     """
     values, problems = _problems(data, lams)
-    first = problems[0]
-    if form is not None:
-        form = check.choice("form", form, FORMS)
+    form = None if form is None else check.choice("form", form, FORMS)
     tol = check.real("tol", tol, low=0, strict=True)
     max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:
         check.flag("progress", progress)
     if check.flag("predict", predict) and any(problem.model is None for problem in problems):
         raise check.fail("predict", predict, "data sampled from a model")
-    n = {problem.n_samples for problem in problems}
-    if len(n) > 1:
-        raise check.fail("data", sorted(n), "the same number of samples at each value")
-    if folds is None:
-        folds = min(FOLDS, min(n)) if min(n) > 1 else 0
-    if check.integer("folds", folds, low=0, high=min(n)) == 1:
-        raise check.fail("folds", folds, "0 or at least 2")
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    if groups is not None:
-        if not folds:
-            raise check.fail("folds", folds, "at least 2 if `groups` are given")
-        groups = require_groups(groups, first.n_samples, folds)
-        if not in_memory:
-            raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
+    folds, groups = _require_folds(folds, groups, problems, in_memory)
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        if isinstance(seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
-            raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
-        seed = check.integer("seed", seed, low=0, high=None)
         others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
-        options = [tol, max_iter, n_starts, folds, seed, *others, *([] if groups is None else [groups])]
-        start = _weights_of(init)
-        options.append(init if start is None else "weights")
-        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, *options))
-        known = file.load() or {}
-        if start is not None and not _are_equal(known.setdefault("init", start), start):
-            raise file.refuse()
+        file, known = _open_checkpoint(checkpoint, along, folds, groups, others)
     ends: dict[int, GampResult] = {}
 
     def save_progress(is_new: bool = True) -> None:
@@ -447,33 +426,81 @@ def regularization_path(
         results = tuple(ends[k] for k in range(len(values)))
         if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
+        estimates = None
         if groups is None:
             bar.describe("leave-one-out errors")
             estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
-            in_training, correction, changes = estimates.in_training, estimates.correction, estimates.changes
-            errors, trusted, used = estimates.errors, estimates.agreed & estimates.tested, estimates.form
-            smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: errors[k].mean())
-            dependent = estimates.dependent  # random folds do not separate samples from their neighbors
-            in_folds = bool(folds) and in_memory and not (trusted[smallest] or dependent)
-        else:
-            in_training = np.array([_training_error(*run) for run in zip(problems, results, strict=True)])
-            in_folds, dependent, used = True, False, "folds"
         bar.update()
-    if in_folds:
+    if estimates is None or (folds and in_memory and _needs_folds(estimates, results)):
         used, correction = "folds", np.zeros(len(values))
+        remark = REMARKS["folds" if groups is None else "groups"]
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
             errors, trusted, changes = fold_errors(along, folds, known, save_progress, groups)
+    else:
+        used, correction, changes = estimates.form, estimates.correction, estimates.changes
+        errors, trusted = estimates.errors, estimates.agreed & estimates.tested
+        remark = REMARKS["dependent"] if estimates.dependent else ""
+    pairs = list(zip(problems, results, strict=True))
+    in_training = np.array([_training_error(*pair) for pair in pairs]) if estimates is None else estimates.in_training
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
     spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
-    remark = REMARKS["groups" if groups is not None else "folds"] if in_folds else REMARKS["dependent"] * dependent
     best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, remark)
-    predicted = np.array([_predict(*run) if predict else np.nan for run in zip(problems, results, strict=True)])
+    predicted = np.array([_predict(*pair) if predict else np.nan for pair in pairs])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
         in_training=in_training, errors=errors, form=used, best=best, best_1se=best_1se,
         trusted=np.asarray(trusted, bool), predicted=predicted, results=results, groups=groups, message=message,
     )  # fmt: skip
+
+
+def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: bool) -> tuple[int, np.ndarray | None]:
+    """Return the number of folds, and the numbers (n,) of the groups if groups are given; raise if they do not fit."""
+    n = {problem.n_samples for problem in problems}
+    if len(n) > 1:
+        raise check.fail("data", sorted(n), "the same number of samples at each value")
+    if folds is None:
+        folds = min(FOLDS, min(n)) if min(n) > 1 else 0
+    if check.integer("folds", folds, low=0, high=min(n)) == 1:
+        raise check.fail("folds", folds, "0 or at least 2")
+    if groups is None:
+        return folds, None
+    if not folds:
+        raise check.fail("folds", folds, "at least 2 if `groups` are given")
+    groups = require_groups(groups, min(n), folds)
+    if not in_memory:
+        raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
+    return folds, groups
+
+
+def _open_checkpoint(
+    checkpoint: Any, along: PathPlan, folds: int, groups: np.ndarray | None, others: list[str]
+) -> tuple[CheckpointFile, dict[str, Any]]:
+    """Return the file of a path, and the weights that it contains; raise ValueError if it is of another path.
+
+    `others` are the digests of the datasets at the other values, if the path does not lead along λ.
+    """
+    if isinstance(along.seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
+        raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
+    seed = check.integer("seed", along.seed, low=0, high=None)
+    options = [along.tol, along.max_iter, along.n_starts, folds, seed, *others, *([] if groups is None else [groups])]
+    start = _weights_of(along.init)
+    options.append(along.init if start is None else "weights")
+    file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(along.problems[0], along.values, *options))
+    known = file.load() or {}
+    if start is not None and not _are_equal(known.setdefault("init", start), start):
+        raise file.refuse()
+    return file, known
+
+
+def _needs_folds(estimates: PathErrors, results: tuple[GampResult, ...]) -> bool:
+    """Return whether the smallest leave-one-out error is not trusted, so that cross-validation replaces all of them.
+
+    If samples depend on their neighbors it does not, because random folds do not separate a sample from its neighbors.
+    """
+    mean = estimates.errors.mean(axis=1)
+    smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
+    return not (estimates.dependent or (estimates.agreed[smallest] and estimates.tested[smallest]))
 
 
 def _weights_of(init: Any) -> np.ndarray | None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention.data.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
+from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
@@ -320,7 +320,8 @@ def _descend(around: _RisksWithout, k: int) -> tuple[np.ndarray, bool]:
     """
     from scipy.optimize import minimize
 
-    shape, scale = around.Q.shape, around.data.penalty.strength * np.sqrt(around.data.dim)
+    shape, unit = around.Q.shape, small_unit(around.data)
+    scale = unit * around.data.penalty.strength * np.sqrt(around.data.dim)
     whole = tuple(np.arange(shape[0]) for _ in range(shape[1]))
 
     @lru_cache(maxsize=2)
@@ -476,9 +477,9 @@ def refit(data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
     def evaluate(Q: np.ndarray) -> RiskAtPoint:
         return without(data, Q, sample)
 
-    descend = quasi_newton if data.penalty.smooth else proximal_gradient
-    end, _ = descend(data, evaluate, Q, TOL, MAX_DESCENT)
-    return end, evaluate(end).gradient_norm <= ACCEPTED
+    descend, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    end, _ = descend(data, evaluate, Q, TOL * unit, MAX_DESCENT, None, unit)
+    return end, evaluate(end).gradient_norm <= ACCEPTED * unit
 
 
 def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:

@@ -34,13 +34,13 @@ class Posterior(NamedTuple):
     halves: Halves | None = None  # only if the posterior was computed from random points of each sample
     of_class: np.ndarray | None = None  # (N, C) posterior probabilities of the classes, if samples have classes
 
-    @property
-    def second_moments(self) -> np.ndarray:
-        """Second moments E[u uᵀ | y] (N, L t, L t)."""
+    def second_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return two independent estimates of the second moments (N, L t, L t); twice the same if they are exact."""
         if self.halves is not None:
-            return np.asarray(self.halves.second.mean(axis=0))
-        flat = self.mean.reshape(len(self.mean), -1)
-        return self.cov + flat[:, :, None] * flat[:, None]
+            return self.halves.second[0], self.halves.second[1]
+        mean = self.mean.reshape(len(self.mean), -1)
+        exact = self.cov + mean[:, :, None] * mean[:, None]
+        return exact, exact
 
 
 class Channel(Protocol):

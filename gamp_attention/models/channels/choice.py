@@ -70,5 +70,6 @@ def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray, by_column
     by_column : whether to return E[u uᵀ | y] for all pairs of fields in place of the sum over columns.
     """
     n, (L, t, _) = len(seen), rho.shape
-    products = channel.posterior(seen, np.zeros((n, L, t)), rho).second_moments
+    first, second = channel.posterior(seen, np.zeros((n, L, t)), rho).second_moments()
+    products = 0.5 * (first + second)
     return products if by_column else np.trace(products.reshape(n, L, t, L, t), axis1=2, axis2=4)

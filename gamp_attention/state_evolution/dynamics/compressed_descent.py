@@ -15,7 +15,9 @@ exceeds a tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then
 With P stored times, a path takes a memory of order P and each step a time of order P. Eq. :eq:`stored-times`.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,11 @@ class CompressedPaths:
         """Number of sampled paths."""
         return self._paths.n
 
+    @property
+    def label_constant(self) -> float:
+        """Mean over the paths of the part of a sample's loss that does not depend on the weights."""
+        return float(np.mean(self._paths.terms.constant))
+
     def noise(self, alpha: float) -> np.ndarray:
         """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
         transposed = np.swapaxes(self._h, 2, 3)
@@ -126,26 +133,33 @@ class CompressedPaths:
         which also applies to the part of the weights that stored times leave out.
         """
         now, model = select_sources(overlaps, self.sources), self.model
-        fields = self.fields + now.m
-        z = fields + np.einsum("k,kl,klan->nla", self._weight, self._gamma, self._h)
-        value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)
+        value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, self._training_fields(now))
         self._force = -slope.transpose(1, 2, 0)
-        L, r, t = model.n_tokens, model.rank, model.teacher_rank
+        L, r = model.n_tokens, model.rank
         mean_hess = hess.mean(axis=0).reshape(L, r, L, r)
-        direct = -alpha * np.array([mean_hess[l, :, l] for l in range(L)])
-        D = np.array([
-            path.slopes(-alpha * slope[:, l] - self.fields[:, l] @ direct[l].T)
+        return self._average(alpha, now, value, -alpha * np.array([mean_hess[l, :, l] for l in range(L)]))
+
+    def _training_fields(self, now: Overlaps) -> np.ndarray:
+        """Return the fields z = m + ω̃ + Σ_s R(t, s) f^s (n, L, r) of the training data, given this time's overlaps."""
+        return self.fields + now.m + np.einsum("k,kl,klan->nla", self._weight, self._gamma, self._h)
+
+    def _average(self, alpha: float, now: Overlaps, value: np.ndarray, direct: np.ndarray) -> DescentForces:
+        """Return the forces, given the losses (n,) of the paths and the direct responses (L, r, r) of `_force`."""
+        model, t = self.model, self.model.teacher_rank
+        L, r, _ = self._force.shape
+        slopes = np.array([
+            path.slopes(alpha * self._force[l].T - self.fields[:, l] @ direct[l].T)
             for l, path in enumerate(self._paths.of_token)
         ])  # fmt: skip
-        on_stored = D[:, :, t:].reshape(L, r, -1, r).transpose(2, 0, 1, 3)
-        y, terms = self._paths.y, self._paths.terms
+        on_stored = slopes[:, :, t:].reshape(L, r, -1, r).transpose(2, 0, 1, 3)
+        terms = self._paths.terms
         return DescentForces(
             m=alpha * (np.zeros_like(now.m) if self._even else self._force.mean(axis=2)),
-            theta=D[:, :, :t],
-            q=np.zeros((0, model.n_tokens, r, r)),
+            theta=slopes[:, :, :t],
+            q=np.zeros((0, L, r, r)),
             response=np.concatenate([on_stored, direct[None]]),
             loss=alpha * float(np.mean(value + terms.constant)),
-            test_error=float(np.mean(model.task.errors(fields, y, terms))),
+            test_error=float(np.mean(model.task.errors(self.fields + now.m, self._paths.y, terms))),
         )
 
     def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: DescentMethod, t: int) -> None:
@@ -224,16 +238,24 @@ class CompressedDescent:
     stored : stored times.
     """
 
+    _paths: Sequence[CompressedPaths]
+
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_paths: int,
         rng: np.random.Generator, tolerance: float, max_memory: float, doubling: bool = True,
     ) -> None:  # fmt: skip
         self._model, self._alpha, self._method, self._n_paths = model, alpha, method, n_paths
-        self._tolerance, self._max_memory, self._doubling = tolerance, max_memory, doubling
+        self._n_given = n_paths  # the number of paths that error messages refer to
+        self._tolerance, self._max_memory, self._doubling, self._V = tolerance, max_memory, doubling, start.V
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
-        self._paths = [CompressedPaths(component, model, n_paths, rng, even) for component in model.components]
+        self._paths = [self._sample_paths(component, n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
+
+    @property
+    def label_constant(self) -> float:
+        """Mean over the paths of the part of a sample's loss that does not depend on the weights."""
+        return sum(path.probability * path.label_constant for path in self._paths)
 
     def advance(self, reference: "CompressedDescent | None" = None) -> None:
         """Compute overlaps and losses at the next time, and take a step.
@@ -244,6 +266,7 @@ class CompressedDescent:
         t, gamma = len(self.states), self._model.coordinates.gamma
         noise = sum(path.probability * path.noise(self._alpha) for path in self._paths)
         now, covariances = self._weights.evaluate(np.asarray(noise))
+        now = replace(now, V=self._V)
         rest = max(path.project(now, covariances) for path in self._paths)
         regular = self._doubling and t & (t - 1) == 0 and rest > NEGLIGIBLE
         if t == 0 or regular or not rest <= self._tolerance:
@@ -255,18 +278,29 @@ class CompressedDescent:
         forces = sum_forces(self._model, self._paths, [p.evaluate_forces(self._alpha, now) for p in self._paths])
         self.states.append(now)
         self.losses.append(MeanLosses(forces.loss + self._weights.penalty(), forces.test_error))
-        A = np.einsum("kl,slab->skab", gamma, forces.response)
-        self._weights.descend(forces, A, self._method, t)
+        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self._select_method(t)
+        self._weights.descend(forces, A, method, t)
         for path in self._paths:
-            path.descend(A, self._weights.strengths, self._method, t)
+            path.descend(A, self._weights.strengths, method, t)
+
+    def _sample_paths(
+        self, component: Component, n_paths: int, rng: np.random.Generator, even: bool
+    ) -> CompressedPaths:  # fmt: skip
+        """Return the paths of a component."""
+        return CompressedPaths(component, self._model, n_paths, rng, even)
+
+    def _select_method(self, t: int) -> DescentMethod:
+        """Return the method of step t, after the forces at this time have been evaluated."""
+        return self._method
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""
         n_stored, model = len(self.stored) + 1, self._model
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
+            enough *= self._n_given // self._n_paths
             needs = f"at least {enough} at step {len(self.states)}, or a larger compression than {self._tolerance:g}"
-            raise check.fail("n_paths", self._n_paths, needs)
+            raise check.fail("n_paths", self._n_given, needs)
         needed = bytes_at_times(model, sum(path.n for path in self._paths), n_stored)
         if needed > self._max_memory:
             needs = f"at least {needed:.3g} bytes at step {len(self.states)}, or fewer paths, or a larger compression"

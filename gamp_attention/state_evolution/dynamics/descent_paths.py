@@ -158,8 +158,8 @@ def sum_forces(model: Model, paths: Iterable[ComponentPart], forces: list[Descen
 COMPRESSED = ("gd", "momentum", "nesterov")  # methods whose histories can be compressed: without minibatches
 USED_BY = {
     "lr": (*DESCENTS, ONLINE), "momentum": ("momentum", "nesterov"), "batch": ("sgd", ONLINE),
-    "damping": ("gamp", "survey"), "parisi": ("survey",), "jumps": ("survey",), "one_sample": (ONLINE,),
-    "spherical": (ONLINE,), "compression": COMPRESSED, "d": (ONLINE,), "alpha": (ONLINE,),
+    "damping": ("gamp", "survey"), "hold_after": ("gamp",), "parisi": ("survey",), "jumps": ("survey",),
+    "one_sample": (ONLINE,), "spherical": (ONLINE,), "compression": COMPRESSED, "d": (ONLINE,), "alpha": (ONLINE,),
 }  # fmt: skip
 MOMENTUM = 0.9  # default momentum μ
 BATCH = 0.1  # default fraction of the data in a minibatch

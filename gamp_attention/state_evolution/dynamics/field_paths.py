@@ -12,6 +12,8 @@ requires all of F to be stored: T² k²/2 numbers per path. Reading them limits 
 integer, in units of the largest |F_ij(t, s)| of a group of paths over 32767. Sums are computed in floating point.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gamp_attention._core.compiled import field_kernel, kernel
@@ -151,12 +153,21 @@ class GaussianPath:
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T
         return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
 
-    def slopes(self, values: np.ndarray) -> np.ndarray:
+    def slopes(self, values: np.ndarray, select: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
         """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
 
         By Stein's identity they are the mean derivatives of the values, including the contributions of jumps.
+
+        select : function of k that returns the indices of the components on which the values depend; coefficients of
+            other components are then zero. By default all components.
         """
-        return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
+        sampled = np.zeros((values.shape[1], len(self._factor)))
+        if select is None:
+            return self.responses(values, sampled, len(self._factor))
+        chosen = select(len(self._factor))
+        moments = values.T @ self._white / len(values)
+        sampled[:, chosen] = np.linalg.lstsq(self._factor[chosen].T, moments.T, rcond=1e-7)[0].T
+        return sampled
 
 
 class FieldPaths:

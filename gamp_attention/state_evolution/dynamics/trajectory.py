@@ -8,7 +8,8 @@ steps, through responses: averages of derivatives along the sampled paths (`desc
 `weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives, and
 its loop (`message_paths`) is T times cheaper. Gradient descent on new samples at every step has no memory at all
 (`online_paths`). Descents that are too long for the memory store their histories at a few of the times
-(`compressed_descent`).
+(`compressed_descent`). So does message passing in which samples keep their current minima, which has a memory
+(`current_minima`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
@@ -34,6 +35,13 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
     compression_errors,
     follow_compressed,
 )
+from gamp_attention.state_evolution.dynamics.current_minima import (
+    N_PATHS,
+    CurrentMinima,
+    follow_current_minima,
+    require_current_minima,
+)
+from gamp_attention.state_evolution.dynamics.current_minima import TOLERANCE as CURRENT_TOLERANCE
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     COMPRESSED,
     DescentMethod,
@@ -43,12 +51,17 @@ from gamp_attention.state_evolution.dynamics.descent_paths import (
     sum_forces,
 )
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
+from gamp_attention.state_evolution.dynamics.jump_statements import (
+    average_jumps,
+    has_jumps,
+    state_mass,
+    state_validity,
+)
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
 from gamp_attention.state_evolution.dynamics.online_paths import follow_online, require_norms, require_ridge
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unknown, start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
-from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import jump_shift
 
@@ -73,7 +86,6 @@ def follow_descent(
 
 
 STEP = 0.4  # default step β of survey propagation, as in `run_gamp(survey=True)`
-NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is called consistent
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +93,8 @@ class Trajectory(Overlaps):
     """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
 
     The attributes from `V_hat` to `U_error` are empty (no times) for gradient descent, which takes no proximal steps.
-    For survey propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field.
+    With `hold_after`, `V_hat` is the average of derivatives of samples, and the jump masses are empty. For survey
+    propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field.
 
     Attributes
     ----------
@@ -90,7 +103,8 @@ class Trajectory(Overlaps):
         the error of the compression.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts.
+    V_hat : (T, L, r, r) responses V̂_t, which `IterationOptions(onsager=...)` accepts; without `hold_after` in Stein's
+        form.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
@@ -139,6 +153,7 @@ def trajectory(
     *,
     method: str = "gamp",
     damping: Steps | None = None,
+    hold_after: int | None = None,
     parisi: float | None = None,
     jumps: bool | None = None,
     lr: float | Sequence[float] | None = None,
@@ -147,7 +162,7 @@ def trajectory(
     one_sample: bool | None = None,
     spherical: bool | None = None,
     n_iter: int = 20,
-    n_paths: int = 4096,
+    n_paths: int | None = None,
     n_replicas: int = 8,
     max_memory: float = 4e9,
     compression: float | None = None,
@@ -176,6 +191,11 @@ def trajectory(
     damping : for "gamp" and "survey" only: the step β in (0, 1], or a sequence with a step for each iteration, whose
         last entry is repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5, for
         "survey" 0.4.
+    hold_after : for "gamp" only: number of iterations with global proximal minima, at least 0. If given, the prediction
+        is for GAMP as it runs on data: later, each sample keeps the minimum that continues its last minimum
+        (`IterationOptions.hold_after`, 20 by default in runs), and V̂ is the average of the derivatives of samples,
+        eq. :eq:`current-minima`. The prediction then holds also if the proximal map jumps, up to the minimum in which a
+        run ends. Needs the ridge and no intercept. By default all minima are global.
     parisi : for "survey" only, and required there: Parisi parameter y > 0, which multiplies losses of single samples.
     jumps : for "survey" only: whether the iteration is the one of `survey_step(jumps=True)`, with global minima and the
         response of jumps. By default False.
@@ -191,15 +211,17 @@ def trajectory(
         step. By default False.
     n_iter : number of iterations T.
     n_paths : number of sampled paths of each replica, even; for "online" number of points of the fields, best a power
-        of two. In mixtures each component has its fraction of them, or a minimum number if that is larger.
+        of two. By default 4096, and 32768 with `hold_after`. In mixtures each component has its fraction of them, or a
+        minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
         (T + 1)(T + 2)(L r)².
-    compression : for "gd", "momentum" and "nesterov" with the ridge only: relative standard deviation in [1e-6, 0.1].
-        If given, histories are stored only at times at which the fields are not determined by the stored times up to
-        this deviation. Memory then hardly grows with the number of iterations, and time is linear in it. By default
-        histories are compressed, with 0.001, if they would need more than `max_memory` or more paths. Errors contain
-        the error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
+    compression : for "gd", "momentum" and "nesterov" with the ridge, and for "gamp" with `hold_after`: relative
+        standard deviation in [1e-6, 0.1]. If given, histories are stored only at times at which the fields are not
+        determined by the stored times up to this deviation. Memory then hardly grows with the number of iterations, and
+        time is linear in it. By default histories of descents are compressed, with 0.001, if they would need more than
+        `max_memory` or more paths, and histories with `hold_after` always, with 0.01. Errors contain the error of the
+        compression: some replicas are repeated with a 3.2 times larger tolerance.
     seed : an integer or a numpy Generator.
     progress : whether a bar shows the progress of descents, except for "online"; by default on a terminal.
 
@@ -224,6 +246,9 @@ def trajectory(
     >>> path = ga.trajectory(ga.paper_model(), alpha=1.5, init="semantic", damping=0.5, n_iter=5, n_paths=512)
     >>> path.q.shape, path.V_hat.shape
     ((6, 2, 1, 1), (5, 2, 1, 1))
+    >>> run = ga.trajectory(ga.paper_model(), 1.5, "positional", damping=0.3, hold_after=20, n_iter=25, n_paths=1024)
+    >>> run.validity.split(":")[0]
+    'consistent'
     >>> descent = ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1.0, n_iter=5, n_paths=512)
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True
@@ -237,8 +262,14 @@ def trajectory(
     check.choice("method", method, ("gamp", "survey", *DESCENTS, ONLINE))
     require_unused(
         method, lr=lr, momentum=momentum, batch=batch, damping=damping, parisi=parisi, jumps=jumps,
-        one_sample=one_sample, spherical=spherical, compression=compression,
+        one_sample=one_sample, spherical=spherical, hold_after=hold_after,
+        compression=None if hold_after is not None else compression,
     )  # fmt: skip
+    if hold_after is not None:
+        hold_after = require_current_minima(model, hold_after)
+        n_paths = N_PATHS if n_paths is None else n_paths
+        compression = CURRENT_TOLERANCE if compression is None else compression
+    n_paths = 4096 if n_paths is None else n_paths
     if progress is not None:
         check.flag("progress", progress)
     sizes, compression = _require_sizes(model, method, n_iter, n_paths, n_replicas, max_memory, compression)
@@ -257,6 +288,14 @@ def trajectory(
                 for _ in range(sizes.n_replicas)
             ]
         return _trajectory_of_surveys(surveys)
+    if hold_after is not None:
+        assert compression is not None
+        assert damping is not None
+        start, (n_iter, n_paths, n_replicas, max_memory) = start_law(model, init), sizes
+        counts = hold_after, n_iter, n_paths, n_replicas
+        with Progress("replica ", total=2 * n_replicas, shown=progress) as bar, _finite(model):
+            run = follow_current_minima(model, alpha, start, damping, *counts, rng, compression, max_memory, bar)
+        return _trajectory_of_current_minima(run, compression)
     if method == "gamp":
         with _finite(model):
             return _trajectory_of_messages(model, alpha, start_law(model, init), damping, *sizes[:3], rng)
@@ -375,14 +414,31 @@ def _trajectory_of_messages(
     losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, of_replica) for of_replica in losses]
     shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
-    jumps, share, unsure = _jumps([all_hats for _, all_hats in runs])
+    jumps, share, unsure = average_jumps([all_hats for _, all_hats in runs])
     return Trajectory(
         **_means([states for states, _ in runs], losses),
         **jumps,
         jump_shift=shift,
         U=np.zeros((0, *start.V.shape)),
         U_error=np.zeros((0, *start.V.shape)),
-        validity=_validity(share, unsure, shift),
+        validity=state_validity(share, unsure, shift),
+    )
+
+
+def _trajectory_of_current_minima(run: CurrentMinima, compression: float) -> Trajectory:
+    """Return the trajectory of GAMP with current minima, which has no separate jump mass."""
+    none: dict[str, Any] = dict.fromkeys(("jump_mass", "jump_mass_error", "U", "U_error"), run.V_hat[:0])
+    none |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+    numbers: dict[str, Any] = run.overlaps | {"error": Overlaps(**run.overlap_errors)}
+    for kind, name in (("train", "train_loss"), ("test", "test_error")):
+        numbers |= {name: run.losses[kind], f"{name}_error": run.loss_errors[kind]}
+    return Trajectory(
+        **numbers,
+        **none,
+        V_hat=run.V_hat,
+        validity="consistent: the equations contain kept minima and their jumps, and hold on every branch",
+        compression=compression,
+        stored=run.stored,
     )
 
 
@@ -397,10 +453,10 @@ def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
     """Return the means over replicas of survey propagation."""
     states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
     U = np.array(all_U)
-    jumps, share, unsure = _jumps(all_hats)
+    jumps, share, unsure = average_jumps(all_hats)
     words = "consistent: the response of jumps is part of the equations"
-    if _has_jumps(share, unsure):
-        words += f" ({_mass(share)})"
+    if has_jumps(share, unsure):
+        words += f" ({state_mass(share)})"
     return Trajectory(
         **_means(states, losses),
         **jumps,
@@ -410,54 +466,6 @@ def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
         method="survey",
         validity=words,
     )
-
-
-def _jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with its error."""
-    jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
-    shares = np.array([[_jump_share(hats) for hats in all_hats] for all_hats in replicas])
-    share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
-    arrays: dict[str, Any] = {
-        "V_hat": np.array([[hats.V for hats in all_hats] for all_hats in replicas]).mean(axis=0),
-        "jump_mass": jumps.mean(axis=0),
-        "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
-        "jump_share": share,
-        "jump_share_error": shares.std(axis=0, ddof=1) * scale,
-    }
-    return arrays, share, 2 * half_width(shares - share)
-
-
-def _jump_share(hats: Hats) -> float:
-    """Return the trace of the jump mass, relative to the trace of V̂ in the larger of its two forms."""
-    stein, derivative = (np.trace(v.sum(axis=0)) for v in (hats.V, hats.V_derivative))
-    return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
-
-
-def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
-    """Return a statement whether message passing on data follows the prediction.
-
-    Parameters
-    ----------
-    share : (T,) relative jump mass, never positive except for noise.
-    unsure : (T,) error of `share`.
-    shift : (T,) relative change of V without jumps.
-    """
-    if not _has_jumps(share, unsure):
-        return f"consistent within its errors ({_mass(share)})"
-    words = f"runs deviate, because the proximal map jumps ({_mass(share)}, at iteration {int(np.argmin(share))})"
-    if shift.min() < 0:
-        words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
-    return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
-
-
-def _has_jumps(share: np.ndarray, unsure: np.ndarray) -> bool:
-    """Return whether the relative jump mass is not negligible at some iteration."""
-    return bool((share < -np.maximum(NEGLIGIBLE, unsure)).any())
-
-
-def _mass(share: np.ndarray) -> str:
-    """Return a statement about the largest relative jump mass."""
-    return f"jump mass up to {float(f'{100 * min(share.min(), 0):.2g}'):g} % of V̂"
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:

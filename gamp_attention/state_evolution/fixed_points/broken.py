@@ -177,7 +177,8 @@ def solve_ladder(
     """Return the solutions with 1, 2, …, k steps, each the start of the next; fewer if a search fails.
 
     `parisi` are the Parisi parameters of the last. Unless `refine_all`, solutions with fewer steps are only starts, so
-    that they are solved on the coarsest grids.
+    that they are solved on the coarsest grids. Near the end of a branch they may be too inaccurate as starts; if a
+    search fails, all solutions are therefore refined.
     """
     given = _build_symmetric_levels(problem, start)
     smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
@@ -202,6 +203,8 @@ def solve_ladder(
         if solution.status not in SOLVED:
             break
         starts = origins = [split_start(solution.point.levels, solution.point.parisi)]
+    if len(results) > 1 and not refine_all and results[-1].status not in SOLVED:
+        return solve_ladder(model, problem, start, k, parisi, rtol, True)
     return Ladder(results, reference)
 
 

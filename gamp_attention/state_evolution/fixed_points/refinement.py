@@ -185,85 +185,143 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     random rules `TOTAL_WORK` times this number limits all averages. If a limit ends the refinement early, the result
     has status INACCURATE.
     """
+    refinement = _Refinement(root, rtol, max_work)
     with Progress(shown=False) as task:  # shown only inside of a task that is shown
-        return _refine(root, rtol, max_work, task)
+        refinement.run(task)
+        task.describe("jump mass and replicon")
+        return refinement.measure()
 
 
-def _refine(root: Root, rtol: float, max_work: float, task: Progress) -> tuple[StateEvolutionResult, Root]:
-    """Return the result of `refine`; `task` shows the accuracy so far."""
-    F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
-    points = [point_of(root, slopes, rtol)]
-    random, error, amplification = not F.rule.deterministic, FIRST_ERROR, 1.0
-    if random:  # a deterministic rule needs a second point for an error
-        slopes, errors, count = _drop_zero_columns(points, slopes, F.rule.initial_tolerance, rtol)
-        J, n_iter, error = points[0].root.jacobian, n_iter + count, _largest_error(points, errors)
-    estimates = list(points)  # solutions on random rules, before they are averaged
-    last = points[0].root
-    remainders: list[float] = []  # what Newton steps on random rules left, in units of the steps
-    x, finer = points[0].overlaps, F.refined_for(error / rtol)
-    if random and not is_feasible(F.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
-        x, J = points[0].root.overlaps, None
-    if random and finer is not None:
-        finer = replace(finer, limit=WorkLimit(TOTAL_WORK * max_work))
-    while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
-        tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error)
-        tol = max(tol / amplification, 1e-12)
-        task.describe(f"relative error {error:.1g}, rtol = {rtol:g}")
-        try:
-            if finer.choices is not None:  # more replicas: the others were evaluated at the last root
-                last = newton(finer, last.overlaps, tol, 0, jacobian=J, packing=last.packing)
-            else:
-                last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=points[-1].root.packing)
-                counting = last.F.count_jumps(last.overlaps)
-                if counting is not last.F:  # the averages at x, from which the choices follow, showed no jumps
-                    last = newton(counting, last.overlaps, tol, jacobian=J, packing=points[-1].root.packing)
-            if random:
-                remainders.extend(_remainders_of(last))
-            left = _left_by_step(remainders)
-            estimates.append(point_of(last, slopes, rtol, points[0].test_slopes, left, estimates[-1]))
-        except WorkExceeded:
-            if len(points) == 1 and not random:
-                raise
-            break
-        points.append(_average_solutions(estimates))
-        n_iter += len(last.path) - 1
-        slopes, errors, count = _drop_zero_columns(points, slopes, tol, rtol)
-        if count:
-            estimates = [points[-1]]
-        last, n_iter, error = points[-1].root, n_iter + count, _largest_error(points, errors)
-        J = last.jacobian
-        for _ in range(FURTHER_STEPS if random else 1):
-            if not _is_limited_by_step(points, error, rtol):
-                break
+class _Refinement:
+    """State of `refine`.
+
+    Attributes
+    ----------
+    points : solutions on successive rules; on random rules averaged over rules of similar sizes.
+    estimates : these solutions before they are averaged.
+    last : root of the last solution, and `jacobian` its Jacobian.
+    slopes : slopes of both forms of V̂ in the overlaps.
+    errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
+        and `FIRST_ERROR` before the second point of a deterministic rule.
+    amplification : ratio of the errors of a loss and of the overlaps, see `_amplification`.
+    remainders : what Newton steps on random rules left, in units of the steps.
+    tol : residual at which the last solution ended.
+    n_iter : number of iterations on all rules.
+    """
+
+    def __init__(self, root: Root, rtol: float, max_work: float) -> None:
+        self.rtol, self.max_work, self.random, self.path = rtol, max_work, not root.F.rule.deterministic, root.path
+        self.tol, self.n_iter, self.slopes = root.F.rule.initial_tolerance, len(root.path) - 1, response_slopes(root)
+        self.points = [point_of(root, self.slopes, rtol)]
+        self.jacobian, self.error, self.amplification = root.jacobian, FIRST_ERROR, 1.0
+        self.errors = np.full(len(units_of(self.points[0])), np.inf)
+        if self.random:  # a deterministic rule needs a second point for an error
+            self._estimate_errors()
+        self.estimates = list(self.points)
+        self.last = self.points[0].root
+        self.remainders: list[float] = []
+
+    def run(self, task: Progress) -> None:
+        """Solve on finer and finer rules; `task` shows the accuracy so far."""
+        finer = self._next_map()
+        while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
+            task.describe(f"relative error {self.error:.1g}, rtol = {self.rtol:g}")
             try:
-                if random:
-                    last = _take_step(last, points[-1].overlaps)
-                    remainders.extend(_remainders_of(last))
-                else:
-                    last = newton(last.F, points[-1].overlaps, tol, jacobian=J, packing=last.packing)
+                self._solve(finer)
             except WorkExceeded:
+                if len(self.points) == 1 and not self.random:
+                    raise
                 break
-            left = _left_by_step(remainders)
-            point = point_of(last, slopes, rtol, points[0].test_slopes, left, estimates[-1])
-            estimates[-1], n_iter = point, n_iter + 1
-            points[-1] = _average_solutions(estimates)
-            errors = errors_of(points)
-            error = _largest_error(points, errors)
-        amplification = _amplification(points[-1], errors, error)
-        if _is_accurate(points[-1], error, rtol) and not _is_worth_another_level(last.F, amplification, error, rtol):
-            break
-        ratio = error / rtol
-        if random:  # the part of the step remains
-            noise = _error_without_step(points)
-            ratio = noise / max(rtol - (error - noise), MIN_NOISE_PART * rtol)
-        x, finer = points[-1].overlaps, last.F.refined_for(max(ratio, MIN_EXCESS))
-        if random and not is_feasible(F.model, x):
-            x, J = last.overlaps, None
-    last = replace(points[-1].root, F=replace(points[-1].root.F, limit=None))
-    points[-1] = replace(points[-1], root=last)
-    task.describe("jump mass and replicon")
-    indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
-    return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
+            self._step_again()
+            self.amplification = _amplification(self.points[-1], self.errors, self.error)
+            if self._is_complete():
+                break
+            finer = self._next_map()
+
+    def measure(self) -> tuple[StateEvolutionResult, Root]:
+        """Return the result at the last point, with the indicators of replica symmetry, and its root."""
+        point = self.points[-1]
+        self.points[-1] = point = replace(point, root=replace(point.root, F=replace(point.root.F, limit=None)))
+        indicators = _measure_indicators(self.points, self.slopes, self.errors, self.rtol, self.max_work)
+        result = _build_result(
+            point, self.errors, self.error, indicators, self.path, self.n_iter, self.rtol, self.max_work
+        )
+        return result, point.root
+
+    def _next_map(self) -> OverlapMap | None:
+        """Return the map on the rule that is likely to reach the requested accuracy; None if there is none."""
+        F, ratio = self.last.F, self.error / self.rtol
+        if len(self.points) == 1:
+            finer = F.refined_for(ratio)
+            if finer is None or not self.random:
+                return finer
+            return replace(finer, limit=WorkLimit(TOTAL_WORK * self.max_work))
+        if self.random:  # the part of the step remains
+            noise = _error_without_step(self.points)
+            ratio = noise / max(self.rtol - (self.error - noise), MIN_NOISE_PART * self.rtol)
+        return F.refined_for(max(ratio, MIN_EXCESS))
+
+    def _solve(self, finer: OverlapMap) -> None:
+        """Add the solution on a finer rule."""
+        x, J, packing = self.points[-1].overlaps, self.jacobian, self.points[-1].root.packing
+        if self.random and not is_feasible(finer.model, x):
+            # the Jacobian has an eigenvalue near 1, so that the last step is noise
+            x, J = self.last.overlaps, None
+        tol = max(RESIDUAL * self.rtol, 0.0 if self.random else STEP_ERROR * self.error)
+        self.tol = tol = max(tol / self.amplification, 1e-12)
+        if finer.choices is not None:  # more replicas: the others were evaluated at the last root
+            self.last = newton(finer, self.last.overlaps, tol, 0, jacobian=J, packing=self.last.packing)
+        else:
+            self.last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
+            counting = self.last.F.count_jumps(self.last.overlaps)
+            if counting is not self.last.F:  # the averages at x, from which the choices follow, showed no jumps
+                self.last = newton(counting, self.last.overlaps, tol, jacobian=J, packing=packing)
+        self.estimates.append(self._point_of_last())
+        self.points.append(_average_solutions(self.estimates))
+        self.n_iter += len(self.last.path) - 1
+        if self._estimate_errors():
+            self.estimates = [self.points[-1]]
+        self.last = self.points[-1].root
+        self.jacobian = self.last.jacobian
+
+    def _point_of_last(self) -> Point:
+        """Return the point after the last root; on random rules the remainder of its last step is recorded."""
+        if self.random:
+            self.remainders.extend(_remainders_of(self.last))
+        left = _left_by_step(self.remainders)
+        return point_of(self.last, self.slopes, self.rtol, self.points[0].test_slopes, left, self.estimates[-1])
+
+    def _estimate_errors(self) -> bool:
+        """Compute the errors of the last point; return whether columns of it were set to zero."""
+        self.slopes, self.errors, count = _drop_zero_columns(self.points, self.slopes, self.tol, self.rtol)
+        self.jacobian, self.n_iter = self.points[-1].root.jacobian, self.n_iter + count
+        self.error = _largest_error(self.points, self.errors)
+        return count > 0
+
+    def _step_again(self) -> None:
+        """Take further steps on the same rule while only the last step limits the accuracy."""
+        for _ in range(FURTHER_STEPS if self.random else 1):
+            if not _is_limited_by_step(self.points, self.error, self.rtol):
+                return
+            last, there = self.last, self.points[-1].overlaps
+            try:
+                if self.random:
+                    self.last = _take_step(last, there)
+                else:
+                    self.last = newton(last.F, there, self.tol, jacobian=self.jacobian, packing=last.packing)
+                self.estimates[-1] = self._point_of_last()
+            except WorkExceeded:
+                return
+            self.n_iter += 1
+            self.points[-1] = _average_solutions(self.estimates)
+            self.errors = errors_of(self.points)
+            self.error = _largest_error(self.points, self.errors)
+
+    def _is_complete(self) -> bool:
+        """Return whether the last point is accurate, and a loss would not profit from a further level."""
+        if not _is_accurate(self.points[-1], self.error, self.rtol):
+            return False
+        return not _is_worth_another_level(self.last.F, self.amplification, self.error, self.rtol)
 
 
 def _take_step(root: Root, there: Overlaps) -> Root:

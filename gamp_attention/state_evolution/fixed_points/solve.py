@@ -86,9 +86,8 @@ NEAR_MOVE = 0.1  # largest relative change of an overlap by these steps
 NEAR_MARGIN = 0.1  # smallest distance of the eigenvalues of the Jacobian from 1
 NEAR_FAMILY = 0.6  # smallest m and θ relative to the known solution
 NEAR_ACCURACY = 0.3  # residual on the first rule in units of the requested accuracy
-NEAR_ITER = (
-    60  # maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
-)
+# maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
+NEAR_ITER = 60
 
 
 @ignore_float_errors

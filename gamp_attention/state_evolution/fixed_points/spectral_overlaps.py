@@ -164,7 +164,7 @@ def _draw_classes(model: Model, alpha: float, weights: str, n_points: int, rng: 
         samples, (L, t) = draw_class_samples(channel, n_points, rng), channel.shape
         posterior = channel.posterior(samples.seen, np.zeros_like(samples.u), channel.rho, np.zeros_like(channel.rho))
         deviation = np.sqrt(np.diagonal(channel.rho, axis1=1, axis2=2)).reshape(-1, L * t)[samples.seen.group]
-        h = weights_of_groups(posterior.second_moments.reshape(-1, L, t, L, t), deviation, alpha)
+        h = weights_of_groups(np.mean(posterior.second_moments(), axis=0).reshape(-1, L, t, L, t), deviation, alpha)
         u, weight, sizes = samples.u, samples.weight, np.bincount(samples.of_class)
     else:
         fields, params, counts = [], [], list[int]()

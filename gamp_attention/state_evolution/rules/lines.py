@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import erf
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, kernel, overload, sample_kernel
+from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import OUTCOME, Metric, assign, make_metric, make_workspace, minimize_from
@@ -138,40 +139,53 @@ def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_
     ws = make_workspace(loss, k, stop)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
-        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
+    _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, points, out, track, ws)
+
+
+@sample_kernel
+def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, points, out, track, ws):
+    at_metric, at_nodes, at_out, at_track, at_ws = (
+        point_to(metric),
+        point_to(nodes),
+        point_to(out),
+        point_to(track),
+        point_to(ws),
+    )
     for line in range(first, last):
-        if stop[0] != 0:
+        if ws.stop[0] != 0:
             return
-        tols = (tol[0][line], tol[1][line])
-        _line(loss, params[line], centers[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
+        p, c, tols = params[line], centers[line], (tol[0][line], tol[1][line])
+        _line(loss, p, c, u, at_metric, grid, at_nodes, tols, max_starts, points, at_out, line, at_track, at_ws)
 
 
 @dispatch_on_type
-def _find_minimizer(loss, p, omega, metric, z, max_starts, points, ws):
+def _find_minimizer(loss, p, omega, at_metric, z, max_starts, points, at_ws):
     """Find the global minimizer from the start z, in place. Compiled code only."""
 
 
 @overload(_find_minimizer)
-def _find_minimizer_of(loss, p, omega, metric, z, max_starts, points, ws):
-    def find(loss, p, omega, metric, z, max_starts, points, ws):
+def _find_minimizer_of(loss, p, omega, at_metric, z, max_starts, points, at_ws):
+    def find(loss, p, omega, at_metric, z, max_starts, points, at_ws):
         if z.shape[0] == 1:
-            minimize_single_field(loss, p, omega, metric, z, max_starts, points, ws)
+            minimize_single_field(loss, p, omega, at_metric, z, max_starts, points, at_ws)
         else:
-            minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
+            minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws)
 
-    def find_of_attention(loss, p, omega, metric, z, max_starts, points, ws):
-        if not is_two_tokens(loss) or not _search_two_tokens(loss, p, omega, metric, z, ws):
-            minimize_globally(loss, p, omega, metric, z, max_starts, points, ws)
+    def find_of_attention(loss, p, omega, at_metric, z, max_starts, points, at_ws):
+        if not is_two_tokens(loss) or not _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
+            minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws)
 
     return find_of_attention if is_dot_product_loss(loss) else find
 
 
 @sample_kernel
-def _search_two_tokens(loss, p, omega, metric, z, ws):
+def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
     """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
-    value, outcome = minimize_from(loss, p, omega, metric, z, ws, 0)
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
     if outcome != OUTCOME.solved:
         return False
     if is_unique(loss, p, omega, metric.smallest, value, ws.loss)[0]:
@@ -180,7 +194,7 @@ def _search_two_tokens(loss, p, omega, metric, z, ws):
     n_known = 1
     for number in range(N_STARTS):
         two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
-        trial, outcome = minimize_from(loss, p, omega, metric, ws.point, ws, n_known)
+        trial, outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
         if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
             continue
         assign(ws.minima[n_known], ws.point)
@@ -192,15 +206,27 @@ def _search_two_tokens(loss, p, omega, metric, z, ws):
 
 
 @sample_kernel
-def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
-    """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
+def _search_at(loss, p, c, u, e, start, at_metric, at_track, max_starts, points, work, at_ws):
+    """Leave the global minimizer at the point e of a line in track.now, after a search from `start`."""
+    track = load_from(at_track)
+    fill_field(c, e, u, track.omega)
+    assign(track.now, start)
+    _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, points, at_ws)
+    work[1] += 1
+
+
+@sample_kernel
+def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, points, at_out, line, at_track, at_ws):
+    """Average along one line with a stack of panels; the algorithm is in the module's docstring.
+
+    The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, a `LineMoments`, a `Track` and a `Workspace`.
+    """
+    metric, nodes, out = load_from(at_metric), load_from(at_nodes), load_from(at_out)
+    track, ws = load_from(at_track), load_from(at_ws)
     n_panels = 0  # number of panels on the stack
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
-        fill_field(c, grid[j], u, track.omega)
-        assign(track.now, track.omega)
-        _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
-        work[1] += 1
+        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, max_starts, points, work, at_ws)
         if j < grid.shape[0] - 1:
             track.ends[n_panels, 0] = grid[j]
             assign(track.at_ends[n_panels, 0], track.now)
@@ -213,20 +239,17 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
         top = n_panels - 1
         a, b = track.ends[top]
         divisible = track.depth[top] < MAX_DEPTH and n_panels < MAX_PANELS - 1
-        follow_panel(loss, p, c, u, metric, nodes, track, top, tol[0], ws)
+        follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, tol[0], at_ws)
         work[0] += nodes.x.shape[0] + 1
         if divisible and are_apart(track.now, track.at_ends[top, 1]):
-            cut = find_tie(loss, p, c, u, metric, track, top, work, ws)
+            cut = find_tie(loss, p, c, u, at_metric, at_track, top, work, at_ws)
             work[2] += 1
             size = 0.0
             for i in range(u.shape[0]):
                 size += (track.right[i] - track.left[i]) ** 2
             out.jump[line] = min(out.jump[line], size)
             # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
-            assign(track.now, track.left)
-            fill_field(c, cut, u, track.omega)
-            _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
-            work[1] += 1
+            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, max_starts, points, work, at_ws)
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
@@ -237,19 +260,16 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             n_panels += 1
         elif divisible and (
             unresolved_minimum(nodes, track, top, a, b) > tol[0]
-            or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, a, b, ws) > tol[1])
+            or (tol[1] < np.inf and unresolved_derivative(at_metric, at_nodes, at_track, a, b) > tol[1])
         ):
-            cut = 0.5 * (a + b)
-            fill_field(c, cut, u, track.omega)
-            assign(track.now, track.z[nodes.x.shape[0] // 2])
-            _find_minimizer(loss, p, track.omega, metric, track.now, max_starts, points, ws)
-            work[1] += 1
+            cut, middle = 0.5 * (a + b), track.z[nodes.x.shape[0] // 2]
+            _search_at(loss, p, c, u, cut, middle, at_metric, at_track, max_starts, points, work, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)
             divide_panel(track, top, cut, 1)
             n_panels += 1
         else:
-            _add_panel(c, u, metric, nodes, track, a, b, out, line, ws)
+            _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line)
             n_panels -= 1
 
 
@@ -270,9 +290,10 @@ def divide_panel(track, top, cut, deeper):
 
 
 @sample_kernel
-def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
-    """Add the contribution of a panel to all averages."""
-    fill_slopes(metric, nodes, track, ws)
+def _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line):
+    """Add the contribution of a panel to all averages. Compiled once for all losses."""
+    fill_slopes(at_metric, at_nodes, at_track)
+    metric, nodes, track, out = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_out)
     L, r, n = metric.inverse.shape[0], metric.inverse.shape[1], nodes.x.shape[0]
     moreau, quadratic, middle, half = 0.0, 0.0, 0.5 * (a + b), 0.5 * (b - a)
     for m in range(n):

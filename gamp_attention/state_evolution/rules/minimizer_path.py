@@ -16,6 +16,7 @@ from numba.core.types import boolean, float64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._core.pointers import load_from
 from gamp_attention.denoisers.newton import assign, cholesky, cholesky_solve, minimize_from, objective_derivatives
 from gamp_attention.denoisers.prox import SAME_MINIMUM, factor_hessian
 from gamp_attention.losses.attention import is_dot_product_loss
@@ -47,13 +48,14 @@ class Track(NamedTuple):
     now: np.ndarray  # (k,) minimizer at the current point
     left: np.ndarray  # (k,) minimizer on the left side of a cut
     right: np.ndarray  # (k,) minimizer on the right side of a cut
+    column: np.ndarray  # (k,) scratch of `fill_slopes`
     ends: np.ndarray  # (panels, 2) ends of the panels on the stack
     at_ends: np.ndarray  # (panels, 2, k) global minimizer at each end, on the side of the panel
     depth: np.ndarray  # (panels,) depth of divisions
 
 
 @dispatch_on_type
-def newton_steps(loss, p, omega, metric, z, tol, ws):
+def newton_steps(loss, p, omega, at_metric, z, tol, at_ws):
     """Take full Newton steps from z to a minimum; return its value and whether the steps converged fast.
 
     After convergence z is the minimizer and ws.chol factors the Hessian of the last step, whose length is negligible.
@@ -62,18 +64,19 @@ def newton_steps(loss, p, omega, metric, z, tol, ws):
 
 
 @overload(newton_steps)
-def _newton_steps(loss, p, omega, metric, z, tol, ws):
+def _newton_steps(loss, p, omega, at_metric, z, tol, at_ws):
     if is_dot_product_loss(loss):
 
-        def steps_of_attention(loss, p, omega, metric, z, tol, ws):
+        def steps_of_attention(loss, p, omega, at_metric, z, tol, at_ws):
             if is_two_tokens(loss):
+                metric, ws = load_from(at_metric), load_from(at_ws)
                 return _newton_steps_two_tokens(loss, p, omega, metric, z, tol, ws.chol)
-            return _newton_steps_general(loss, p, omega, metric, z, tol, ws)
+            return _newton_steps_general(loss, p, omega, at_metric, z, tol, at_ws)
 
         return steps_of_attention
 
-    def steps_of_others(loss, p, omega, metric, z, tol, ws):
-        return _newton_steps_general(loss, p, omega, metric, z, tol, ws)
+    def steps_of_others(loss, p, omega, at_metric, z, tol, at_ws):
+        return _newton_steps_general(loss, p, omega, at_metric, z, tol, at_ws)
 
     return steps_of_others
 
@@ -84,10 +87,10 @@ def _is_last(length, scale, tol):
 
 
 @deferred_kernel(types.Tuple((float64, boolean)))
-def _newton_steps_general(loss, p, omega, metric, z, tol, ws):
-    last = np.inf
+def _newton_steps_general(loss, p, omega, at_metric, z, tol, at_ws):
+    ws, last = load_from(at_ws), np.inf
     for _ in range(MAX_STEPS):
-        value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+        value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
         if not cholesky(ws.hess, 0.0, ws.chol):
             break
         assign(ws.step, ws.grad)
@@ -187,8 +190,9 @@ def are_apart(z, other):
 
 
 @sample_kernel
-def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
+def follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, tol, at_ws):
     """Follow the minimum of a panel's left end to all nodes and to the right end; leave it in track.now."""
+    metric, nodes, track, ws = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_ws)
     n, k, z = nodes.x.shape[0], u.shape[0], track.now
     a, b = track.ends[top]
     assign(z, track.at_ends[top, 0])
@@ -199,14 +203,14 @@ def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
             extrapolate(track, m, e, ahead, before)
         before, e = e, ahead
         fill_field(c, e, u, track.omega)
-        value, fast = newton_steps(loss, p, track.omega, metric, z, tol, ws)
+        value, fast = newton_steps(loss, p, track.omega, at_metric, z, tol, at_ws)
         if not fast:  # minimize with a line search, from the linear extrapolation
             assign(z, track.at_ends[top, 0])
             if m > 0:
                 for i in range(k):
                     z[i] = track.z[m - 1, i] + (e - before) * track.rate[m - 1, i]
-            value, _ = minimize_from(loss, p, track.omega, metric, z, ws, 0)
-            factor_hessian(metric, ws)
+            value, _ = minimize_from(loss, p, track.omega, at_metric, z, at_ws, 0)
+            factor_hessian(metric, ws.hess, ws.chol)
         if m < n:
             track.value[m] = value
             assign(track.z[m], z)
@@ -216,8 +220,12 @@ def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
 
 
 @sample_kernel
-def fill_slopes(metric, nodes, track, ws):
-    """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last."""
+def fill_slopes(at_metric, at_nodes, at_track):
+    """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last.
+
+    Compiled once for all losses.
+    """
+    metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k = L * r
     if k == 2 and r == 1:  # the same formula in scalars, which is faster
@@ -236,27 +244,29 @@ def fill_slopes(metric, nodes, track, ws):
         for l in range(L):
             for d in range(r):
                 for i in range(k):
-                    ws.step[i] = 0.0
+                    track.column[i] = 0.0
                 for s in range(r):
-                    ws.step[l * r + s] = metric.inverse[l, s, d]
-                cholesky_solve(track.chol[m], ws.step)
+                    track.column[l * r + s] = metric.inverse[l, s, d]
+                cholesky_solve(track.chol[m], track.column)
                 for i in range(k):
                     first = i // r * r
                     acc = metric.inverse[l, i - first, d] if first == l * r else 0.0
                     for s in range(r):
-                        acc -= metric.inverse[i // r, i - first, s] * ws.step[first + s]
+                        acc -= metric.inverse[i // r, i - first, s] * track.column[first + s]
                     slope[i, l * r + d] = acc
 
 
 @sample_kernel
-def nearest_minimum(loss, p, metric, track, z, ws):
+def nearest_minimum(loss, p, at_metric, at_track, z, at_ws):
     """Move z to the nearest minimum at the fields track.omega, and return its value."""
+    track = load_from(at_track)
     assign(track.now, z)
-    value, fast = newton_steps(loss, p, track.omega, metric, z, 0.0, ws)
+    value, fast = newton_steps(loss, p, track.omega, at_metric, z, 0.0, at_ws)
     if not fast:
         assign(z, track.now)
-        value, _ = minimize_from(loss, p, track.omega, metric, z, ws, 0)
-        factor_hessian(metric, ws)
+        value, _ = minimize_from(loss, p, track.omega, at_metric, z, at_ws, 0)
+        ws = load_from(at_ws)
+        factor_hessian(load_from(at_metric), ws.hess, ws.chol)
     return value
 
 
@@ -270,22 +280,24 @@ def _distance_along(start, start_rate, end, end_rate, width):
 
 
 @sample_kernel
-def _follow_ends(loss, p, c, u, metric, track, top, ws):
+def _follow_ends(loss, p, c, u, at_metric, at_track, top, at_ws):
     """Set rows 0 and 1 of track.z and track.rate to the minimizers at both ends of a panel and their derivatives."""
+    metric, track, ws = load_from(at_metric), load_from(at_track), load_from(at_ws)
     for side in range(2):
         assign(track.z[side], track.at_ends[top, side])
         fill_field(c, track.ends[top, side], u, track.omega)
-        nearest_minimum(loss, p, metric, track, track.z[side], ws)
+        nearest_minimum(loss, p, at_metric, at_track, track.z[side], at_ws)
         fill_rate(metric, u, ws.chol, track.rate[side])
 
 
 @deferred_kernel(float64)
-def find_tie(loss, p, c, u, metric, track, top, work, ws):
+def find_tie(loss, p, c, u, at_metric, at_track, top, work, at_ws):
     """Return the point e at which the minima of the two ends of a panel have equal values.
 
     track.left and track.right are set to both minimizers there. With the two minimum values F_l(e) and F_r(e),
     (F_r − F_l)' = −Σ (z_r − z_l)ᵀ V⁻¹ u by the envelope theorem: Newton steps in a bracket find the root of F_r − F_l.
     """
+    metric, track, ws = load_from(at_metric), load_from(at_track), load_from(at_ws)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     low, high = track.ends[top]
     left, right, z, rates = track.left, track.right, track.z, track.rate
@@ -294,15 +306,15 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
     e, has_rates = 0.5 * (low + high), False
     for _ in range(100):
         fill_field(c, e, u, track.omega)
-        value_left = nearest_minimum(loss, p, metric, track, left, ws)
-        value_right = nearest_minimum(loss, p, metric, track, right, ws)
+        value_left = nearest_minimum(loss, p, at_metric, at_track, left, at_ws)
+        value_right = nearest_minimum(loss, p, at_metric, at_track, right, at_ws)
         work[0] += 2
         if not are_apart(left, right):
             # only one of the two minima exists at e, and so is the lower: it continues the minimum of one end
             if not has_rates:
-                _follow_ends(loss, p, c, u, metric, track, top, ws)
+                _follow_ends(loss, p, c, u, at_metric, at_track, top, at_ws)
                 fill_field(c, e, u, track.omega)
-                nearest_minimum(loss, p, metric, track, left, ws)
+                nearest_minimum(loss, p, at_metric, at_track, left, at_ws)
                 work[0], has_rates = work[0] + 3, True
             fill_rate(metric, u, ws.chol, rates[2])
             to_left = _distance_along(z[0], rates[0], left, rates[2], e - low)
@@ -373,12 +385,13 @@ def _difference_at_ends(nodes, track, top):
 
 
 @inline_kernel
-def unresolved_derivative(metric, nodes, track, a, b, ws):
+def unresolved_derivative(at_metric, at_nodes, at_track, a, b):
     """Return the larger of the last two Legendre coefficients of ‖∂g/∂ω‖² on a panel, in units of V⁻², weighted.
 
     Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes.
     """
-    fill_slopes(metric, nodes, track, ws)
+    fill_slopes(at_metric, at_nodes, at_track)
+    metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
     k, largest = track.z.shape[1], 0.0
     for s in range(nodes.tail.shape[0]):
         coefficient = 0.0

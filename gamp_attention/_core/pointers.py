@@ -1,0 +1,82 @@
+"""Pointers to structures that many kernels share: scratch arrays of a thread, metrics, results.
+
+Numba passes a NamedTuple by value: each call of a kernel copies all numbers in it, seven or more for each array, to the
+stack. The scratch arrays of a thread are more than 200 numbers, which takes longer to copy than a Newton step takes. A
+`sample_kernel` therefore makes a pointer once (`point_to`) and passes it to the kernels that run for each sample. These
+read what they need (`load_from`), and pass on the pointer.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+
+def _load_from(typing_context: Any, value: Any) -> Any:
+    """Return the value that a pointer points to; return any other argument unchanged."""
+    if not isinstance(value, types.CPointer):
+        return value(value), lambda context, builder, signature, arguments: arguments[0]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = context.unpack_value(builder, signature.return_type, arguments[0])
+        if context.enable_nrt:
+            context.nrt.incref(builder, signature.return_type, loaded)
+        return loaded
+
+    return value.dtype(value), generate
+
+
+def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
+    """Store a value at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
+        context.pack_value(builder, kind, arguments[0], pointer)
+        return context.get_dummy_value()
+
+    return types.void(value, types.int64), generate
+
+
+def _point_to(typing_context: Any, value: Any) -> Any:
+    """Return a pointer to a copy of a structure; it is valid until the calling kernel returns.
+
+    The calling kernel must not count references, or the arrays of the structure might be freed before.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if context.enable_nrt:
+            raise TypeError("point_to: needs a kernel that does not count references")
+        kind = signature.args[0]
+        pointer = cgutils.alloca_once(builder, context.get_data_type(kind))
+        context.pack_value(builder, kind, arguments[0], pointer)
+        return pointer
+
+    return types.CPointer(value)(value), generate
+
+
+load_from: Any = intrinsic(_load_from)
+store_at: Any = intrinsic(_store_at)
+point_to: Any = intrinsic(_point_to)
+
+
+def point_to_field(name: str) -> Any:
+    """Return an intrinsic that returns a pointer to the field `name` of a structure, from a pointer to the structure.
+
+    If the field is a number instead of a structure, its value is returned.
+    """
+
+    def _point_to_field(typing_context: Any, pointer: Any) -> Any:
+        index = pointer.dtype.fields.index(name)
+        kind = pointer.dtype.types[index]
+        is_structure = isinstance(kind, types.BaseTuple)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            number = ir.IntType(32)
+            field = builder.gep(arguments[0], [number(0), number(index)])
+            return field if is_structure else context.unpack_value(builder, kind, field)
+
+        return (types.CPointer(kind) if is_structure else kind)(pointer), generate
+
+    return intrinsic(_point_to_field)

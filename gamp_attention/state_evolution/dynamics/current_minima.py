@@ -1,0 +1,228 @@
+"""Message passing on data for d → ∞, if its samples keep their current proximal minima: the end of runs of GAMP.
+
+After `hold_after` iterations, each sample of a run keeps the proximal minimum that continues its last minimum, and the
+response V̂ is the average of the derivatives of samples. The output function then depends on all earlier fields, and
+its jumps are not in V̂. The Onsager terms therefore do not cancel the memory of the data, and the state evolution of
+`message_paths` does not describe the run. With the ridge, the iteration is nevertheless a first-order method,
+
+    Q^{t+1} = Q^t − β C_t (λ Q^t − X̃ᵀg^t),   C_t = (λ + Σ_l γ_l V̂_l^t)⁻¹,
+
+for which the equations of descent hold (Celentano, Cheng and Montanari, 2021), with β C_t in place of the step size and
+g in place of −∇ℓ. Along a path, z^t = X̃Q^t = m^t + ω̃^t + h^t with the memory h^t = Σ_s R(t, s) g^s, ω^t = z^t − D^t
+with the Onsager memory D^{t+1} = (1 − β) D^t + β W g^t, and each proximal step starts from the last minimum of the
+path. The mean responses of g to earlier fields, including jumps, follow from Stein's identity, and histories are stored
+at a few of the times, as in `compressed_descent`. Eq. :eq:`current-minima`.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.numerics import one_thread
+from gamp_attention._core.progress import Progress
+from gamp_attention.damping import Damping, Steps
+from gamp_attention.denoisers.input import quadratic_response
+from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.models.model import Component, Model
+from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.state_evolution.dynamics.compressed_descent import (
+    COARSER,
+    N_COMPARED,
+    CompressedDescent,
+    CompressedPaths,
+    compression_errors,
+)
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.equations.channel import select_sources
+
+TOLERANCE = 1e-2  # default relative standard deviation of a field that stored times do not determine
+N_PATHS = 2**15  # default number of paths of a replica
+FEWER = 4  # ratio of both numbers of paths, from which results are extrapolated to infinitely many paths
+UNSURE = 2.0  # error of this extrapolation in units of its change; 2 covers a bias that decreases as N^(−1/2)
+
+
+@dataclass(frozen=True)
+class Preconditioned(DescentMethod):
+    """The step Q ← Q − β C ∇R of message passing, in the form of a method of descent."""
+
+    C: np.ndarray | None = None  # (K, r, r) β C for each class of coordinates
+
+    def step(self, x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return x after a step with the gradient `slope`, both (K, …, r, n), and an unused velocity."""
+        assert self.C is not None
+        K, r, _ = self.C.shape
+        return x - self.C.reshape(K, *[1] * (x.ndim - 3), r, r) @ slope, velocity
+
+
+class CurrentMinimaPaths(CompressedPaths):
+    """Sampled paths of message passing in one component of a mixture, with their minima and Onsager memories.
+
+    Attributes
+    ----------
+    hold : whether each path keeps its current minimum at the next evaluation.
+    V_hat : (L, r, r) α times the average derivative −∂g/∂ω of the latest evaluation, without jumps.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.hold, self.V_hat = False, np.zeros(0)
+        self._z: np.ndarray | None = None
+        self._D = np.zeros((self.n, self.model.n_tokens, self.model.rank))
+
+    def evaluate_forces(self, alpha: float, overlaps: Overlaps) -> DescentForces:
+        """Return the forces g at this time, without `q`, and the loss at the fields of the training data.
+
+        The direct response is −V̂. Jumps of g at this field are part of the responses to stored times.
+        """
+        now, params = select_sources(overlaps, self.sources), self._paths.terms.params
+        z = self._training_fields(now)
+        out = denoise(self.model.loss, params, z - self._D, now.V, self._z, hold=self.hold)
+        self._z, self._force = out.z, out.g.transpose(1, 2, 0)
+        self.V_hat = alpha * out.response.mean(axis=0)
+        value, _, _ = sample_derivatives(self.model.loss, params, z)
+        return self._average(alpha, now, value, -self.V_hat)
+
+    def remember(self, W: np.ndarray, beta: float) -> None:
+        """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
+        force = self._force.transpose(2, 0, 1)
+        self._D = (1 - beta) * self._D + beta * np.einsum("lab,nlb->nla", W[self.sources], force)
+
+
+class CurrentMinimaRun(CompressedDescent):
+    """One replica of message passing with current minima, one iteration for each call of `advance`.
+
+    Eq. :eq:`current-minima`.
+
+    Parameters
+    ----------
+    model : the model, with a quadratic penalty and without an intercept.
+    alpha : sample complexity.
+    start : second moments of the initial weights.
+    damping : step β, or a sequence of steps, see `Damping`.
+    hold_after : iteration from which paths keep their current minima.
+    n_paths, rng, tolerance, max_memory : as for `CompressedDescent`.
+    fewer : number by which the number of paths is divided.
+
+    Attributes
+    ----------
+    V_hats : (S, r, r) V̂ of all iterations so far.
+    """
+
+    _paths: Sequence[CurrentMinimaPaths]
+
+    def __init__(
+        self, model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int, n_paths: int,
+        rng: np.random.Generator, tolerance: float, max_memory: float, fewer: int = 1,
+    ) -> None:  # fmt: skip
+        method = Preconditioned(steps=(0.0,))
+        n_sampled = n_paths // fewer // 2 * 2
+        super().__init__(model, alpha, start, method, n_sampled, rng, tolerance, max_memory, doubling=False)
+        self._n_given = n_paths
+        self._damping, self._hold_after = Damping(damping), hold_after
+        self.V_hats: list[np.ndarray] = []
+
+    def _sample_paths(
+        self, component: Component, n_paths: int, rng: np.random.Generator, even: bool
+    ) -> CurrentMinimaPaths:  # fmt: skip
+        return CurrentMinimaPaths(component, self._model, n_paths, rng, even)
+
+    def advance(self, reference: CompressedDescent | None = None) -> None:
+        """Compute overlaps and losses at the next time, and take an iteration. Arguments as for `CompressedDescent`."""
+        for path in self._paths:
+            path.hold = len(self.states) >= self._hold_after
+        super().advance(reference)
+
+    def _select_method(self, t: int) -> DescentMethod:
+        """Return the step β C of iteration t, and update V and the Onsager memories."""
+        V_hat, beta, law = np.zeros_like(self._V), self._damping(t), self._model.coordinates
+        for path in self._paths:
+            V_hat[path.sources] += path.probability * path.V_hat
+        _, C, W = quadratic_response(self._model.penalty, law.gamma.T, V_hat, None, law.weight)
+        self._V = (1 - beta) * self._V + beta * W
+        for path in self._paths:
+            path.remember(W, beta)
+        self.V_hats.append(V_hat)
+        return Preconditioned(steps=(beta,), C=beta * C)
+
+
+class CurrentMinima(NamedTuple):
+    """Results of several replicas, extrapolated to infinitely many paths, each with its error by the same name."""
+
+    overlaps: dict[str, np.ndarray]  # q, m, theta and V at all times
+    losses: dict[str, np.ndarray]  # (T + 1,) "train" and "test"
+    V_hat: np.ndarray  # (T, S, r, r)
+    overlap_errors: dict[str, np.ndarray]
+    loss_errors: dict[str, np.ndarray]
+    stored: np.ndarray  # stored times of the first replica
+
+
+def follow_current_minima(
+    model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int, n_iter: int, n_paths: int,
+    n_replicas: int, rng: np.random.Generator, tolerance: float, max_memory: float, bar: Progress,
+) -> CurrentMinima:  # fmt: skip
+    """Return message passing with current minima at times 0, …, n_iter, with errors.
+
+    Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `FEWER`
+    times fewer paths, and the results are extrapolated linearly in the inverse number of paths. The errors contain
+    the spread of replicas, `UNSURE` times the change by this extrapolation, and the error of the compression: up to
+    `N_COMPARED` replicas are repeated with a tolerance that is larger by `COARSER`, with equal random numbers.
+    """
+    settings = model, alpha, start, damping, hold_after, n_paths
+
+    def run(fewer: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
+        coarse = None
+        if compared:
+            coarse = CurrentMinimaRun(*settings, deepcopy(rng), COARSER * tolerance, max_memory, fewer)
+        fine = CurrentMinimaRun(*settings, rng, tolerance, max_memory, fewer)
+        for _ in range(n_iter + 1):
+            fine.advance()
+            if coarse is not None:
+                coarse.advance(fine)
+        bar.update()
+        return fine, coarse
+
+    with one_thread():
+        pairs = [run(1, i < N_COMPARED) for i in range(n_replicas)]
+        small = [run(FEWER, False)[0] for _ in range(n_replicas)]
+    many, few = _stack([fine for fine, _ in pairs]), _stack(small)
+    compared = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
+    names = ("q", "m", "theta", "V", "train", "test")
+    compression = compared[0] | compared[1]
+    values, errors = {}, {}
+    for name in (*names, "V_hat"):
+        change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (FEWER - 1)
+        values[name] = many[name].mean(axis=0) + change
+        variances = [np.var(runs[name], axis=0, ddof=1) / n_replicas for runs in (many, few)]
+        spread = variances[0] * (FEWER / (FEWER - 1)) ** 2 + variances[1] / (FEWER - 1) ** 2
+        errors[name] = np.sqrt(spread + (UNSURE * change) ** 2 + np.square(compression.get(name, 0.0)))
+    return CurrentMinima(
+        {name: values[name] for name in names[:4]}, {name: values[name] for name in names[4:]}, values["V_hat"],
+        {name: errors[name] for name in names[:4]}, {name: errors[name] for name in names[4:]},
+        np.array(pairs[0][0].stored),
+    )  # fmt: skip
+
+
+def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
+    """Return the numbers of all runs and times by name, with the runs as the first axis."""
+    stacks = stack_overlaps([Overlaps(**stack_overlaps(run.states)) for run in runs])
+    losses = np.array([[(loss.train, loss.test) for loss in run.losses] for run in runs])
+    return stacks | {
+        "train": losses[:, :, 0], "test": losses[:, :, 1], "V_hat": np.array([run.V_hats[:-1] for run in runs]),
+    }  # fmt: skip
+
+
+def require_current_minima(model: Model, hold_after: int) -> int:
+    """Return `hold_after` as a number of iterations; raise an error if the model has no such equations."""
+    hold_after = check.integer("hold_after", hold_after, low=0)
+    if not model.penalty.quadratic:
+        needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
+        raise check.fail("hold_after", hold_after, needs)
+    if model.intercept:
+        raise check.fail("hold_after", hold_after, "None for a model with an intercept")
+    return hold_after

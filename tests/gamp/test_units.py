@@ -1,0 +1,99 @@
+"""Multiplying tokens or labels by a number changes the unit of the weights, and nothing else: also not the accuracy."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+SCALES = [1e5, 1e-5]
+PAPER = ga.sample(ga.paper_model(omega=0.3, sigma=0.5, lam=0.01), d=60, alpha=2.0, seed=0)
+
+
+def scaled_attention(scale):
+    """Return samples whose tokens are multiplied by a number, with the λ at which the minima are proportional."""
+    tokens, outputs, positions = scale * PAPER.tokens, scale * PAPER.outputs, scale * PAPER.positions
+    return ga.Dataset(tokens, outputs, positions, lam=0.01 * scale**4)
+
+
+def distance(Q, other):
+    return min(np.linalg.norm(Q - other), np.linalg.norm(Q + other)) / np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_message_passing_is_as_accurate_for_tokens_of_any_size(scale):
+    expected = ga.run_gamp(scaled_attention(1.0), PAPER.Q_star).Q
+    result = ga.run_gamp(scaled_attention(scale), PAPER.Q_star / scale)
+    assert result.converged
+    assert distance(result.Q * scale, expected) < 1e-5
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_descent_is_as_accurate_for_tokens_of_any_size(scale):
+    expected = ga.minimize_risk(scaled_attention(1.0), PAPER.Q_star, method="lbfgs")
+    result = ga.minimize_risk(scaled_attention(scale), PAPER.Q_star / scale, method="lbfgs")
+    assert result.converged
+    assert distance(result.Q * scale, expected.Q) < 1e-5
+    assert result.train_loss == pytest.approx(expected.train_loss * scale**2, rel=1e-9)
+    assert result.overlaps.q == pytest.approx(expected.overlaps.q, rel=1e-4)
+    assert result.history.train_loss[0] == pytest.approx(expected.history.train_loss[0] * scale**2, rel=1e-9)
+    assert result.history.gradient_norm[0] == pytest.approx(expected.history.gradient_norm[0] / scale, rel=1e-6)
+
+
+ROWS = [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3), (1e4, 1e-6), (1e-3, 1e3)]
+
+
+@pytest.fixture(scope="module")
+def regression():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((100, 30))
+    return x, x @ rng.standard_normal(30) / np.sqrt(30) + 0.5 * rng.standard_normal(100)
+
+
+@pytest.mark.parametrize(("of_rows", "of_labels"), ROWS)
+def test_regressions_are_as_accurate_for_rows_and_labels_of_any_size(regression, of_rows, of_labels):
+    x, y = regression
+    data = ga.LabelledDataset(of_rows * x, of_labels * y, ga.SquaredLoss(), lam=0.1 * of_rows**2)
+    result = ga.run_gamp(data, "random")
+    exact = np.linalg.solve(x.T @ x / 30 + 0.1 * np.eye(30), x.T @ y / np.sqrt(30))
+    assert result.converged
+    assert np.allclose(result.Q[:, 0] * of_rows / of_labels, exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("of_rows", "of_labels"), ROWS)
+def test_paths_are_as_accurate_for_rows_and_labels_of_any_size(regression, of_rows, of_labels):
+    x, y = regression
+    lams = np.array([0.01, 0.1, 0.3, 1.0, 10.0])
+    exact = []
+    for lam in lams:
+        hat = x @ np.linalg.solve(x.T @ x + 30 * lam * np.eye(30), x.T)
+        exact.append(np.mean(((y - hat @ y) / (1 - np.diag(hat))) ** 2) / 2)
+    path = ga.regularization_path(
+        ga.LabelledDataset(of_rows * x, of_labels * y, ga.SquaredLoss()), lams * of_rows**2, "random"
+    )
+    assert path.best == np.argmin(exact)
+    assert np.allclose(path.test_error / of_labels**2, exact, rtol=2e-3)
+
+
+def test_estimates_in_rough_landscapes_are_not_trusted_for_tokens_of_any_size():
+    """Descents without half of the samples find other minima: their tolerance has the unit of the weights, too."""
+    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.01)
+    noisy = ga.sample(model, d=80, alpha=2.0, seed=0)
+    start, errors = ga.run_gamp(ga.Dataset(noisy.tokens, noisy.outputs, noisy.positions), "random").Q, []
+    for scale in (1.0, 1e3):
+        arrays = [scale * array for array in (noisy.tokens, noisy.outputs, noisy.positions)]
+        data = ga.Dataset(*arrays, lam=0.01 * scale**4)
+        result = ga.run_gamp(data, start / scale)
+        loo = ga.leave_one_out(data, result)
+        assert distance(result.Q * scale, start) < 1e-5
+        assert not loo.trusted
+        errors.append(loo.test_error / scale**2)
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+def test_results_of_other_data_are_refused_for_labels_of_any_size(regression):
+    x, y = regression
+    for of_labels in (1.0, 1e-6):
+        data = ga.LabelledDataset(x, of_labels * y, ga.SquaredLoss(), lam=0.1)
+        other = ga.run_gamp(ga.LabelledDataset(x[::-1], of_labels * y, ga.SquaredLoss(), lam=0.1), "random")
+        with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk of these data"):
+            ga.leave_one_out(data, other)
