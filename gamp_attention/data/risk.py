@@ -22,6 +22,7 @@ from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.heads import HeadLayout, layout_of
 from gamp_attention.losses.point import sample_derivatives
+from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
@@ -184,8 +185,8 @@ def weight_unit(data: Dataset) -> float:
 
 
 def _field_size(data: Dataset) -> float:
-    """Return the size of fields that fit the labels of a dataset, or 1 if it is of order one."""
-    if data.labels is None or isinstance(data.student, LogisticLoss | MultinomialLoss):
+    """Return the size of fields that fit the labels of a dataset, or 1 if it is of order one or not known."""
+    if data.labels is None or isinstance(data.student, LogisticLoss | MultinomialLoss | SequenceLoss):
         return 1.0
     size = _typical_size(np.mean(data.labels**2, axis=0))
     if isinstance(data.student, SquaredLoss):

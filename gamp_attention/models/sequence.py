@@ -190,10 +190,15 @@ def _classes_law(
     C = len(probability)
     if C < 2 or C * L > MAX_SOURCES or (probability <= 0).any() or abs(probability.sum() - 1) > 1e-9:
         needs = f"the probabilities of 2 or more classes, positive numbers that add to 1, for at most {MAX_SOURCES} "
-        raise check.fail("classes", classes, needs + "pairs of class and token")
+        remedy = "; list a single class twice, with probabilities of a half" * (C == 1)
+        raise check.fail("classes", classes, needs + "pairs of class and token" + remedy)
     mu = value_classes("means", np.zeros((C, L)) if means is None else means, (C, L))
     shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (C, L))
     deviations = np.broadcast_to(check.standard_deviations("sigma", sigma, shape), (C, L)).ravel()
+    if spikes is not None:
+        spikes = check.array("spikes", spikes, ("C", "L", "t"))
+        if spikes.shape != (C, L, t):
+            raise check.fail_words("spikes", f"shape {spikes.shape}", f"shape (C, L, t) = {(C, L, t)}")
     K, S = len(mu.weight), C * L
     class_means = mu.values.reshape(K, S)
     coordinates = CoordinateLaw(
@@ -202,7 +207,7 @@ def _classes_law(
         tau=np.tile(tau, C) + class_means,
         teacher_mean=np.zeros((K, t)),
         teacher_cov=np.tile(np.eye(t), (K, 1, 1)),
-        spikes=None if spikes is None else check.array("spikes", spikes, (C, L, t)).reshape(S, t),
+        spikes=None if spikes is None else spikes.reshape(S, t),
     )
     return ClassLaw(np.arange(S).reshape(C, L), probability / probability.sum()), coordinates, class_means
 
@@ -314,9 +319,10 @@ def sequence_model(
     if classes is None:
         for name, value in (("means", means), ("spikes", spikes)):
             if value is not None:
-                raise check.fail(
-                    name, value, "None unless `classes` are given; `tau` are means of the student's tokens"
+                needs = (
+                    "None unless `classes` are given, two equal classes if all samples have the same class; `tau` are "
                 )
+                raise check.fail(name, value, needs + "means of the student's tokens")
         numbers: list[int | None] = [None]
         coordinates = isotropic_law(L, t, sigma, tau)
     else:

@@ -88,3 +88,12 @@ def test_estimates_in_rough_landscapes_are_not_trusted_for_tokens_of_any_size():
         assert not loo.trusted
         errors.append(loo.test_error / scale**2)
     assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+def test_results_of_other_data_are_refused_for_labels_of_any_size(regression):
+    x, y = regression
+    for of_labels in (1.0, 1e-6):
+        data = ga.LabelledDataset(x, of_labels * y, ga.SquaredLoss(), lam=0.1)
+        other = ga.run_gamp(ga.LabelledDataset(x[::-1], of_labels * y, ga.SquaredLoss(), lam=0.1), "random")
+        with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk of these data"):
+            ga.leave_one_out(data, other)

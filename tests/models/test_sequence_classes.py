@@ -144,6 +144,15 @@ def test_spikes_equal_means_given_for_every_coordinate():
         assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=1e-6, atol=1e-9)
 
 
+def test_shapes_of_spikes_are_named():
+    with pytest.raises(ValueError, match=r"spikes: needs shape \(C, L, t\), got shape \(2, 2\)"):
+        two_clouds(means=None, spikes=np.eye(2))
+    with pytest.raises(ValueError, match=r"spikes: needs shape \(C, L, t\) = \(2, 1, 1\), got shape \(2, 2, 1\)"):
+        two_clouds(means=None, spikes=np.zeros((2, 2, 1)))
+    with pytest.raises(ValueError, match="spikes: needs None unless `classes` are given, two equal classes"):
+        ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1, spikes=[[[1.0]]])
+
+
 def test_spikes_with_a_penalty_that_is_not_quadratic():
     """With the elastic net, the law of (τ, π) within a class matters: compare with a fine grid of teacher rows."""
     penalty = ga.ElasticNet(0.3, 0.2)
@@ -367,7 +376,7 @@ def test_subsets_and_changes_keep_the_classes():
     assert other.model.n_sources == 4
 
 
-def test_the_law_of_samples_with_classes_is_refused():
+def test_estimated_distributions_refuse_classes():
     with pytest.raises(ValueError, match="classes"):
         ga.law_of(ga.sample(spiked(), 40, 1.0, seed=0))
 
@@ -380,7 +389,7 @@ def test_breaking_of_replica_symmetry_refuses_classes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"classes": [1.0]}, "classes: needs the probabilities of 2 or more"),
+        ({"classes": [1.0]}, "classes: needs the probabilities of 2 or more.*list a single class twice"),
         ({"classes": [0.5, 0.6]}, "classes: needs the probabilities"),
         ({"classes": [1.5, -0.5]}, "classes: needs the probabilities"),
         ({"classes": [[0.5, 0.5]]}, "classes"),

@@ -23,7 +23,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, small_unit, susceptibility
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
@@ -247,7 +247,8 @@ FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
 FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
 MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted
-GRADIENT_NORM = 1e-3  # maximum norm of the gradient of the exact risk at weights that are accepted as a minimum
+# maximum norm of the gradient of the exact risk at accepted weights, in units of the weights if these are small
+GRADIENT_NORM = 1e-3
 REFIT_ALL = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
 TOP = 24  # number of refitted samples with the largest change of their error
 RANDOM = 40  # number of refitted samples among the other samples
@@ -395,7 +396,7 @@ def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
         raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
     at = risk_at(data, Q, "exact")
-    if not at.gradient_norm <= GRADIENT_NORM + 10 * gamp.gradient_norm:
+    if not at.gradient_norm <= GRADIENT_NORM * small_unit(data) + 10 * gamp.gradient_norm:
         needs = f"weights trained on the exact risk of these data, where its gradient norm is {gamp.gradient_norm:.2g}"
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
