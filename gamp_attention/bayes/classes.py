@@ -61,6 +61,7 @@ class ClassEquations(Equations):
         self._law = class_channel(model)
         self.channel, self.rho, self.exact = cast(Any, self._law), self._law.rho, False
         t = self._law.shape[1]
+        self.symmetries = np.eye(t) * self._law.column_signs[:, None]
         prior = MixturePrior(np.ones(1), np.zeros((1, t)), self._law.prior[None])
         variance = self._law.group_variance.ravel()
         self.kinds = [Kind(1.0, variance, np.zeros_like(variance), prior)]

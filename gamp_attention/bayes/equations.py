@@ -34,13 +34,19 @@ from gamp_attention._core.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
+from gamp_attention.bayes.symmetries import (
+    find_column_symmetries,
+    find_symmetries,
+    invariant_projector,
+    project_invariant,
+    restrict_symmetries,
+)
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.channels.fibers import ReusedPoints, symmetric_product
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels
-from gamp_attention.models.teachers import ClassLabels, SoftmaxTeacher, keeps_columns, keeps_order
 
 MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular
 BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
@@ -72,9 +78,11 @@ class Equations:
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
     last_change : change of V, in units of ρ, at which iterations end (`bayes.stages.iterate`).
+    symmetries : for teachers that are functions, orthogonal matrices (n, t, t), see `bayes.symmetries`.
     """
 
     last_change = 3e-4
+    symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
@@ -85,6 +93,8 @@ class Equations:
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
         self._exchangeable, self._isotropic, self._classes = find_symmetries(model)
+        if isinstance(model.teacher, SequenceLabels):
+            self.symmetries = find_column_symmetries(model.teacher, model.n_tokens, model.coordinates)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -158,10 +168,16 @@ class Equations:
         if self._isotropic:
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
         if isinstance(self.channel, TeacherChannel):
-            hats = project_psd(hats * self.channel.coupled_columns)
+            hats = project_psd(self._symmetrize(hats * self.channel.coupled_columns, known))
         if self._classes:  # a common shift of all columns does not change the class
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
         return OutputAverages(hats, float(posterior.log_z.mean()))
+
+    def _symmetrize(self, hats: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return conjugates (L, t, t) with the symmetries of the columns that covariances `known` of ω have."""
+        if self.symmetries is None or len(self.symmetries) == 1:
+            return hats
+        return project_invariant(hats, restrict_symmetries(self.symmetries, known, np.arange(hats.shape[1])))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).
@@ -203,10 +219,14 @@ class Equations:
         """Return the linear map of a small overlap of columns `unknown` (k,) in one iteration at α = 1.
 
         `known` (L, t, t) are the covariances of ω, zero if there is no information. The map (L k k, L k k) acts on the
-        conjugates of these columns, and on their overlaps after the averages over coordinates.
+        conjugates of these columns, and on their overlaps after the averages over coordinates. For teachers that are
+        functions it is restricted to overlaps with all symmetries, see `bayes.symmetries`.
         """
         L, k = len(self.rho), len(unknown)
         out = self.responses(known, unknown)
+        if self.symmetries is not None:
+            part = invariant_projector(restrict_symmetries(self.symmetries, known, unknown))
+            out = np.einsum("acef,lefmgh,ghbd->lacmbd", part, out, part, optimize=True)
         back = np.zeros((L, k, k, L, k, k))
         for kind in self.kinds:
             prior = kind.prior.second[unknown[:, None], unknown]
@@ -306,31 +326,6 @@ def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.
     for l in range(L):
         G[:, l, :, l] -= inverse[l]
     return G
-
-
-def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
-    """Return three symmetries of the posterior, which averages over random points do not have exactly.
-
-    Returns
-    -------
-    exchangeable : permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens.
-    isotropic : rotations of the teacher's columns leave it unchanged, so that V_l is a multiple of the identity.
-    classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
-    """
-    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    attention = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
-    tokens = np.arange(L)
-    orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
-    same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
-    if isinstance(model.teacher, SequenceLabels):
-        keeps = all(model.teacher.keeps_targets(L, t, order) for order in orders)
-        return bool(same_variances and L > 1 and keeps), False, False
-    exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
-    spread = law.teacher_cov
-    isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-    isotropic = t > 1 and model.attention and isotropic_prior and keeps_columns(attention, L, t)
-    classes = t > 1 and isinstance(model.teacher, ClassLabels) and isotropic_prior
-    return bool(exchangeable), bool(isotropic), bool(classes)
 
 
 # Range and resolution of the curve, by averages over samples: integrals, or means over random points.

@@ -32,8 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core.numerics import half_width
+from gamp_attention._core.progress import Progress
 from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.results import RecoveryStage
+from gamp_attention.results import ConvergenceError
 
 FIRST, LAST, LOG_STEP = 1e-3, 1e6, 1.0  # smallest and largest size of conjugates, and steps of their logarithm
 N_SECANT = 6  # number of steps that refine the size at which a stage begins
@@ -43,19 +45,29 @@ MIN_SIGMAS = 4.0  # standard errors above which E[u | y] is not zero, and an ins
 
 
 def find_stages(replicas: list[Equations]) -> list[RecoveryStage]:
-    """Return the stages in which columns are found, in the order of α, from independent sets of samples."""
+    """Return the stages in which columns are found, in the order of α, from independent sets of samples.
+
+    Each stage has at least one column, so that there are at most t.
+
+    Raises
+    ------
+    ConvergenceError : if the growth of overlaps is not finite, because posteriors of the samples are not.
+    """
     t = replicas[0].rho.shape[1]
-    known = _with_mean(replicas, np.zeros(t, dtype=bool))
-    stages = [RecoveryStage(tuple(np.nonzero(known)[0].tolist()), 0.0, 0.0)] if known.any() else []
-    while not known.all():
-        alphas, columns = _next_stage(replicas, known)
-        if not np.isfinite(alphas).all():
-            rest = tuple(np.nonzero(~known)[0].tolist())
-            return [*stages, RecoveryStage(rest, np.inf, np.nan)]
-        after = _with_mean(replicas, known | np.isin(np.arange(t), columns))
-        columns = tuple(np.nonzero(after & ~known)[0].tolist())
-        stages.append(RecoveryStage(columns, float(alphas.mean()), float(half_width(alphas))))
-        known = after
+    with Progress("columns ", total=t) as bar:
+        known = _with_mean(replicas, np.zeros(t, dtype=bool))
+        stages = [RecoveryStage(tuple(np.nonzero(known)[0].tolist()), 0.0, 0.0)] if known.any() else []
+        bar.update(int(known.sum()))
+        while not known.all():
+            alphas, columns = _next_stage(replicas, known)
+            if not np.isfinite(alphas).all():
+                rest = tuple(np.nonzero(~known)[0].tolist())
+                return [*stages, RecoveryStage(rest, np.inf, np.nan)]
+            after = _with_mean(replicas, known | np.isin(np.arange(t), columns))
+            columns = tuple(np.nonzero(after & ~known)[0].tolist())
+            stages.append(RecoveryStage(columns, float(alphas.mean()), float(half_width(alphas))))
+            bar.update(len(columns))
+            known = after
     return stages
 
 
@@ -102,6 +114,9 @@ def _next_stage(replicas: list[Equations], known: np.ndarray) -> tuple[np.ndarra
 
 def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the largest eigenvalue of a map, and its left and right eigenvectors, of product 1."""
+    if not np.isfinite(growth).all():
+        message = "bayes_thresholds: the posteriors of some samples are not finite, so that no threshold is known"
+        raise ConvergenceError(message, None)
     values, vectors = np.linalg.eig(growth)
     k = int(np.argmax(np.real(values)))
     left = np.linalg.pinv(vectors)[k]
@@ -109,9 +124,13 @@ def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray
 
 
 def _columns_of(direction: np.ndarray, equations: Equations, unknown: np.ndarray) -> tuple[int, ...]:
+    """Return the columns of a stage: at least one, also if a noisy direction has no diagonal entries."""
     L, k = len(equations.rho), len(unknown)
-    weight = np.abs(np.diagonal(np.real(direction).reshape(L, k, k).sum(axis=0)))
-    return tuple(unknown[weight > PART * weight.max()].tolist())
+    total = np.abs(np.real(direction).reshape(L, k, k).sum(axis=0))
+    weight = np.diagonal(total)
+    if not weight.max() > PART * total.max():
+        weight = total.max(axis=1)
+    return tuple(unknown[weight >= PART * weight.max()].tolist())
 
 
 def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarray) -> tuple[float, np.ndarray | None]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import CPointer, boolean, float64
+from numba.core.types import CPointer, Tuple, boolean, float64
 
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
@@ -174,7 +174,7 @@ def cholesky(hess, shift, chol):
     return True
 
 
-@inline_kernel
+@deferred_kernel(boolean)
 def cholesky_by_rows(hess, shift, chol):
     """Factor a large matrix as `cholesky`, but row by row: each row is subtracted from all later rows at once.
 
@@ -272,26 +272,27 @@ def fill_lowest_direction(hess, direction):
     return spectrum[0], spectrum[k - 1]
 
 
-@deferred_kernel(boolean, counted=True)
+@deferred_kernel(Tuple((boolean, float64)), counted=True)
 def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
     """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
 
-    Returns False, with z unchanged, if there is no negative curvature.
+    Returns True and the objective, with its gradient and Hessian in ws.grad and ws.hess; or False, with z unchanged, if
+    there is no negative curvature.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     k = z.shape[0]
     smallest, largest = fill_lowest_direction(ws.hess, ws.step)
     if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
-        return False
+        return False, value
     t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
         for i in range(k):
             ws.trial[i] = z[i] + t * ws.step[i]
         if objective(loss, p, omega, at_metric, ws.trial, at_ws) < value:
             assign(z, ws.trial)
-            return True
+            return True, objective_derivatives(loss, p, omega, at_metric, z, at_ws)
         t *= 0.5
-    return False
+    return False, value
 
 
 @dispatch_on_type
@@ -375,31 +376,31 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
 
 
 @inline_kernel
-def _heads_for_known_minimum(z, ws, n_known):
-    """Return whether z − ws.step is much nearer than z to one of the first n_known of ws.minima."""
+def _heads_for_known_minimum(z, step, minima, n_known):
+    """Return whether z − step is much nearer than z to one of the first n_known minima."""
     for c in range(n_known):
         distance, landing = 0.0, 0.0
         for i in range(z.shape[0]):
-            distance += (z[i] - ws.minima[c, i]) ** 2
-            landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
+            distance += (z[i] - minima[c, i]) ** 2
+            landing += (z[i] - step[i] - minima[c, i]) ** 2
         if landing <= MERGE * MERGE * distance:
             return True
     return False
 
 
 @inline_kernel
-def _fill_step(metric, definite, ws):
-    """Fill ws.step with the Newton step; return False if no shift makes the Hessian positive definite.
+def _fill_step(metric, definite, grad, hess, chol, step):
+    """Fill `step` with the Newton step; return False if no shift makes the Hessian positive definite.
 
-    If `definite` is True, ws.chol is the factor of ws.hess; otherwise the Hessian is shifted.
+    If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
     """
     shift = FIRST_SHIFT * metric.smallest
     while not definite and shift < MAX_SHIFT:
-        definite = cholesky(ws.hess, shift, ws.chol)
+        definite = cholesky(hess, shift, chol)
         shift *= SHIFT_GROWTH
     if definite:
-        assign(ws.step, ws.grad)
-        cholesky_solve(ws.chol, ws.step)
+        assign(step, grad)
+        cholesky_solve(chol, step)
     return definite
 
 
@@ -431,16 +432,18 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
         # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
         stationary = size <= STATIONARY * metric.largest * scale or size < 1e-300
         tries_curvature = stationary or number % SADDLE_CHECK_INTERVAL == SADDLE_CHECK_INTERVAL - 1
-        if tries_curvature and not definite and descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
-            value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-            continue
+        if tries_curvature and not definite:
+            moved, lower = descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws)
+            if moved:
+                value = lower
+                continue
         if stationary:
             return value, OUTCOME.solved
 
-        if not _fill_step(metric, definite, ws):
+        if not _fill_step(metric, definite, ws.grad, ws.hess, ws.chol, ws.step):
             return value, OUTCOME.failed
         # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
-        if definite and _heads_for_known_minimum(z, ws, n_known):
+        if definite and _heads_for_known_minimum(z, ws.step, ws.minima, n_known):
             return value, OUTCOME.merged
         slope, length = 0.0, 0.0
         for i in range(k):
@@ -473,9 +476,10 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
                 if new_size > size:  # the step made it worse: return to its start
                     assign(z, ws.start)
                     trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-                definite = cholesky(ws.hess, 0.0, ws.chol)
-                if definite or not descend_from_saddle(loss, p, omega, at_metric, z, trial, at_ws):
+                if cholesky(ws.hess, 0.0, ws.chol):
                     return trial, OUTCOME.solved
-                trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+                moved, trial = descend_from_saddle(loss, p, omega, at_metric, z, trial, at_ws)
+                if not moved:
+                    return trial, OUTCOME.solved
         value = trial
     return value, OUTCOME.failed

@@ -358,23 +358,32 @@ def denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
     The first minimization starts from the current z. If `most` is 0, the result is its local minimum. The arguments
     `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`.
     """
-    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
-    k = w.shape[0]
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    inverse, product = ws.inverse, ws.product
+    ws, out = load_from(at_ws), load_from(at_out)
     x, before = out.z[mu], ws.n_hessians[0]
-    if k == 1 and most > N_ATTEMPTS:
+    if w.shape[0] == 1 and most > N_ATTEMPTS:
         value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, points, at_ws)
     else:
         value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, points, at_ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
-    factor_hessian(metric, ws.hess, ws.chol)
+    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.step, ws.inverse, ws.product, at_out)
+
+
+@sample_kernel
+def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_out):
+    """Fill g, the response, the loss and the Jacobian of row mu, from the minimizer and the Hessian there.
+
+    Compiled once for all losses: `chol`, `column`, `inverse` and `product` are scratch of the `Workspace`.
+    """
+    metric, out = load_from(at_metric), load_from(at_out)
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k, x = L * r, out.z[mu]
+    factor_hessian(metric, hess, chol)
     whole = k <= SMALL or out.jacobian.shape[0] > 0
     if whole:
-        jacobian_of(metric, ws.chol, ws.step, inverse, product)
+        jacobian_of(metric, chol, column, inverse, product)
     else:
-        invert_factor(ws.chol, inverse)
+        invert_factor(chol, inverse)
     quadratic = 0.0
     for l in range(L):
         for a in range(r):

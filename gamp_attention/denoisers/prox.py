@@ -101,16 +101,16 @@ def next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws):
     metric, ws = load_from(at_metric), load_from(at_ws)
     L, r = metric.root.shape[0], metric.root.shape[1]
     k = L * r
-    tokens = number >> 1  # a set of tokens, as bits
+    tokens, n_sets = number >> 1, 1 << min(L, 4)  # a set of tokens, as bits, and the number of sets
     if number == 0:  # ℓ is even for attention: the mirror image is the most frequent second minimum
         for i in range(k):
             ws.point[i] = -z[i]
     elif number == 1:
         assign(ws.point, omega)
-    elif tokens < 2 ** min(L, 4) and number % 2 == 0:  # the signs of some tokens are reversed
+    elif tokens < n_sets and number % 2 == 0:  # the signs of some tokens are reversed
         for i in range(k):
             ws.point[i] = -omega[i] if tokens >> (i // r) & 1 else omega[i]
-    elif tokens < 2 ** min(L, 4):  # some tokens are set to their mean, so that no attention between them is preferred
+    elif tokens < n_sets:  # some tokens are set to their mean, so that no attention between them is preferred
         for a in range(r):
             total, count = 0.0, 0
             for l in range(L):
@@ -186,7 +186,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
         if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
         if not max_abs(omega) > 0.0:  # for ω = 0 mirror images and sign changes give no new starts
-            first = 2 ** (min(metric.root.shape[0], 4) + 1)
+            first = 2 << min(metric.root.shape[0], 4)
     for number in range(first, first + MAX_STARTS):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:

@@ -371,7 +371,7 @@ def fill_points(
     Parameters
     ----------
     fiber : the traced function, from `for_kernels`.
-    y, error : (n, P) targets, and allowed differences from them.
+    y, error : (n, P) targets, and allowed differences from them. Other arrays may have more rows, which are not used.
     center : (n, D) prior means ω of the variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
     n_nodes : (s,) number of nodes of each subset, at most K.

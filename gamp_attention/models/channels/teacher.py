@@ -50,6 +50,7 @@ from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels
 MAX_FIELDS = 6  # maximum number of fields L t
 MAX_VARIABLES = 24  # maximum number of fields and random numbers
 N_NODES = 256  # default number of points for each subset, before solutions are multiplied by signs
+N_INTERRUPTIBLE = 256  # number of samples after whose points a run can be interrupted
 N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
 N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
 SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
@@ -194,15 +195,15 @@ class TeacherChannel:
         ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + MAX_BRANCHES
         arrays: tuple[Any, ...] = np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64)
         nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
-        while True:
+        while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
+            last = min(first + N_INTERRUPTIBLE, n)
             first = fill_points(
-                for_kernels(self.fiber), transformed, error, center, nodes, n_nodes, *prior, self.subsets,
+                for_kernels(self.fiber), transformed[:last], error, center, nodes, n_nodes, *prior, self.subsets,
                 self.affine, self.single, self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends,
                 work, *arrays,
             )  # fmt: skip
-            if first == n:
-                break
-            arrays = tuple(np.concatenate([array, np.empty_like(array)]) for array in arrays)
+            if first < last:
+                arrays = tuple(np.concatenate([array, np.empty_like(array)]) for array in arrays)
         shift = np.zeros(n)
         if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)

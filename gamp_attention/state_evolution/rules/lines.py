@@ -142,11 +142,23 @@ def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_
         np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
+    _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, points, out, track, ws)
+
+
+@sample_kernel
+def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, points, out, track, ws):
+    at_metric, at_nodes, at_out, at_track, at_ws = (
+        point_to(metric),
+        point_to(nodes),
+        point_to(out),
+        point_to(track),
+        point_to(ws),
+    )
     for line in range(first, last):
-        if stop[0] != 0:
+        if ws.stop[0] != 0:
             return
-        tols = (tol[0][line], tol[1][line])
-        _line(loss, params[line], centers[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
+        p, c, tols = params[line], centers[line], (tol[0][line], tol[1][line])
+        _line(loss, p, c, u, at_metric, grid, at_nodes, tols, max_starts, points, at_out, line, at_track, at_ws)
 
 
 @dispatch_on_type
@@ -204,10 +216,13 @@ def _search_at(loss, p, c, u, e, start, at_metric, at_track, max_starts, points,
 
 
 @sample_kernel
-def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
-    """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
-    at_metric, at_nodes, at_track, at_ws = point_to(metric), point_to(nodes), point_to(track), point_to(ws)
-    at_out = point_to(out)
+def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, points, at_out, line, at_track, at_ws):
+    """Average along one line with a stack of panels; the algorithm is in the module's docstring.
+
+    The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, a `LineMoments`, a `Track` and a `Workspace`.
+    """
+    metric, nodes, out = load_from(at_metric), load_from(at_nodes), load_from(at_out)
+    track, ws = load_from(at_track), load_from(at_ws)
     n_panels = 0  # number of panels on the stack
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
