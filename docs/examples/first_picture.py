@@ -5,10 +5,11 @@ Usage: python first_picture.py [FILE]
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import figure
 
 DIMENSION = 2000  # numbers per token of the data sets that are trained on
 COLORS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
@@ -16,12 +17,18 @@ LABELS = {"semantic": ("attention\nby content", (-14, -44)), "positional": ("att
 
 
 def main(file: str = "first_picture.png") -> None:
-    """Predict the training loss at 13 numbers of samples, train at 5 of them, and draw both."""
+    """Draw the picture into a file, unless the file exists and is not a picture of this package."""
+    with figure(file, 1, 1, (6.4, 3.8), overwrite=False) as axes:
+        crossing = draw(axes[0, 0])
+    print(f"The solutions have equal training loss at n/d = {crossing:.2f}. Picture: {file}")
+
+
+def draw(axis: Axes) -> float:
+    """Draw training losses, predicted at 13 and trained at 5 numbers of samples, and return n/d of the crossing."""
     model = ga.paper_model(omega=0.3)
     alphas = np.linspace(0.8, 2.0, 13)
     data_sets = {alpha: ga.sample(model, DIMENSION, alpha, seed=0) for alpha in alphas[::3]}
     losses = {}
-    figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for start, color in COLORS.items():
         predictions = [ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stability=False) for alpha in alphas]
         losses[start] = 1e3 * np.array([prediction.train_loss for prediction in predictions])
@@ -41,8 +48,7 @@ def main(file: str = "first_picture.png") -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(x=0.08)
     axis.legend(frameon=False, loc="upper left")
-    figure.savefig(file, dpi=150)
-    print(f"The solutions have equal training loss at n/d = {crossing:.2f}. Picture: {file}")
+    return float(crossing)
 
 
 if __name__ == "__main__":

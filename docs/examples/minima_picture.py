@@ -5,10 +5,11 @@ Usage: python minima_picture.py [FILE]
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import figure
 
 DIMENSION, N_STARTS = 200, 8  # numbers per token, and number of random initial weights of each method
 METHODS = {
@@ -21,12 +22,17 @@ COLORS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
 
 
 def main(file: str = "minima.png") -> None:
+    """Draw the picture into a file, unless the file exists and is not a picture of this package."""
+    with figure(file, 1, 1, (6.4, 3.4), overwrite=False) as axes:
+        draw(axes[0, 0])
+
+
+def draw(axis: Axes) -> None:
     """Train on arrays of tokens and outputs from random weights, and draw the training losses at the ends."""
     teacher = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), DIMENSION, alpha=1.0, seed=0)
     data = ga.Dataset(teacher.tokens, teacher.outputs, teacher.positions)  # the arrays only, without the teacher
     starts = np.random.default_rng(0).standard_normal((N_STARTS, DIMENSION, 1))
     informed = 1e3 * ga.run_gamp(data, teacher.Q_star).train_loss
-    figure, axis = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
     for k, ((name, train), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
         losses = np.sort([1e3 * train(data, Q).train_loss for Q in starts])
         axis.plot(k + np.linspace(-0.2, 0.2, N_STARTS), losses, "o", color=color, alpha=0.8)
@@ -38,7 +44,6 @@ def main(file: str = "minima.png") -> None:
     axis.set_xticklabels(METHODS)
     axis.set_ylim(bottom=0)
     axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file, dpi=150)
 
 
 if __name__ == "__main__":

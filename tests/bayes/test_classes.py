@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 
 import gamp_attention as ga
-from gamp_attention.models.channels import Seen, class_channel, classes, log_normal
+from gamp_attention.models.channels import Seen, class_channel, class_targets, log_normal
 from validation.claims.single_location import sample_posterior
 
 L, NU, NOISE = 2, 4.0, 0.5
@@ -267,7 +267,7 @@ def test_posteriors_of_targets_that_are_not_linear_are_integrals():
 
 def test_linear_targets_by_random_points_agree_with_closed_forms(monkeypatch):
     exact = class_channel(spiked())
-    monkeypatch.setattr(classes, "linear_targets", lambda *arguments: None)
+    monkeypatch.setattr(class_targets, "linear_targets", lambda *arguments: None)
     sampled = with_more_points(class_channel(spiked()))
     assert sampled.is_sampled
     assert not exact.is_sampled
@@ -306,6 +306,52 @@ def test_own_arrays_with_the_model():
     assert np.allclose(ga.run_bayes_amp(own, model=spiked()).Q, ga.run_bayes_amp(data).Q, atol=1e-8)
 
 
+def curved_location(n_tokens):
+    """Return single-location regression whose target is a curved function of the value, 2 L fields."""
+    spikes = [[[1.5 * (token == place), 0.0] for token in range(n_tokens)] for place in range(n_tokens)]
+    return ga.sequence_model(
+        lambda u, noise, c: np.tanh(2 * u[c, 1]) + NOISE * noise[0], lambda z: z[0, 0] + z[0, 1], n_tokens=n_tokens,
+        rank=2, n_noise=1, classes=np.full(n_tokens, 1 / n_tokens), spikes=spikes,
+    )  # fmt: skip
+
+
+def test_fields_of_tokens_without_influence_keep_their_prior():
+    """Eight fields, of which the targets of each class depend on one: posteriors are integrals over this field."""
+    n_tokens, channel = 4, with_more_points(class_channel(curved_location(4)))
+    rng, n = np.random.default_rng(0), 3
+    omega, y = 0.5 * rng.standard_normal((n, n_tokens, 2)), 0.4 * rng.standard_normal((n, 1))
+    block = np.array([[0.7, 0.2], [0.2, 0.5]])
+    V, q = np.tile(block, (n_tokens, 1, 1)), np.tile(np.eye(2) - block, (n_tokens, 1, 1))
+    seen = Seen(y, np.zeros(n, dtype=int), np.full((n, n_tokens), -np.log(n_tokens)))
+    found = channel.posterior(seen, omega, V, q)
+    a = np.array([1.5, 0.0])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    logs, means, seconds = [], [], []
+    for place in range(n_tokens):
+        mean = omega.copy()
+        mean[:, place] += block @ a
+        value = mean[:, place, 1, None] + np.sqrt(block[1, 1]) * nodes
+        likelihood = weights * np.exp(-0.5 * ((y - np.tanh(2 * value)) / NOISE) ** 2)
+        z = likelihood.sum(axis=1)
+        logs.append(omega[:, place] @ a - 0.5 * a @ q[0] @ a + np.log(z))
+        first = (likelihood * value).sum(axis=1) / z
+        second = (likelihood * value**2).sum(axis=1) / z
+        gain = np.array([block[0, 1] / block[1, 1], 1.0])
+        cov = np.tile(np.kron(np.eye(n_tokens), block), (n, 1, 1))
+        part = slice(2 * place, 2 * place + 2)
+        cov[:, part, part] += (second - first**2 - block[1, 1])[:, None, None] * np.outer(gain, gain)
+        mean[:, place] += gain * (first - mean[:, place, 1])[:, None]
+        flat = mean.reshape(n, -1)
+        means.append(flat)
+        seconds.append(cov + flat[:, :, None] * flat[:, None])
+    chance = np.exp(np.array(logs) - np.max(logs, axis=0))
+    chance /= chance.sum(axis=0)
+    expected = np.einsum("cn,cnk->nk", chance, means)
+    moments = np.einsum("cn,cnkl->nkl", chance, seconds)
+    assert np.allclose(found.mean.reshape(n, -1), expected, atol=0.01)
+    assert np.allclose(np.mean(found.second_moments(), axis=0), moments, atol=0.03)
+
+
 @pytest.mark.slow
 def test_a_pair_of_spikes_in_eleven_tokens_has_121_classes():
     """It takes 18 s, as moments are products of few features of each class and matrices."""
@@ -335,7 +381,7 @@ DEPENDENT = ga.sequence_model(  # two targets of one field
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (build(lambda u, noise, c: np.tanh(u[0, 0]), 7), "at most 6, got L t = 7"),
+        (build(lambda u, noise, c: np.tanh(u.sum()), 7), "at most 6, got L t = 7"),
         pytest.param(DEPENDENT, "targets of class 0 that determine each other", marks=pytest.mark.slow),
     ],
     ids=["fields", "targets"],

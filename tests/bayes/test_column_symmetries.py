@@ -27,6 +27,13 @@ def weighted_moduli(u, noise):
     return abs(u[0, 0]) + 3 * abs(u[0, 1])
 
 
+AXIS = np.array([1, 2, 2]) / 3
+
+
+def distance_from_axis(u, noise):
+    return u[0] @ u[0] - (u[0] @ AXIS) ** 2
+
+
 def build_model(teacher, n_tokens, rank):
     return ga.sequence_model(teacher, lambda z: z[0, 0], n_tokens=n_tokens, rank=rank)
 
@@ -51,10 +58,12 @@ def threshold_of_moduli():
         (determinant, 2, 2, 2 / 3),
         (product_of_pairs, 1, 4, 4 / 3),
         (sum_of_moduli, 1, 2, threshold_of_moduli()),
+        # E[u uᵀ | y] = y/2 in a plane in which y has the variance 4: the growth is E[(y/2 − 1)²] = 1
+        pytest.param(distance_from_axis, 1, 3, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_equivalent_columns_are_found_together(teacher, n_tokens, rank, exact):
-    thresholds = ga.bayes_thresholds(build_model(teacher, n_tokens, rank), n_points=512, n_replicas=6, seed=2)
+    thresholds = ga.bayes_thresholds(build_model(teacher, n_tokens, rank), n_points=512, n_replicas=4, seed=2)
     (stage,) = thresholds.stages
     assert stage.columns == tuple(range(rank))
     assert stage.alpha_error < 0.3 * exact
@@ -78,3 +87,10 @@ def test_conjugates_have_the_symmetries_of_the_teacher(teacher, equal):
     equations = Equations(build_model(teacher, 1, 2), 64, np.random.default_rng(0))
     first, second = np.diagonal(equations.output(0.5 * equations.rho).hats[0])
     assert (abs(first - second) < 1e-12 * first) == equal
+
+
+def test_conjugates_have_rotations_about_any_axis():
+    equations = Equations(build_model(distance_from_axis, 1, 3), 64, np.random.default_rng(0))
+    plane = np.eye(3) - np.outer(AXIS, AXIS)
+    hats = plane @ equations.output(0.5 * equations.rho).hats[0] @ plane
+    assert np.abs(hats - 0.5 * np.trace(hats) * plane).max() < 1e-6 * np.trace(hats)

@@ -47,13 +47,13 @@ class Table:
     def __init__(self, verdict):
         self.verdict, self.rows, self.numbers = verdict, {}, []
 
-    def add(self, name, published, ours, error, said=""):
-        """Add a statement with a published number, and check it; `said` are the words that the number evaluates."""
+    def add(self, name, published, ours, error, digits=4):
+        """Add a statement with a published number, and check it."""
         ratio = abs(ours - published) / error if error else np.inf * (ours != published)
-        words = f"{name}: published {said}{published:.4f}, ours {ours:.5f}"
+        words = f"{name}: published {published:.{digits}f}, ours {ours:.{digits + 1}f}"
         self.verdict.check(bool(ratio <= SIGMAS), words)
         self.rows[name] = {
-            "published": f"{said}{published:.4f}", "ours": plus_minus(ours, error), "difference/error": f"{ratio:.1f}",
+            "published": f"{published:.{digits}f}", "ours": plus_minus(ours, error), "difference/error": f"{ratio:.1f}",
         }  # fmt: skip
         self.numbers.append([name, published, ours, error])
 
@@ -219,7 +219,7 @@ def check_single_location(table, quick):
     check_erf(table, quick)
     for nu in (2.0, 5.0):
         risk, error = risk_at(spiked(softmax_head, 2, nu), (np.sqrt(nu), 1.0))
-        table.add(f"softmax, L = 2, ν = {nu:g}", softmax_risk(nu), risk, error, "Bayes risk: ")
+        table.add(f"softmax = Bayes risk, L = 2, ν = {nu:g}", softmax_risk(nu), risk, error)
     nus = np.array([100.0, 200.0])
     slope = -np.diff(np.log([softmax_risk(nu) * np.sqrt(nu) for nu in nus]))[0] / np.diff(nus)[0]
     table.state("softmax, ν → ∞: error decreases as exp(−cν)", "c > 0", f"c = {slope:.4f}", abs(slope - 0.25) < 1e-3)
@@ -347,7 +347,7 @@ def check_heads(table, quick):
     for H in (1, 4) if quick else (1, 2, 3, 4, 5):
         risks[H] = risk_of_heads(SPIKES, 1.0) if H == 4 else risk_of_heads(*best_heads(H))
     risk, error = risks[4]
-    table.add("common normalization, H = 4", bayes, risk, float(np.hypot(error, spread)), "Bayes risk: ")
+    table.add("common normalization = Bayes risk at H = 4 heads", bayes, risk, float(np.hypot(error, spread)))
     words = ", ".join(f"{H}: {value:.4f}" for H, (value, _) in risks.items())
     before = [value for H, (value, _) in risks.items() if H < 4]
     holds = min(before) > bayes + SIGMAS * np.hypot(error, spread)
@@ -356,7 +356,7 @@ def check_heads(table, quick):
     table.state("one head for each of 4 spikes: risk by H", "smallest at H = 4, no gain after it", words, holds)
     for L in (2, 5):
         floor, run = strong_spikes(L, 0), strong_run(L, 0)
-        table.add(f"separate softmax, strong spikes, L = {L}", floor, run, 2e-3, "> 0; here 1/L: ")
+        table.add(f"separate softmax, strong spikes: error > 0, L = {L}", floor, run, 2e-3)
     ones = [strong_spikes(L, 1) for L in (2, 5)]
     runs = [strong_run(L, 1) for L in (2, 5)]
     words = f"softmax-1: {np.round(runs, 4).tolist()} by search, {np.round(ones, 4).tolist()} in closed form"
@@ -417,13 +417,12 @@ def check_sparse(table, quick):
     path = ga.trajectory(model, 100.0, start, method="gd", lr=RATE / 100.0, n_iter=2, n_paths=4096)
     place = STEPS_TASK.R
     cosine = float(path.theta[2, place, 0, 0] / np.sqrt(path.q[2, place, 0, 0]))
-    closed = two_steps(STEPS_TASK, 100.0, RATE).query
-    table.add("query: cosine at α = 100", closed, cosine, 1e-4, "deterministic; closed form here: ")
+    table.add("query: cosine at α = 100, closed form", two_steps(STEPS_TASK, 100.0, RATE).query, cosine, 1e-4)
     L, strength = FIGURE.L, FIGURE.strength
     limit = float(ndtr(-strength / (2 * np.sqrt(L))))
     mean_token = draw_features(FIGURE, 0.0, 0.0)
     found = fit_readout(mean_token, 2000.0, 1e-3).error
-    table.add("mean token: error for α → ∞", limit, found, 2e-4, "> 0; here Φ(−θR/(2√L)): ")
+    table.add("mean token: error for α → ∞ is Φ(−θR/(2√L))", limit, found, 2e-4)
     lam, rows = 0.1, {}
     query = two_steps(FIGURE, 4.0, RATE)
     features = draw_features(FIGURE, query.query, 1.0)

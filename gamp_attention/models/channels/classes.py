@@ -16,11 +16,7 @@ The posterior given the targets is the mixture of the posteriors of the classes,
 targets. Classes that differ in σ are known for d → ∞, because ‖x_l‖²/d = σ_l²; classes with equal σ form a group, and
 mixtures are over the classes of a group.
 
-The posteriors of classes whose targets are linear in the fields and the noise are Gaussian (`LinearTargets`). Constant
-targets, for example labels that depend only on the class, are included. Other targets need a density, and at most six
-fields; their posteriors are sums over random points (`SampledTargets`). Linear targets of a class lie in an affine
-subspace. The class of a sample is one of the classes with the subspace of the smallest dimension that contains its
-targets, because targets of other classes lie in this subspace with probability zero.
+The targets of a class are in `gamp_attention.models.channels.class_targets`.
 """
 
 from dataclasses import dataclass
@@ -35,126 +31,18 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.models.channels.channel import Halves, Posterior, softmax_sum
-from gamp_attention.models.channels.teacher import TeacherChannel, teacher_channel
+from gamp_attention.models.channels.class_targets import (
+    Evidence,
+    LinearTargets,
+    SampledMoments,
+    SampledTargets,
+    class_targets,
+)
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
-from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses, SequenceLabels
+from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses
 
-SIZES, N_PROBES = (0.7, 1.0, 4.0, 20.0), 32  # sizes and number of random variables at which targets have to be linear
-LINEAR_ERROR = 1e-9  # relative deviation from a linear function that counts as rounding
-SUPPORT_ERROR = 1e-6  # relative distance up to which targets lie in a subspace
-N_TARGETS = 256  # number of points for the moments of targets that are not linear
-RANK_ERROR = 1e-9  # relative size of singular values that count as zero
 MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
-
-
-class Evidence(NamedTuple):
-    """Posterior of the fields of n samples if they have a given class."""
-
-    log_z: np.ndarray  # (n,) logarithm of the density of the targets, −∞ if the class does not have such targets
-    # the mean of the fields is their prior mean plus gain · rest, where `rest` is the targets minus their prior mean
-    rest: np.ndarray  # (n, r)
-    gain: np.ndarray  # (L t, r)
-    cov: np.ndarray  # (L t, L t)
-    sampled: "SampledMoments | None" = None  # moments from random points; the three arrays above are then zero
-
-
-class SampledMoments(NamedTuple):
-    """Moments of the fields minus a center: of all points, then of two independent halves of the points."""
-
-    mean: np.ndarray  # (3, n, L t)
-    second: np.ndarray  # (3, n, L t, L t)
-
-
-@dataclass(frozen=True, eq=False)
-class LinearTargets:
-    """Targets y = offset + B u + noise of a class.
-
-    Attributes
-    ----------
-    offset, slope : (P,) and (P, L t).
-    noise : (P, P) covariance of the noise.
-    basis : (P, r) orthonormal basis of the subspace offset + span in which the targets lie.
-    """
-
-    offset: np.ndarray
-    slope: np.ndarray
-    noise: np.ndarray
-    basis: np.ndarray
-
-    @property
-    def rank(self) -> int:
-        """Dimension of the subspace."""
-        return self.basis.shape[1]
-
-    def contain(self, y: np.ndarray) -> np.ndarray:
-        """Return whether targets (n, P) lie in the subspace of the class."""
-        rest = y - self.offset
-        outside = rest - rest @ self.basis @ self.basis.T
-        return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
-
-    def moments(self, center: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means (n, P) and total variances (n,) of the targets for fields N(center, V)."""
-        variance = np.trace(self.slope @ V @ self.slope.T + self.noise)
-        return self.offset + center @ self.slope.T, np.full(len(center), variance)
-
-    def evidence(self, y: np.ndarray, center: np.ndarray, shift: np.ndarray, V: np.ndarray) -> Evidence:
-        """Return the posterior given targets y (n, P), for the prior N(center + shift, V) of the fields (n, L t)."""
-        B = self.basis.T @ self.slope
-        spread = B @ V @ B.T + self.basis.T @ self.noise @ self.basis
-        gain = np.linalg.solve(spread, B @ V).T
-        rest = (y - self.offset) @ self.basis - center @ B.T - B @ shift
-        log_z = -0.5 * np.einsum("na,na->n", rest, np.linalg.solve(spread, rest.T).T)
-        log_z = log_z - 0.5 * np.linalg.slogdet(2 * np.pi * spread)[1]
-        return Evidence(np.where(self.contain(y), log_z, -np.inf), rest, gain, V - gain @ B @ V)
-
-
-@dataclass(frozen=True, eq=False)
-class SampledTargets:
-    """Targets of a class that are not linear in fields and noise, but have a density.
-
-    Attributes
-    ----------
-    channel : posterior of the fields by sums over random points.
-    rank : number of entries of a target.
-    """
-
-    channel: TeacherChannel
-    rank: int
-
-    def contain(self, y: np.ndarray) -> np.ndarray:
-        """Return whether targets (n, P) are finite; targets without density have log Z = −∞ in `evidence`."""
-        return np.asarray(np.isfinite(y).all(axis=1))
-
-    def evidence(self, y: np.ndarray, center: np.ndarray, shift: np.ndarray, V: np.ndarray) -> Evidence:
-        """Return the posterior given targets y (n, P), for the prior N(center + shift, V) of the fields (n, L t)."""
-        (L, t), n = self.channel.shape, len(y)
-        k, tokens = L * t, np.arange(L)
-        blocks = V.reshape(L, t, L, t)[tokens, :, tokens]
-        omega = (center + shift).reshape(n, L, t)
-        posterior, effective = self.channel.draw(y, omega, blocks).weigh(omega, blocks)
-        assert posterior.halves is not None
-        mean = np.concatenate([posterior.mean[None], posterior.halves.mean]).reshape(3, n, k)
-        first = posterior.cov + mean[0, :, :, None] * mean[0, :, None]
-        second = np.concatenate([first[None], posterior.halves.second])
-        cross = center[:, :, None] * mean[:, :, None]
-        second += center[:, :, None] * center[:, None] - cross - cross.swapaxes(2, 3)
-        log_z = np.where(effective > 0, posterior.log_z, -np.inf)
-        moments = SampledMoments(mean - center, second)
-        return Evidence(log_z, np.zeros((n, 0)), np.zeros((k, 0)), np.zeros((k, k)), moments)
-
-    def moments(self, center: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means (n, P) and total variances (n,) of the targets for fields N(center, V), averaged over points."""
-        (L, t), k = self.channel.shape, center.shape[1]
-        white = gaussian_points(N_TARGETS, k + self.channel.n_noise, np.random.default_rng(6))
-        noise, root = white[:, k:], psd_root(V)
-        total, squares = np.zeros(1), np.zeros(1)
-        for move, xi in zip(white[:, :k] @ root, noise, strict=True):
-            fields = (center + move).reshape(-1, L, t)
-            y = self.channel.observe(fields, np.broadcast_to(xi, (len(center), len(xi)))).reshape(len(center), -1)
-            total, squares = total + y, squares + y**2
-        mean = total / N_TARGETS
-        return mean, np.sum(squares / N_TARGETS - mean**2, axis=1)
 
 
 def _pairs_of_fields(L: int, t: int, blocks: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -193,44 +81,6 @@ def _mixture_moments(
             mean = mean + w * part.sampled.mean
             second = second + w * part.sampled.second[:, :, i, j]
     return SampledMoments(mean, second)
-
-
-def class_targets(labels: SequenceLabels, rho: np.ndarray, c: int) -> LinearTargets | SampledTargets:
-    """Return the targets of class c, for prior covariances (L, t, t) of the fields.
-
-    Raises
-    ------
-    ValueError : if the targets are not linear and `teacher_channel` does not accept them, or they have no density.
-    """
-    linear = linear_targets(labels, (len(rho), rho.shape[1]))
-    if linear is not None:
-        return linear
-    channel = teacher_channel(labels, rho)
-    if channel.subsets.shape[1] != channel.n_seen:
-        needs = "targets with a density, or linear targets, for each class, because the class of a sample is not known"
-        raise check.fail_words("model.teacher", f"targets of class {c} that determine each other", needs)
-    return SampledTargets(channel, channel.n_seen)
-
-
-def linear_targets(labels: SequenceLabels, shape: tuple[int, int]) -> LinearTargets | None:
-    """Return targets as a linear function of fields and noise; None if they are not linear."""
-    L, t = shape
-    k, D = L * t, L * t + labels.count
-
-    def evaluate(v: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return labels(v[:, :k].reshape(-1, L, t), v[:, k:])
-
-    at = evaluate(np.concatenate([np.zeros((1, D)), np.eye(D)]))
-    offset, slope = at[0], (at[1:] - at[0]).T
-    probes = np.random.default_rng(12).standard_normal((N_PROBES, D))
-    for size in SIZES:
-        values = evaluate(size * probes)
-        if not np.abs(offset + size * probes @ slope.T - values).max() <= LINEAR_ERROR * (1 + np.abs(values).max()):
-            return None
-    left, values, _ = np.linalg.svd(slope)
-    basis = left[:, : int(np.sum(values > RANK_ERROR * max(values[0], 1e-300)))]
-    return LinearTargets(offset, slope[:, :k], slope[:, k:] @ slope[:, k:].T, basis)
 
 
 class Seen(NamedTuple):

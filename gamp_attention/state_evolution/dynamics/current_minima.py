@@ -29,6 +29,7 @@ from gamp_attention.denoisers.input import quadratic_response
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
+from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.compressed_descent import (
     COARSER,
@@ -41,7 +42,7 @@ from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces,
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import select_sources
 
-TOLERANCE = 1e-2  # default relative standard deviation of a field that stored times do not determine
+CURRENT_TOLERANCE = 1e-2  # default relative standard deviation of a field that stored times do not determine
 N_PATHS = 2**15  # default number of paths of a replica
 FEWER = 4  # ratio of both numbers of paths, from which results are extrapolated to infinitely many paths
 UNSURE = 2.0  # error of this extrapolation in units of its change; 2 covers a bias that decreases as N^(−1/2)
@@ -223,6 +224,7 @@ def require_current_minima(model: Model, hold_after: int) -> int:
     if not model.penalty.quadratic:
         needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
         raise check.fail("hold_after", hold_after, needs)
+    refuse_spheres(model.penalty, "a number for each column, as hold_after has no spherical columns")
     if model.intercept:
         raise check.fail("hold_after", hold_after, "None for a model with an intercept")
     return hold_after

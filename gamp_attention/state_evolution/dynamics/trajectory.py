@@ -36,12 +36,12 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
     follow_compressed,
 )
 from gamp_attention.state_evolution.dynamics.current_minima import (
+    CURRENT_TOLERANCE,
     N_PATHS,
     CurrentMinima,
     follow_current_minima,
     require_current_minima,
 )
-from gamp_attention.state_evolution.dynamics.current_minima import TOLERANCE as CURRENT_TOLERANCE
 from gamp_attention.state_evolution.dynamics.descent_paths import (
     COMPRESSED,
     DescentMethod,
@@ -100,11 +100,10 @@ class Trajectory(Overlaps):
     ----------
     q, m, theta, V : overlaps with an additional first axis of time (T + 1); V is NaN for descents.
     error : standard errors of the overlaps, from the spread over replicas; if histories are compressed, combined with
-        the error of the compression.
+        the error of the compression, and with `hold_after` of the extrapolation to infinitely many paths.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
-    V_hat : (T, L, r, r) responses V̂_t, which `IterationOptions(onsager=...)` accepts; without `hold_after` in Stein's
-        form.
+    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(onsager=...)`; without `hold_after` in Stein's form.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
@@ -291,9 +290,8 @@ def trajectory(
     if hold_after is not None:
         assert compression is not None
         assert damping is not None
-        start, (n_iter, n_paths, n_replicas, max_memory) = start_law(model, init), sizes
-        counts = hold_after, n_iter, n_paths, n_replicas
-        with Progress("replica ", total=2 * n_replicas, shown=progress) as bar, _finite(model):
+        start, counts = start_law(model, init), (hold_after, *sizes[:3])
+        with Progress("replica ", total=2 * sizes.n_replicas, shown=progress) as bar, _finite(model):
             run = follow_current_minima(model, alpha, start, damping, *counts, rng, compression, max_memory, bar)
         return _trajectory_of_current_minima(run, compression)
     if method == "gamp":
