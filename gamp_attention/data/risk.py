@@ -19,10 +19,8 @@ from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.data.stores import join_parts, read_rows
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
-from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.heads import HeadLayout, layout_of
 from gamp_attention.losses.point import sample_derivatives
-from gamp_attention.losses.sequence import SequenceLoss
 from gamp_attention.models.sources import apply_by_source
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
@@ -185,13 +183,10 @@ def weight_unit(data: Dataset) -> float:
 
 
 def _field_size(data: Dataset) -> float:
-    """Return the size of fields that fit the labels of a dataset, or 1 if it is of order one or not known."""
-    if data.labels is None or isinstance(data.student, LogisticLoss | MultinomialLoss | SequenceLoss):
+    """Return the size of fields that fit the labels of a dataset, or 1 without labels."""
+    if data.labels is None:
         return 1.0
-    size = _typical_size(np.mean(data.labels**2, axis=0))
-    if isinstance(data.student, SquaredLoss):
-        return size
-    return min(1.0, np.sqrt(size) if isinstance(data.student, PhaseRetrievalLoss) else size)
+    return float(data.student.field_size(_typical_size(np.mean(data.labels**2, axis=0))))
 
 
 def _typical_size(squares: np.ndarray) -> float:

@@ -48,6 +48,10 @@ class SquaredLoss(NamedTuple):
         difference = z - p
         return 0.5 * difference**2, difference, np.ones_like(z)
 
+    def field_size(self, size: float) -> float:
+        """Return the size of the labels, which fields have."""
+        return size
+
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         return 0.5 * ((z.flatten(1) - p) ** 2).sum(1)
@@ -94,6 +98,10 @@ class LogisticLoss(NamedTuple):
         wrong = np.where(total > 0, small, 1.0) / (1 + small)  # probability of the other label
         return np.log1p(small) + np.maximum(-total, 0.0), -p * wrong, p**2 * wrong * (1 - wrong)
 
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
+
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         total = p[:, 0] * z[..., 0].sum(1)
@@ -132,6 +140,10 @@ class MultinomialLoss(NamedTuple):
             for j in range(z.size):
                 hess[i, j] = probability * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
         return top + np.log(total) - s[int(p[0])]
+
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
@@ -178,6 +190,10 @@ class PhaseRetrievalLoss(NamedTuple):
     def curvature(self, p, n_fields, radius):
         """Return the lowest curvature of ℓ, which is at s = 0: the Hessian is −p 1 1ᵀ there. Compiled code."""
         return -n_fields * max(p[0], 0.0)
+
+    def field_size(self, size: float) -> float:
+        """Return the root of the size of the intensities, at most 1."""
+        return min(1.0, float(np.sqrt(size)))
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

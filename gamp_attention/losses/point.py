@@ -12,6 +12,8 @@ It may also define
 - `curvature(self, p, n_fields, radius)`: return a lower bound of the eigenvalues of the Hessian on ‖z‖ <= radius, for
   L r = n_fields; such a bound saves searches;
 - `torch(self, p, z)`: return losses (n,) for tensors p (n, P) and z (n, L, r), which `minimize_risk` requires;
+- `field_size(self, size)`: return the size of fields that fit labels of a given size, from which the unit of weights
+  and tolerances follow; without this method, the size of the labels, at most 1 (`bounded_size`);
 - `convex`, `even` (ℓ(−z) = ℓ(z)) and `rotations` (ℓ(zO) = ℓ(z)), which are False by default. `convex` is compiled in,
   so it must be True or False for the class; it cannot be a property.
 
@@ -97,11 +99,16 @@ def difference_derivatives(loss, p, z, grad, hess, work):
     return here
 
 
+def bounded_size(self: Any, size: float) -> float:
+    """Return the size of fields that fit labels of a given size: this size, at most 1. Default of registered losses."""
+    return min(1.0, size)
+
+
 LOSSES = Registry(
     "register_loss",
     needed=("value(self, p, z)",),
     optional=("derivatives", "floor", "curvature"),
-    traits={"convex": False, "even": False, "rotations": False, "parts": 1},
+    traits={"convex": False, "even": False, "rotations": False, "parts": 1, "field_size": bounded_size},
     compiled_in=("convex",),
 )
 

@@ -103,6 +103,10 @@ class SequenceLoss(NamedTuple):
         """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
         return self.lowest_curvature
 
+    def field_size(self, size: float) -> float:
+        """Return 1, because the size of fields that a function maps to targets of a given size is not known."""
+        return 1.0
+
     def head_layout(self, rank: int) -> HeadLayout | None:
         """Return the columns of the heads if the function is a layer with heads; None for any other function."""
         return None if self.spec is None else self.spec.layout

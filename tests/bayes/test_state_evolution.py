@@ -143,6 +143,16 @@ def test_ridge_with_the_optimal_penalty_is_bayes():
     assert ridge.overlaps.theta[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
 
 
+def test_fixed_point_without_overlap_has_the_entropy_of_the_prior():
+    """Fields known up to a sign have the prior's density, of entropy ½ log 2πe; the intensity has the variance 2."""
+    point = ga.bayes_fixed_points(PHASE, 1.1)[0]
+    assert not point.q.any()
+    assert np.allclose(point.V, 1.0, rtol=1e-12)
+    assert point.free_entropy == pytest.approx(-1.1 * 0.5 * np.log(2 * np.pi * np.e), rel=1e-9)
+    assert 0 < point.free_entropy_error < 1e-8
+    assert point.test_error == pytest.approx(2.0, rel=1e-9)
+
+
 def test_free_entropy_selects_among_fixed_points_of_phase_retrieval():
     fixed_points = ga.bayes_fixed_points(PHASE, 1.05, n_points=512)
     assert [each.stable for each in fixed_points] == [False, True, False, True]

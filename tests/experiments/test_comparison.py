@@ -30,6 +30,13 @@ def test_rows_hold_every_solver(comparison):
         assert branch.rows[1].distance < 1e-12
 
 
+@pytest.mark.slow
+def test_gradient_descent_has_the_training_time_of_the_paper(model, quick_comparisons):
+    comparison = ga.compare(model, d=40, alpha=1.5, seed=0, lr=30.0, instances=2, rtol=1e-2)
+    names = [branch.rows[2].name for branch in comparison.branches]
+    assert names == ["gradient descent, 25 steps of 30"] * 2  # 5000 steps of 0.15 are 25 of 30
+
+
 OTHERS = {
     "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
     "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),

@@ -1,5 +1,7 @@
 """Multiplying tokens or labels by a number changes the unit of the weights, and nothing else: also not the accuracy."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,57 @@ def test_results_of_other_data_are_refused_for_labels_of_any_size(regression):
         other = ga.run_gamp(ga.LabelledDataset(x[::-1], of_labels * y, ga.SquaredLoss(), lam=0.1), "random")
         with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk of these data"):
             ga.leave_one_out(data, other)
+
+
+@ga.register_loss
+class Halved(NamedTuple):
+    """Squared loss of half of the labels, whose fields have half of their size."""
+
+    convex = True
+
+    def value(self, p, z):
+        return 0.5 * (z[0, 0] - 0.5 * p[0]) ** 2
+
+    def derivatives(self, p, z, grad, hess):
+        grad[0], hess[0, 0] = z[0, 0] - 0.5 * p[0], 1.0
+        return 0.5 * grad[0] ** 2
+
+    def field_size(self, size):
+        return 0.5 * size
+
+
+@ga.register_loss
+class Quartic(NamedTuple):
+    """Loss of a user that does not state the size of fields."""
+
+    convex = True
+
+    def value(self, p, z):
+        return (z[0, 0] - p[0]) ** 4
+
+
+def test_user_losses_are_as_accurate_for_large_labels_if_they_state_the_size_of_fields(regression):
+    """A loss states for labels of size s that fields have the size s/2, as the squared loss does for half of them."""
+    x, y = regression
+    of_user = ga.LabelledDataset(x, 1e-6 * y, Halved(), lam=0.1)
+    of_package = ga.LabelledDataset(x, 0.5e-6 * y, ga.SquaredLoss(), lam=0.1)
+    first, second = (ga.run_gamp(data, "random", seed=0) for data in (of_user, of_package))
+    assert first.converged
+    assert first.n_iter == second.n_iter
+    assert np.allclose(first.Q, second.Q, rtol=1e-9, atol=1e-12 * np.abs(second.Q).max())
+
+
+OF_SEQUENCE = ga.sequence_model(lambda u, noise: u[0, 0] ** 2, lambda z: z[0, 0] ** 2, n_tokens=1, rank=1).student
+
+
+@pytest.mark.parametrize(
+    ("loss", "size", "of_fields"),
+    [
+        (ga.SquaredLoss(), 9.0, 9.0), (ga.SquaredLoss(), 0.04, 0.04),
+        (ga.PhaseRetrievalLoss(), 9.0, 1.0), (ga.PhaseRetrievalLoss(), 0.04, 0.2),
+        (ga.LogisticLoss(), 1.0, 1.0), (ga.MultinomialLoss(), 0.04, 1.0), (Halved(), 9.0, 4.5),
+        (Quartic(), 9.0, 1.0), (Quartic(), 0.04, 0.04), (OF_SEQUENCE, 0.04, 1.0),
+    ],
+)  # fmt: skip
+def test_losses_state_the_size_of_fields_that_fit_labels(loss, size, of_fields):
+    assert loss.field_size(size) == pytest.approx(of_fields)
