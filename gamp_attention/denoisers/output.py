@@ -268,9 +268,8 @@ def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, po
 
 @inline_kernel
 def _minimize_number(mu, loss, p, w, metric, most, ws, out):
-    # The steps of `minimize_from` for one field, without its loops over fields and the large structures that its calls
-    # pass: a tenth of the time. Rare cases (failures, rounding errors, several minima) are left to the general form,
-    # which continues from out.z.
+    # The steps of `minimize_from` for one field, without loops over fields. Rare cases (failures, rounding errors,
+    # several minima) are left to the general form, which continues from out.z.
     stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
     x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
     curvature = 0.0

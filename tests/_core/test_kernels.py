@@ -5,13 +5,23 @@ import inspect
 import pickle
 import re
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from numba.core import types
 from numba.core.errors import TypingError
 
-from gamp_attention._core.compiled import _DEFINED, dispatch_on_type, inline_kernel, inner_kernel, kernel, overload
+from gamp_attention._core.compiled import (
+    _DEFINED,
+    dispatch_on_type,
+    inline_kernel,
+    inner_kernel,
+    kernel,
+    overload,
+    sample_kernel,
+)
+from gamp_attention._core.pointers import load_from, point_to, point_to_field
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
 
@@ -275,3 +285,56 @@ def test_a_stub_has_the_code_for_the_types_of_its_arguments():
         call_describe(True)
     with pytest.raises(NotImplementedError, match=r"describe\(\) can be called by compiled code only"):
         describe(2.0)
+
+
+class Inner(NamedTuple):
+    """Structure within a structure."""
+
+    numbers: np.ndarray
+    scale: float
+
+
+class Outer(NamedTuple):
+    """Structure that kernels pass by a pointer."""
+
+    inner: Inner
+    offset: float
+
+
+point_to_inner, read_offset = point_to_field("inner"), point_to_field("offset")
+
+
+@sample_kernel
+def _add_once(pointer):
+    inner = load_from(point_to_inner(pointer))
+    inner.numbers[1] += inner.scale * inner.numbers[0] + read_offset(pointer)
+    return load_from(pointer).inner.numbers[1]
+
+
+@kernel
+def add_twice(outer):
+    """Return the sum after two additions by kernels that receive a pointer."""
+    return _add_pair(outer)
+
+
+@sample_kernel
+def _add_pair(outer):
+    pointer = point_to(outer)
+    return _add_once(pointer) + 100.0 * _add_once(pointer)
+
+
+def test_kernels_pass_structures_by_pointers():
+    numbers = np.array([2.0, 0.0])
+    assert add_twice(Outer(Inner(numbers, 3.0), 1.0)) == 7.0 + 100.0 * 14.0
+    assert numbers.tolist() == [2.0, 14.0]
+
+
+def test_kernels_that_count_references_make_no_pointers():
+    """Their arrays might be freed while a pointer to them is in use."""
+
+    @kernel
+    def wrong(outer):
+        return read_offset(point_to(outer))
+
+    with pytest.raises(Exception, match="needs a kernel that does not count references"):
+        wrong(Outer(Inner(np.zeros(2), 3.0), 1.0))

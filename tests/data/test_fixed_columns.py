@@ -188,6 +188,10 @@ def test_bad_columns():
     model = gate_model()
     data = ga.sample(model, d=20, alpha=2.0, seed=0)
     known = ga.fix_columns(model, {1: [0.0, 1.0]})
+    product = ga.sequence_model(
+        lambda u, noise: u[0, 0] ** 2, lambda z: z[0, 0] * z[0, 1], n_tokens=1, rank=2, teacher_rank=1
+    )  # fmt: skip
+    related = ga.fix_columns(product, {1: [0.5, 1.0]})
     z = np.zeros((1, 1, 1))
     calls = [
         (lambda: ga.fix_columns(ga.glm_model(ga.SquaredLoss()), {0: [1.0]}), "problem: needs a model of sequence_mo"),
@@ -199,7 +203,7 @@ def test_bad_columns():
         (lambda: ga.fix_columns(model, {1: [1.0, np.nan]}), r"columns\[1\]: needs"),
         (lambda: ga.fix_columns(data, {1: np.ones(19)}), r"columns\[1\]: needs an array of d = 20 numbers"),
         (lambda: ga.fix_columns(location_model(), {1: [0.0, 1.0]}, convex=True), "convex: needs to be False"),
-        (lambda: ga.bayes_thresholds(known), "model.fixed_columns: needs none"),
+        (lambda: ga.spectral_overlap(related, 2.0, "posterior"), "model.fixed_columns: needs none"),
         (lambda: known.predict(z), "fixed_columns: needs none for predictions"),
         (
             lambda: ga.fix_columns(ga.attention_model(rank=2, values=1), {2: [0.0, 0.0, 1.0]}),

@@ -46,7 +46,7 @@ MEASURED = {"hold 0": "0", "hold 80": "80", "from gamp": "from gamp"}  # names o
 # replicas; six with 2^18 paths were planned, and processor time ended
 PATHS = {(2**14, TOLERANCE): 16, (2**16, TOLERANCE): 8, (2**16, FINE): 4, (2**18, TOLERANCE): 3}
 OTHER_PATHS = {(2**14, TOLERANCE): 8, (2**16, TOLERANCE): 4}  # replicas of the other pairs
-CHECKED = ("descent", "from gamp")  # pairs whose differences are checked here; the others are in `gamp_end_theory`
+CHECKED = ("descent", "from gamp")  # pairs whose differences are checked here; `gamp_end_theory` checks the others
 SMALLEST = 1000  # smallest d of the fit of measured distances
 AGREES = 3.5  # errors, see the criterion
 
