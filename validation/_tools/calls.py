@@ -221,10 +221,10 @@ LINES = {
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "[ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, "
+        "(ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, "
         "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0), "
         "ga.trajectory(PAPER, alpha=1.5, init='semantic', hold_after=1, compression=0.1, n_iter=3, n_paths=128, "
-        "n_replicas=2, seed=0)]"
+        "n_replicas=2, seed=0))"
     ),
 }
 # calls of solvers on a problem whose parameters passed their checks
