@@ -4,6 +4,7 @@ import io
 import os
 import re
 import select
+import signal
 import sys
 import threading
 import time
@@ -154,6 +155,7 @@ class PseudoTerminal:
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.environ.update(environment)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background process ignores Ctrl-C, and children inherit it
             os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
 
     def read(self, pattern=None, seconds=120):
