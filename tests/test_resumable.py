@@ -52,7 +52,7 @@ def test_a_part_that_was_cut_off_is_computed_again(file, plan, cut):
 def test_parts_that_another_process_stores_meanwhile_are_not_stored_twice(file, plan):
     parts, computed = plan
 
-    def compute_both():  # another process stores "b" before this one, and "c"
+    def compute_both():  # another process stores "b" before this process, and "c"
         rows = parts["b"]()
         for part in "bc":
             append_rows(file, part, parts[part](), KEY)

@@ -3,7 +3,7 @@
 Numba passes a NamedTuple by value: each call of a kernel copies all numbers in it, seven or more for each array, to the
 stack. The scratch arrays of a thread are more than 200 numbers, which takes longer to copy than a Newton step takes. A
 `sample_kernel` therefore makes a pointer once (`point_to`) and passes it to the kernels that run for each sample. These
-read what they need (`load_from`), and pass on the pointer.
+read fields of the structure (`load_from`), and pass on the pointer.
 """
 
 from typing import Any

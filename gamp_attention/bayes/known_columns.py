@@ -5,7 +5,7 @@ covariance Σ. Given K, the teacher is
 
     Q* = K̃ G + U Rᵀ,   K̃ = K W,   G = WᵀCᵀΣ,   R Rᵀ = Σ − GᵀG,
 
-where the columns of K̃ and U are independent and standard normal: K̃ is known, and U is to be estimated. The fields of a
+The columns of K̃ and U are independent and standard normal: K̃ is known, and U is to be estimated. The fields of a
 sample are u_l = κ̃_l G + w_l Rᵀ, with known κ̃_l = x_l·K̃/√d and unknown w_l = x_l·U/√d, which are independent. The
 samples therefore are samples of a model with the teacher U, whose targets are (y, κ) and whose noise contains κ̃:
 

@@ -21,7 +21,7 @@ class ObservedClasses(NamedTuple):
 
 
 def observe_classes(data: Dataset, model: SequenceMixture) -> ObservedClasses:
-    """Return the channel of a model and what it sees of samples.
+    """Return the channel of a model, and its observations of samples.
 
     Raises
     ------

@@ -173,13 +173,11 @@ def weight_unit(data: Dataset) -> float:
     positions = data.positions
     if isinstance(data.tokens, np.ndarray):
         tokens = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)]
-        squares = np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float)
     elif data.rows_here:
         tokens = read_rows(data.tokens, slice(0, min(data.n_samples, UNIT_SAMPLES)))
-        squares = np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float)
     else:
-        squares = data.spectra.mean(axis=0) + np.mean(positions**2)
-    return _field_size(data) / _typical_size(squares)
+        return _field_size(data) / _typical_size(data.spectra.mean(axis=0) + np.mean(positions**2))
+    return _field_size(data) / _typical_size(np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float))
 
 
 def _field_size(data: Dataset) -> float:

@@ -143,7 +143,7 @@ def test_a_file_that_is_truncated_during_a_run_raises_a_named_error(tmp_path):
 
 
 def test_a_file_that_was_replaced_raises_a_named_error(tmp_path):
-    """A second sample may have the name of the first; its tokens are not those of the first dataset."""
+    """A second sample may have the name of the first; the first dataset does not use its tokens."""
     path = tmp_path / "tokens.npy"
     first = ga.sample(ga.paper_model(), 40, 1.5, seed=0, storage=path)
     copied = pickle.loads(pickle.dumps(first.tokens))

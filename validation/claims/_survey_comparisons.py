@@ -1,4 +1,4 @@
-"""Comparisons of methods in equal time: sign tests of the first instances, of further ones, and sequential tests.
+"""Comparisons of methods in equal time: sign tests of first and further instances, and sequential tests.
 
 The functions evaluate rows of `survey_propagation`, which states the plan of all tests. The entry "runs" of a row has
 the loss and the test error of each method in an instance.
@@ -29,7 +29,7 @@ FIRST = {  # number of instances of the first comparisons, for each setting
     "L = 5, α = 0.3": 13, "untied, α = 1.5": 13, "phases, α = 2": 12, "phases, α = 3": 12, "two layers, α = 2": 12,
     "bounded, α = 1.5": 12, "bounded, α = 3": 6, "r = 2, α = 1.5": 12,
 }  # fmt: skip
-COMPLETE = 100  # number of instances of each setting, first and further ones together, if the time suffices
+COMPLETE = 100  # number of instances of each setting, first and further together, if the time suffices
 # comparisons with looks after some numbers of further instances, until both tests of a setting are significant
 SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
 LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))

@@ -6,7 +6,7 @@ error is too low for a new time or a new subject. The errors of samples under we
 successive samples are therefore compared with their errors under weights trained without blocks of random samples of
 equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
 (a permutation test). In samples that are sorted by classes, only samples of equal class are exchanged, so that each
-random block has as many samples of each class as the block of successive samples.
+random block has the numbers of samples of the classes of the block of successive samples.
 
 Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
 the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again

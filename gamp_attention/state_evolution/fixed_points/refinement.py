@@ -204,7 +204,7 @@ class _Refinement:
     errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
         and `FIRST_ERROR` before the second point of a deterministic rule.
     amplification : ratio of the errors of a loss and of the overlaps, see `_amplification`.
-    remainders : what Newton steps on random rules left, in units of the steps.
+    remainders : residuals after Newton steps on random rules, in units of the steps.
     tol : residual at which the last solution ended.
     n_iter : number of iterations on all rules.
     """
