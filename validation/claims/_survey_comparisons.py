@@ -30,6 +30,9 @@ FIRST = {  # number of instances of the first comparisons, for each setting
     "bounded, α = 1.5": 12, "bounded, α = 3": 6, "r = 2, α = 1.5": 12,
 }  # fmt: skip
 COMPLETE = 100  # number of instances of each setting, first and further together, if the time suffices
+# settings with other λ and s, in the order of their runs, and the first seed of their instances
+VARIED = ("α = 1, λ = 0.1", "α = 1, s = 0.1", "α = 1, λ = 0.001", "α = 1.5, s = 0.3, λ = 0.1")
+FIRST_VARIED = 400
 # comparisons with looks after some numbers of further instances, until both tests of a setting are significant
 SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
 LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))
@@ -52,13 +55,16 @@ def compute_ratios(rows, part, method, other="informed", name="loss"):
 def list_parts(rows, kind):
     """Return the names of the parts of a kind, in the order of the settings."""
     parts = {row["part"] for row in rows if row["part"].startswith(kind)}
-    order = [f"equal time {name}" for name in FIRST]
+    order = [f"equal time {name}" for name in (*FIRST, *VARIED)]
     return sorted(parts, key=lambda part: (order.index(part) if part in order else 0, part))
 
 
-def count_signs(rows, part, method):
-    """Return the numbers of instances in which a method's loss is lower and higher than the loss of surveys."""
-    ratios = compute_ratios(rows, part, method, "survey")
+def count_signs(rows, part, method, name="loss"):
+    """Return the numbers of instances in which a method's loss, or another number, is lower and higher than surveys'.
+
+    The third number is the number of instances.
+    """
+    ratios = compute_ratios(rows, part, method, "survey", name)
     return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(ratios > 1 + EQUAL)), len(ratios)
 
 
@@ -76,8 +82,9 @@ def list_first(rows):
 
 def list_further(rows, name):
     """Return the rows of the further instances of a setting, without a gap in the order of seeds."""
-    known = {row["seed"]: row for row in rows if row["part"] == f"equal time {name}" and row["seed"] < COMPLETE}
-    return [known[seed] for seed in takewhile(known.__contains__, range(FIRST[name], COMPLETE))]
+    seeds = range(FIRST_VARIED, FIRST_VARIED + COMPLETE) if name in VARIED else range(FIRST[name], COMPLETE)
+    known = {row["seed"]: row for row in rows if row["part"] == f"equal time {name}" and row["seed"] in seeds}
+    return [known[seed] for seed in takewhile(known.__contains__, seeds)]
 
 
 def list_comparisons(rows):
@@ -138,8 +145,18 @@ def format_stopped(rows):
 
 def list_fixed(rows):
     """Return setting, method, counts and adjusted p-value of all comparisons of the further instances in equal time."""
-    pairs = [(name, method) for name in FIRST for method in COMPETITORS]
-    counts = [count_signs(list_further(rows, name), f"equal time {name}", method) for name, method in pairs]
+    return test_further(rows, FIRST, "loss")
+
+
+def list_varied(rows, name="loss"):
+    """Return setting, method, counts and adjusted p-value of the comparisons over λ and s, of losses or test errors."""
+    return test_further(rows, VARIED, name)
+
+
+def test_further(rows, settings, number):
+    """Return setting, method, counts and p-value, adjusted for all comparisons, of a number in further instances."""
+    pairs = [(name, method) for name in settings for method in COMPETITORS]
+    counts = [count_signs(list_further(rows, name), f"equal time {name}", method, number) for name, method in pairs]
     ps = adjust(np.array([sign_test(*each[:2]) for each in counts]))
     return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
 
@@ -148,8 +165,23 @@ def format_fixed(rows):
     """Return the table of comparisons of the further instances, with differences of losses and test errors."""
     heads = ["setting, further instances", "method", "lower, equal, higher than survey", "p, adjusted",
              "mean ln(loss / survey)", "test error lower, higher", "mean ln(test error / survey)"]  # fmt: skip
+    return markdown_table(heads, [line for line, _ in describe_tests(rows, list_fixed(rows))])
+
+
+def format_varied(rows):
+    """Return the table of comparisons over λ and s, with tests of losses and of test errors."""
+    heads = ["setting, instances", "method", "lower, equal, higher than survey", "p, adjusted",
+             "mean ln(loss / survey)", "test error lower, higher", "mean ln(test error / survey)",
+             "p of test errors, adjusted"]  # fmt: skip
+    ps = {(name, method): p for name, method, _, p in list_varied(rows, "test_error")}
+    lines = describe_tests(rows, list_varied(rows))
+    return markdown_table(heads, [[*line, f"{ps[pair]:.2g}"] for line, pair in lines])
+
+
+def describe_tests(rows, tests):
+    """Return the entries of a line of a table, and setting and method, for each test that has instances."""
     lines = []
-    for name, method, (lower, higher, n), p in list_fixed(rows):
+    for name, method, (lower, higher, n), p in tests:
         if n > 1:
             further, part = list_further(rows, name), f"equal time {name}"
             logs = [np.log(compute_ratios(further, part, method, "survey", each)) for each in ("loss", "test_error")]
@@ -157,5 +189,5 @@ def format_fixed(rows):
             means = [plus_minus(each.mean(), each.std(ddof=1) / np.sqrt(n)) for each in logs]
             setting = f"{name}, {n}" if method == COMPETITORS[0] else ""
             signs = f"{lower}, {n - lower - higher}, {higher}"
-            lines.append([setting, METHODS[method], signs, f"{p:.2g}", means[0], counts, means[1]])
-    return markdown_table(heads, lines)
+            lines.append(([setting, METHODS[method], signs, f"{p:.2g}", means[0], counts, means[1]], (name, method)))
+    return lines
