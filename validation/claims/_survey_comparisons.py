@@ -1,4 +1,4 @@
-"""Comparisons of methods in equal time: sign tests of first and further instances, and sequential tests.
+"""Comparisons of methods in equal time: tables, and sign tests of first, further and separate instances.
 
 The functions evaluate rows of `survey_propagation`, which states the plan of all tests. The entry "runs" of a row has
 the loss and the test error of each method in an instance.
@@ -7,14 +7,13 @@ the loss and the test error of each method in an instance.
 from itertools import takewhile
 
 import numpy as np
+from scipy.stats import binomtest
 
 from validation._tools.report import plus_minus
 from validation._tools.sign_tests import (
     LEVEL,
-    MAX_INSTANCES,
     adjust,
     find_decision,
-    find_required,
     sequential_p_values,
     sign_test,
     test_at_looks,
@@ -29,17 +28,16 @@ FIRST = {  # number of instances of the first comparisons, for each setting
     "L = 5, α = 0.3": 13, "untied, α = 1.5": 13, "phases, α = 2": 12, "phases, α = 3": 12, "two layers, α = 2": 12,
     "bounded, α = 1.5": 12, "bounded, α = 3": 6, "r = 2, α = 1.5": 12,
 }  # fmt: skip
-COMPLETE = 100  # number of instances of each setting, first and further together, if the time suffices
+COMPLETE = 100  # number of instances of each setting, first and further together
 # settings with other λ and s, in the order of their runs, and the first seed of their instances
 VARIED = ("α = 1, λ = 0.1", "α = 1, s = 0.1", "α = 1, λ = 0.001", "α = 1.5, s = 0.3, λ = 0.1")
 FIRST_VARIED = 400
-# comparisons with looks after some numbers of further instances, until both tests of a setting are significant
+# tests with separate instances: in a fixed number, with looks after some numbers, and valid at any number of instances
+PAIRS = {"α = 1.5": ("gamp",), "L = 3, α = 0.5": ("gamp",), "L = 5, α = 0.3": ("lbfgs",)}
 SEQUENTIAL = {"bounded, α = 1.5": ("lbfgs", "adam"), "phases, α = 2": ("gamp", "adam")}
-LOOKS, N_TESTS = (5, 10, 15, 20), sum(map(len, SEQUENTIAL.values()))
-# comparisons with tests that may stop after any further instance
 STOPPED = {"phases, α = 3": ("gamp", "lbfgs", "adam"), "bounded, α = 3": ("gamp", "lbfgs", "adam"),
            "r = 2, α = 1.5": ("gamp",)}  # fmt: skip
-STOPPED_LEVEL = LEVEL / sum(map(len, STOPPED.values()))
+LOOKS = (5, 10, 15, 20)  # numbers of instances after which the tests of `SEQUENTIAL` are made
 
 
 def collect(rows, part, method, name):
@@ -74,6 +72,49 @@ def list_signs(rows, part, method):
     return np.where(ratios < 1 - EQUAL, -1, np.where(ratios > 1 + EQUAL, 1, 0))
 
 
+def format_range(values, form="{:.3f}"):
+    """Format the median and the range of numbers."""
+    return f"{form} ({form} to {form})".format(np.median(values), np.min(values), np.max(values))
+
+
+def format_count(count, n):
+    """Format a number of instances, and the 95 % interval of its fraction by Wilson's method."""
+    interval = binomtest(int(count), n).proportion_ci(method="wilson")
+    return f"{count} ({100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+
+
+def compare_pairs(rows, part, method):
+    """Return how often a method's loss is lower, equal or higher than the loss of surveys, and its mean logarithm."""
+    if method == "survey":
+        return "–", "–"
+    ratios = compute_ratios(rows, part, method, "survey")
+    lower, higher = np.sum(ratios < 1 - EQUAL), np.sum(ratios > 1 + EQUAL)
+    logs = np.log(ratios)
+    difference = plus_minus(logs.mean(), logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else f"{logs[0]:.3f}"
+    return f"{lower}, {len(ratios) - lower - higher}, {higher}", difference
+
+
+def format_table(rows):
+    """Return the table of equal times: medians and ranges for each setting and method, and pairs with surveys."""
+    heads = ["setting, instances", "method", "training loss / informed", "not above informed (95 %)",
+             "lower, equal, higher than survey", "mean ln(loss / survey)", "test error", "cosine with the teacher",
+             "starts", "seconds"]  # fmt: skip
+    lines = []
+    for part in list_parts(rows, "equal time"):
+        for method, words in {"informed": "informed", **METHODS}.items():
+            ratios = compute_ratios(rows, part, method)
+            name = f"{part.removeprefix('equal time ')}, {len(ratios)}" if method == "informed" else ""
+            low = format_count(np.sum(ratios <= 1 + EQUAL), len(ratios)) if method != "informed" else "–"
+            form = "{:.3g}" if ratios.max() > 10 else "{:.4f}"
+            loss = format_range(ratios, form) if method != "informed" else "1"
+            test = format_range(collect(rows, part, method, "test_error"), "{:.3g}")
+            cosine = format_range(collect(rows, part, method, "cosine"), "{:.2f}")
+            starts = f"{np.median(collect(rows, part, method, 'n_runs')):g}"
+            seconds = "–" if method == "informed" else f"{np.median(collect(rows, part, method, 'seconds')):.1f}"
+            lines.append([name, words, loss, low, *compare_pairs(rows, part, method), test, cosine, starts, seconds])
+    return markdown_table(heads, lines)
+
+
 def list_first(rows):
     """Return the rows of the first instances of each setting in equal time."""
     first = {f"equal time {name}": n for name, n in FIRST.items()}
@@ -96,50 +137,45 @@ def list_comparisons(rows):
     return [(*pair, each, float(p)) for pair, each, p in zip(pairs, counts, ps, strict=True)]
 
 
-def find_end(rows, name):
-    """Return whether the sequential tests of a setting have ended: both are significant, or it is the last look."""
-    ends = [test_at_looks(list_signs(rows, f"pairs {name}", method), LOOKS, N_TESTS) for method in SEQUENTIAL[name]]
-    return all(significant for _, significant in ends) or min(n for n, _ in ends) == max(LOOKS)
+def list_separate(rows):
+    """Return setting, method, signs, kind of test, adjusted p-value and its instances of tests with separate instances.
+
+    p-values are multiplied by the number of tests of their kind, and by the number of looks.
+    """
+    pairs, looks, stopped = (
+        [(name, method) for name, methods in kind.items() for method in methods]
+        for kind in (PAIRS, SEQUENTIAL, STOPPED)
+    )
+    tests, signs = [], [list_signs(rows, f"pairs {name}", method) for name, method in pairs]
+    ps = adjust(np.array([sign_test(*count(each)) for each in signs]))
+    for pair, each, p in zip(pairs, signs, ps, strict=True):
+        tests.append((*pair, each, "fixed", p, len(each)))
+    for name, method in looks:
+        each = list_signs(rows, f"pairs {name}", method)
+        end, _ = test_at_looks(each, LOOKS, len(looks))
+        p = sign_test(*count(each[:end])) * len(looks) * len(LOOKS)
+        tests.append((name, method, each, "looks", p, end))
+    for name, method in stopped:
+        each = list_signs(rows, f"stopped {name}", method)
+        end = find_decision(each, LEVEL / len(stopped)) or len(each)
+        p = sequential_p_values(each)[end - 1] * len(stopped)
+        tests.append((name, method, each, "any time", p, end))
+    return [(*test, min(p, 1.0), end) for *test, p, end in tests]
 
 
-def format_comparisons(rows):
-    """Return the table of comparisons that are not significant, with instances that would be required, and new ones."""
-    heads = ["setting", "method", "lower, equal, higher than survey", "p, adjusted", "instances required",
-             "further instances: lower, equal, higher", "p of these"]  # fmt: skip
-    comparisons, lines = list_comparisons(rows), []
-    level = LEVEL / max(sum(p > LEVEL for *_, p in comparisons), 1)
-    for part, method, (lower, higher, n), p in comparisons:
-        if p > LEVEL:
-            required = find_required(lower, higher, n, level)
-            name, further = part.removeprefix("equal time "), ("–", "–")
-            more = [row for row in rows if row["part"] == f"pairs {name}" and method in row["runs"]]
-            if more:
-                low, high, size = count_signs(more, f"pairs {name}", method)
-                further = f"{low}, {size - low - high}, {high}", f"{sign_test(low, high):.1g}"
-                if method in SEQUENTIAL.get(name, ()):
-                    look, significant = test_at_looks(
-                        list_signs(rows, part.replace("equal time", "pairs"), method), LOOKS, N_TESTS
-                    )
-                    further = further[0], f"{further[1]}, {'significant' if significant else 'open'} after {look}"
-            words = f"> {MAX_INSTANCES}" if required is None else f"{required}"
-            lines.append(
-                [name, METHODS[method], f"{lower}, {n - lower - higher}, {higher}", f"{p:.2g}", words, *further]
-            )
-    return markdown_table(heads, lines)
+def count(signs):
+    """Return the numbers of negative and of positive signs."""
+    return int(np.sum(signs < 0)), int(np.sum(signs > 0))
 
 
-def format_stopped(rows):
-    """Return the table of tests that may stop after any instance."""
-    heads = ["setting", "method", "lower, equal, higher than survey", "p at any stopping time", "decided after"]
+def format_separate(rows):
+    """Return the table of the tests with separate instances."""
+    heads = ["setting", "method", "test", "lower, equal, higher than survey", "p, adjusted", "after"]
     lines = []
-    for name, methods in STOPPED.items():
-        for method in methods:
-            signs = list_signs(rows, f"stopped {name}", method)
-            if len(signs):
-                counts = ", ".join(str(np.sum(signs == sign)) for sign in (-1, 0, 1))
-                decision = find_decision(signs, STOPPED_LEVEL)
-                words = "open" if decision is None else f"{decision}"
-                lines.append([name, METHODS[method], counts, f"{sequential_p_values(signs)[-1]:.2g}", words])
+    for name, method, signs, kind, p, end in list_separate(rows):
+        lower, higher = count(signs)
+        counts = f"{lower}, {len(signs) - lower - higher}, {higher}"
+        lines.append([name, METHODS[method], kind, counts, f"{p:.1g}", end])
     return markdown_table(heads, lines)
 
 
