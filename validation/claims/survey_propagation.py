@@ -182,39 +182,46 @@ def draw(path, rows):
     with figure(path, 1, 2, (9.6, 1.5 + 0.45 * max(len(parts), 5))) as axes:
         losses, ends = axes[0]
         losses.get_gridspec().set_width_ratios([2.4, 1])
-        losses.axvline(0, color=DARK, lw=0.8)
-        for k, method in enumerate(METHODS):
-            label, color = METHODS[method], COLORS[method]
-            for y, part in enumerate(parts):
-                if all(method in row["runs"] for row in rows if row["part"] == part):
-                    excess = 100 * (compute_ratios(rows, part, method) - 1)
-                    at = y + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
-                    losses.plot(np.sort(excess), at, MARKERS[method], ms=4, alpha=0.7, mew=0, color=color, label=label)
-                    losses.plot([np.median(excess)] * 2, at[[0, -1]] + [-0.03, 0.03], color=color, lw=2.5)
-                    label = None
-            alphas = [float(part.split()[1]) for part in list_parts(rows, "branches")]
-            if method != "adam" and alphas:
-                cosines = [collect(rows, part, method, "cosine") for part in list_parts(rows, "branches")]
-                fractions = [100 * np.mean(each >= SEMANTIC) for each in cosines]
-                style = {"ms": 12 - 3 * k, "lw": 2, "color": COLORS[method]}  # lines may lie on one another
-                ends.plot(alphas, fractions, MARKERS[method] + STYLES[method], **style)
-        for y in range(1, len(parts)):
-            losses.axhline(y - 0.5, color=DARK, lw=0.3)
-        words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
-        losses.set_yticks(range(len(parts)), words)
-        losses.set_xscale("symlog", linthresh=1.0)
-        losses.set_xlim(*1.5 * losses.dataLim.intervalx)
-        ticks = (-10, -1, 0, 1, 10, 100, 1000)
-        losses.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
-        losses.set(
-            xlabel="training loss relative to the minimum next to the teacher, %",
-            title="all runs; bars: medians", ylim=(len(parts) - 0.5, -0.5),
-        )  # fmt: skip
-        ends.axvline(LOWEST_FROM, color=DARK, ls="--", lw=1)
-        ends.annotate(r"$\alpha_c$", (LOWEST_FROM, 50), (4, 0), textcoords="offset points")
-        ends.set(xlabel=ALPHA, ylabel="runs that end in the semantic minimum, %", ylim=(-4, 104),
-                 title="one start (ω = 0.3, σ = 0.5)", box_aspect=1.6, anchor="N")  # fmt: skip
+        draw_losses(losses, rows, parts)
+        draw_ends(ends, rows)
         draw_legend(losses, columns=4)
+
+
+def draw_losses(axis, rows, parts):
+    """Draw the losses of all instances relative to the informed minimum, with a row for each part."""
+    axis.axvline(0, color=DARK, lw=0.8)
+    for k, method in enumerate(METHODS):
+        label, color = METHODS[method], COLORS[method]
+        for y, part in enumerate(parts):
+            if all(method in row["runs"] for row in rows if row["part"] == part):
+                excess = 100 * (compute_ratios(rows, part, method) - 1)
+                at = y + 0.2 * (k - 1.5) + np.linspace(-0.08, 0.08, len(excess))
+                axis.plot(np.sort(excess), at, MARKERS[method], ms=4, alpha=0.7, mew=0, color=color, label=label)
+                axis.plot([np.median(excess)] * 2, at[[0, -1]] + [-0.03, 0.03], color=color, lw=2.5)
+                label = None
+    for y in range(1, len(parts)):
+        axis.axhline(y - 0.5, color=DARK, lw=0.3)
+    words = [part.replace("target ", "one start, α = ").removeprefix("equal time ") for part in parts]
+    axis.set_yticks(range(len(parts)), words)
+    axis.set_xscale("symlog", linthresh=1.0)
+    axis.set_xlim(*1.5 * axis.dataLim.intervalx)
+    ticks = (-10, -1, 0, 1, 10, 100, 1000)
+    axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    words = "training loss relative to the minimum next to the teacher, %"
+    axis.set(xlabel=words, title="all runs; bars: medians", ylim=(len(parts) - 0.5, -0.5))
+
+
+def draw_ends(axis, rows):
+    """Draw the fraction of random starts that end in the semantic minimum against α."""
+    parts = list_parts(rows, "branches")
+    for k, method in enumerate(STYLES):
+        fractions = [100 * np.mean(collect(rows, part, method, "cosine") >= SEMANTIC) for part in parts]
+        style = {"ms": 12 - 3 * k, "lw": 2, "color": COLORS[method]}  # lines may lie on one another
+        axis.plot([float(part.split()[1]) for part in parts], fractions, MARKERS[method] + STYLES[method], **style)
+    axis.axvline(LOWEST_FROM, color=DARK, ls="--", lw=1)
+    axis.annotate(r"$\alpha_c$", (LOWEST_FROM, 50), (4, 0), textcoords="offset points")
+    axis.set(xlabel=ALPHA, ylabel="runs that end in the semantic minimum, %", ylim=(-4, 104),
+             title="one start (ω = 0.3, σ = 0.5)", box_aspect=1.6, anchor="N")  # fmt: skip
 
 
 def main():
