@@ -78,7 +78,8 @@ def run_path(omega, sigma, alpha, k):
     rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), 10 + k])
     starts = [find_start(omega, sigma, alpha, seed) for seed in range(REPLICAS)]
     parisi, V = (np.mean(values, axis=0) for values in zip(*starts, strict=True))
-    return describe(sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng, V))
+    path = sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng, V)
+    return describe([path.semantic, path.positional])
 
 
 def run_survey(omega, sigma, alpha, d, seed):
