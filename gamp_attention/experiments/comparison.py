@@ -18,13 +18,15 @@ from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
-from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
+from gamp_attention.baselines.descent import minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
+from gamp_attention.baselines.torch_risk import DescentResult
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import align_weights, sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
+from gamp_attention.data.symmetries import align_weights
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.models.model import Model

@@ -25,16 +25,10 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tre
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import (
-    RiskAtPoint,
-    agreement_of,
-    is_convex,
-    overlaps,
-    risk_at,
-    scale_tolerance,
-    small_unit,
-)
+from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.data.starts import default_start, several_starts
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
