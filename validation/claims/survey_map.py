@@ -8,7 +8,7 @@ the weights of the teacher. Thresholds for d → ∞: weak and full recovery of 
 (`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = 0.5).
 Error bars are binomial standard errors.
 
-At the α next to the α at which half of the starts of survey propagation find the teacher there are 40 instances, at the
+At the α next to the α at which half of the starts of survey propagation find the teacher there are 20 instances, at the
 others six. These points, the number and the following interval were fixed after six instances and before the further
 ones. The crossing of one half is interpolated between fractions that are made monotonic in α (isotonic regression,
 weighted by the numbers of instances). Its interval has the percentiles 2.5 and 97.5 of the crossings of fractions drawn
@@ -58,7 +58,7 @@ NEAR_HALF = {  # α next to the crossing of one half by survey propagation, with
     (0.38, 0.5): (1.5, 2.0),
 }
 ALL = 10.0  # end of error bars of crossings whose interval has no upper end
-N_NEAR, N_DRAWS = 40, 2000  # instances at these α, and draws of fractions for the interval of a crossing
+N_NEAR, N_DRAWS = 20, 2000  # instances at these α, and draws of fractions for the interval of a crossing
 SPECTRAL = (0.2, 0.3, 0.4, 0.5)  # α between which the spectral threshold is interpolated
 LINES = {"alpha_c": r"$\alpha_c$: equal training loss", "semantic_from": "semantic branch appears"}
 MARKS = {"weak": "Bayes-optimal: weak recovery", "full": "Bayes-optimal: full recovery", "spectral": "spectral"}
