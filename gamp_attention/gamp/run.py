@@ -6,8 +6,9 @@ after few iterations predicts the final loss well enough to discard poor starts 
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from math import ceil, inf
 from pathlib import Path
@@ -25,16 +26,10 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tre
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import (
-    RiskAtPoint,
-    agreement_of,
-    is_convex,
-    overlaps,
-    risk_at,
-    scale_tolerance,
-    small_unit,
-)
+from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.data.starts import default_start, several_starts
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result, run_and_settle
 from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
@@ -52,7 +47,7 @@ from gamp_attention.results import Overlaps, Status, finish
 
 Start = str | ArrayLike | GampState | GampResult
 HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
-PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
+PREDICTED = 40  # iterations of state evolution for V_hat="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
 # iterations after which runs from surveys, and from flipped samples, are compared; number of runs that then continue
@@ -75,10 +70,10 @@ class IterationOptions(DisplayMixin):
 
     Parameters
     ----------
-    onsager : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
+    V_hat : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
         same start and damping; or an array (T, S, r, r) of responses, the last of which is repeated. S = L, or the
         number of sources of a mixture.
-    empirical_after : iteration from which the empirical response is used, whatever `onsager` is; None for never. If
+    empirical_after : iteration from which the empirical response is used, whatever `V_hat` is; None for never. If
         proximal maps jump, state evolution describes only runs with the predicted response, whereas the gradient
         goes to zero only with the empirical response.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
@@ -91,7 +86,8 @@ class IterationOptions(DisplayMixin):
         of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent
         (see `gamp_attention.gamp.loop`). "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
-        `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
+        `tol` is 0 or if `hold_after`, `V_hat` or `memory` is given.
+    onsager : former name of `V_hat`, deprecated.
 
     Examples
     --------
@@ -99,25 +95,32 @@ class IterationOptions(DisplayMixin):
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> options = ga.IterationOptions(onsager="state_evolution")
+    >>> options = ga.IterationOptions(V_hat="state_evolution")
     >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
     5
     """
 
-    onsager: str | ArrayLike = "empirical"
+    V_hat: str | ArrayLike = "empirical"
     empirical_after: int | None = None
     memory: Memory = averaged_memory
     V: ArrayLike | None = None
     hold_after: int | None = None
     search: str = "auto"
+    onsager: InitVar[str | ArrayLike | None] = None
+
+    def __post_init__(self, onsager: str | ArrayLike | None) -> None:
+        if onsager is not None:
+            text = "IterationOptions: needs V_hat in place of onsager, which is deprecated; got onsager"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "V_hat", onsager)
 
     @property
     def predictable(self) -> bool:
         """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
-        return isinstance(self.onsager, str) and self.onsager == "empirical" and self.memory is averaged_memory
+        return isinstance(self.V_hat, str) and self.V_hat == "empirical" and self.memory is averaged_memory
 
     def validate(self, data: Dataset) -> "IterationOptions":
-        """Return a copy with checked numbers and arrays; `onsager` is checked by `response_rule`.
+        """Return a copy with checked numbers and arrays; `V_hat` is checked by `response_rule`.
 
         Raises
         ------
@@ -183,7 +186,7 @@ def run_gamp(
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
         extrapolate below 0.03 once local minima are kept, or below 1 if the loss is convex. They mostly reach the same
-        fixed points as other runs. Runs with `onsager` or `memory` in `iteration`, or with samples on other workers,
+        fixed points as other runs. Runs with `V_hat` or `memory` in `iteration`, or with samples on other workers,
         are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
@@ -251,8 +254,8 @@ def run_gamp(
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("rank", data.dim, data.rank)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
-        raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
+    if n_starts > 1 and isinstance(options.V_hat, str) and options.V_hat == "state_evolution":
+        raise check.fail("V_hat", options.V_hat, "'empirical' or an array if there are several starts")
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
@@ -469,11 +472,11 @@ def response_rule(
 
     Raises
     ------
-    TypeError, ValueError : if `options.onsager` is not a response, or "state_evolution" for data without a model.
+    TypeError, ValueError : if `options.V_hat` is not a response, or "state_evolution" for data without a model.
     """
-    onsager = options.onsager
-    if isinstance(onsager, str):
-        if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
+    V_hat = options.V_hat
+    if isinstance(V_hat, str):
+        if check.choice("V_hat", V_hat, ("empirical", "state_evolution")) == "empirical":
             return lambda t: None
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
@@ -482,8 +485,8 @@ def response_rule(
         else:
             start = overlaps(data, state.Q, state.V)
         n_iter = min(max_iter, PREDICTED)
-        onsager = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
-    table = check.array("onsager", onsager, ("T", data.n_sources, data.rank, data.rank))
+        V_hat = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
+    table = check.array("V_hat", V_hat, ("T", data.n_sources, data.rank, data.rank))
     last = inf if options.empirical_after is None else options.empirical_after
     return lambda t: table[min(t, len(table) - 1)] if t < last else None
 
@@ -509,7 +512,7 @@ def _open_checkpoint(
     arrays += [Q for _, Q, _ in surveys]
     values: tuple[Any, ...] = (
         plan.risk, *arrays, n_finish, plan.damping, plan.tol, plan.hold_after, plan.accelerate, plan.settling, escape,
-        options.onsager, options.empirical_after, plan.bounded, *memory, ladder,
+        options.V_hat, options.empirical_after, plan.bounded, *memory, ladder,
     )  # fmt: skip
     return CheckpointFile(checkpoint, digest(plan.data, *values))
 

@@ -35,7 +35,8 @@ from gamp_attention.data.law.tokens import (
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import DecorrelatedAttention
-from gamp_attention.models.coordinates import VERDICTS, CoordinateLaw, DataLaw, Departure
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.models.glm import DEFAULT_LABELS, GLMModel
 from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
 from gamp_attention.models.model import Model

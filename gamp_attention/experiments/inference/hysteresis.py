@@ -11,7 +11,8 @@ a global minimum.
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, risk_at, small_unit
+from gamp_attention.data.risk import RiskAtPoint, risk_at
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.settling import Visit, proximal_gradient, quasi_newton
 

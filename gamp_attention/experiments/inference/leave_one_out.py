@@ -23,8 +23,10 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, small_unit, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.stores import distinct_samples
+from gamp_attention.data.susceptibility import response, susceptibility
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
 from gamp_attention.experiments.inference.dependence import order_effect

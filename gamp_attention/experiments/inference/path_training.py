@@ -16,7 +16,9 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import agreement_of, is_convex, scale_tolerance
+from gamp_attention.data.risk import is_convex
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
