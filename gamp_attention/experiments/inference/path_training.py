@@ -86,7 +86,9 @@ class PathPlan:
 
     def _train(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
         """Return the run at one value, started from known weights, from the previous run, or from `init`."""
-        shape, tol = (data.dim, data.rank), scale_tolerance(data, self.tol, 1.0)
+        shape = data.dim, data.rank
+        # `run_gamp` scales its tolerance, with a margin that errors of paths do not have
+        tol = self.tol * scale_tolerance(data, 1.0, margin=1.0) / scale_tolerance(data, 1.0)
         options = dict[str, Any](tol=tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
             state = near_fixed_point(data, "exact", known["Q"], known["V"])
