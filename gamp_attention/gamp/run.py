@@ -290,7 +290,7 @@ def run_gamp(
     if phase is not None and not ladder and (not automatic or may_improve(data, risk, runs.records(result, loop))):
         result, loop = refine_minimum(runs, phase, result, loop, options.V)
     records = runs.records(result, loop)
-    message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
+    message = f"{result.message} {summarize_starts(records, risk)}" if len(records) > 1 else result.message
     surveyed = () if phase is None else (*phase.records, *phase.refinements)
     result = replace(result, starts=records, message=message, surveys=surveyed)
     return finish(result, raise_on_failure, "run_gamp")
@@ -563,6 +563,7 @@ class SuccessiveHalving(Resumable):
         self._escape, self._V, self._rounds = escape, V, rounds
         self._plan, self._n_finish, self._n_tried, self._file, self._phase = plan, n_finish, n_tried, file, phase
         self._names = [name for name, _ in starts]
+        self._batches = [0] * len(starts)  # number of the comparison in which a start takes part
         self.n_rounds, self.stopped = 0, {}
         self._results: dict[int, GampResult] = {}
         self._later: Tree = {}  # snapshots of runs in the checkpoint that `add` begins
@@ -631,9 +632,11 @@ class SuccessiveHalving(Resumable):
         `FINISHED_FLIPS` of the runs are stopped.
         """
         plan, new = replace(self._plan, hold_after=0) if hold else self._plan, list[int]()
+        batch = self._batches[-1] + 1
         for name, state in starts:
             k = len(self._names)
             self._names.append(name)
+            self._batches.append(batch)
             if k not in self.stopped:
                 self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
                 new.append(k)
@@ -690,11 +693,13 @@ class SuccessiveHalving(Resumable):
     def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""
         losses, records = selected.history.train_loss, list[StartRecord]()
+        batch = next(self._batches[k] for k, loop in self.loops.items() if loop is selected_loop)
         for k, name in enumerate(self._names):
             is_selected = self.loops.get(k) is selected_loop
             end: Any = selected if is_selected else self.stopped.get(k) or self._results[k]
             # the selected run may have ended before the run from start k was stopped
-            loss = losses[min(end.n_iter, len(losses)) - 1] if k in self.stopped else selected.train_loss
+            at = min(end.n_iter, len(losses)) - 1 if k in self.stopped and self._batches[k] == batch else -1
+            loss = losses[at] if at >= 0 else selected.train_loss
             record = StartRecord(
                 name=name, kept=is_selected, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
                 train_loss=end.train_loss, gradient_norm=end.gradient_norm,
@@ -725,30 +730,53 @@ class SuccessiveHalving(Resumable):
             self.loops[k].restore(trees[k])
 
 
-def summarize_starts(records: tuple[StartRecord, ...]) -> str:
+def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
     """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
     name = next(record.name for record in records if record.kept)
-    others = [record.excess for record in records if record.agreement < AGREEMENT]
-    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
-    if not others:
-        return f"{best} All {n} gave (nearly) the same weights."
+    differ = [record for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
+    if not differ:
+        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
     weights = (
         f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     )
-    many = min(others) > 0 and max(others) >= MANY_TIMES
-    low, high = (f"{1 + excess:.2g}" if many else _percent(excess) for excess in (min(others), max(others)))
+    # runs that ended without convergence below the selected run, which is a critical point
+    lower = [record for record in differ if record.status is not None and record.excess < 0]
+    others = [record.excess for record in differ if record not in lower]
+    return f"{best} {weights}{_describe_losses(others)}.{_describe_lower(records, lower, risk)}"
+
+
+def _describe_losses(excess: list[float]) -> str:
+    """Return a clause on the training losses of starts with other weights, relative to the selected start."""
+    if not excess:
+        return ""
+    many = min(excess) > 0 and max(excess) >= MANY_TIMES
+    low, high = (f"{1 + ratio:.2g}" if many else _percent(ratio) for ratio in (min(excess), max(excess)))
     span = low if low == high else f"{low} to {high}"
-    remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    remainder = f"the other {len(excess)}" if len(excess) > 1 else "the other one"
     if many:
-        return f"{best} {weights}; {remainder} had {span} times its training loss when stopped."
-    if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
-        return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
-    return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."
+        return f"; {remainder} had {span} times its training loss when stopped"
+    if min(excess) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
+        return f"; the training loss of {remainder} differed by {span} % when stopped"
+    return f"; {remainder} had a training loss {span} % higher when stopped"
+
+
+def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
+    """Return a sentence on the lowest of the runs that did not converge, but have a lower loss; nothing without them."""
+    if not lower:
+        return ""
+    lowest = min(lower, key=lambda record: record.train_loss)
+    weights = f"result.starts[{records.index(lowest)}].Q"
+    return (
+        f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
+        f"{_percent(-lowest.excess)} % lower: minimize_risk(data, {weights}, {risk!r}) (gamp-attention fit: another "
+        "--seed) may reach a lower minimum."
+    )
 
 
 def _percent(ratio: float) -> str:
-    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits."""
-    return f"{100 * ratio:.0f}" if ratio >= 0.1 else f"{100 * ratio:.2g}"
+    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits; two digits from 10 000 % on."""
+    return f"{100 * ratio:.0f}" if 0.1 <= abs(ratio) < 100 else f"{100 * ratio:.2g}"
 
 
 def _order(loss: float) -> float:
