@@ -291,7 +291,7 @@ def trajectory(
         assert compression is not None
         assert damping is not None
         start, counts = start_law(model, init), (hold_after, *sizes[:3])
-        with Progress("replica ", total=2 * sizes.n_replicas, shown=progress) as bar, _finite(model):
+        with Progress("iteration ", 2 * sizes.n_replicas * (sizes.n_iter + 1), progress) as bar, _finite(model):
             run = follow_current_minima(model, alpha, start, damping, *counts, rng, compression, max_memory, bar)
         return _trajectory_of_current_minima(run, compression)
     if method == "gamp":
