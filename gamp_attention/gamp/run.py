@@ -268,14 +268,15 @@ def run_gamp(
         given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
         kind = "auto" if automatic else ladder
         file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape, kind, surveys)
-    phase = None
+    phase, n_tried = None, 0
     if ladder is not None:
         phase, starts = run_surveys(data, risk, surveys, bool(ladder), options.V, file)
-        n_finish = min(len(starts), max(n_finish, 1 if phase.agreeing else FINISHED_SURVEYS))
+        n_finish = min(len(starts), n_finish)
+        n_tried = 0 if phase.agreeing else max(0, min(len(starts), FINISHED_SURVEYS) - n_finish)
     elif automatic:
         phase, _ = run_surveys(data, risk, [], False, options.V, file)
     rounds = ROUNDS if ladder is None else SURVEY_ROUNDS
-    runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds)
+    runs = SuccessiveHalving(plan, starts, n_finish, escape, options.V, file, phase, rounds, n_tried)
     result, loop = runs.run()
     if phase is not None and not ladder and (not automatic or may_improve(data, risk, runs.records(result, loop))):
         result, loop = refine_minimum(runs, phase, result, loop, options.V)
@@ -525,7 +526,8 @@ class SuccessiveHalving(Resumable):
     ----------
     plan : arguments that all runs share.
     starts : names and states.
-    n_finish : number of starts that are run to the end.
+    n_finish, n_tried : number of starts that are run to the end, and of further starts that are run to the end unless
+        they will end in a higher minimum.
     escape, V : whether to leave saddles, and first variances of message passing after it; see `run_gamp`.
     file : checkpoint of all runs, from which they resume; None for no checkpoint.
     phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
@@ -547,10 +549,10 @@ class SuccessiveHalving(Resumable):
 
     def __init__(
         self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool, V: ArrayLike | None,
-        file: CheckpointFile | None, phase: SurveyPhase | None, rounds: tuple[int, ...],
+        file: CheckpointFile | None, phase: SurveyPhase | None, rounds: tuple[int, ...], n_tried: int = 0,
     ) -> None:  # fmt: skip
         self._escape, self._V, self._rounds = escape, V, rounds
-        self._plan, self._n_finish, self._file, self._phase = plan, n_finish, file, phase
+        self._plan, self._n_finish, self._n_tried, self._file, self._phase = plan, n_finish, n_tried, file, phase
         self._names = [name for name, _ in starts]
         self.n_rounds, self.stopped = 0, {}
         self._results: dict[int, GampResult] = {}
@@ -569,23 +571,49 @@ class SuccessiveHalving(Resumable):
 
     def run(self) -> tuple[GampResult, Loop]:
         """Return the result of lowest training loss, among converged runs if there are any, and its loop."""
+        n_continue = self._n_finish + self._n_tried
         for until in self._rounds[self.n_rounds :]:
             # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
-            if len(self.loops) <= self._n_finish or until > self._plan.max_iter:
+            if len(self.loops) <= n_continue or until > self._plan.max_iter:
                 break
             for loop in self.loops.values():
                 loop.run(until)
             if all(loop.is_only_descent for loop in self.loops.values()):
                 break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
-            last = until == self._rounds[-1]  # then all but `n_finish` are stopped, otherwise half of the runs
-            half = max(self._n_finish, ceil(CONTINUED * len(self.loops)))
-            self._stop_worst(self.loops, self._n_finish if last else half)
+            last = until == self._rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
+            half = max(n_continue, ceil(CONTINUED * len(self.loops)))
+            self._stop_worst(self.loops, n_continue if last else half, until)
             self.n_rounds += 1
-        interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
-        if any(interrupted):
-            self.save()  # before max_iter ends the runs, so that a later call can continue them
-        self._results = {k: run_and_settle(self._plan, loop) for k, loop in self.loops.items()}
+        order, until = list(self.loops), min(self._rounds[-1], self._plan.max_iter)
+        if self._n_tried:
+            for loop in self.loops.values():
+                loop.run(until)
+            order = self._sort(order, until)
+        self._finish(self._plan, order, self._n_finish if self._n_tried else len(order))
         return self._select()
+
+    def _finish(self, plan: Plan, runs: list[int], n_finish: int) -> None:
+        """Run message passing to the end, except in runs after the first `n_finish` that will end in higher minima."""
+        for k in runs[:n_finish]:
+            self.loops[k].run(plan.max_iter)
+        finished = runs[:n_finish] + [k for k in runs[n_finish:] if self._run_unless_higher(k, plan.max_iter)]
+        if any(self.loops[k].ended is None for k in finished):
+            self.save()  # before max_iter ends the runs, so that a later call can continue them
+        self._results |= {k: run_and_settle(plan, self.loops[k]) for k in finished}
+
+    def _run_unless_higher(self, k: int, until: int) -> bool:
+        """Run message passing to an iteration; stop it, and return False, if it will end higher than another run."""
+        loop = self.loops[k]
+        ends = [result.train_loss for result in self._results.values() if result.converged]
+        ends += [other.end_loss for number, other in self.loops.items() if number not in self._results]
+        highest = (1 - SAME_LOSS) * min(ends)
+
+        def ends_higher() -> bool:
+            return loop.lowest_end >= highest
+
+        if loop.run(until, ends_higher) is None and ends_higher():
+            self._stop(k)
+        return k in self.loops
 
     def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
         """Run message passing from further starts; return the result of all runs and its loop.
@@ -602,17 +630,14 @@ class SuccessiveHalving(Resumable):
                 new.append(k)
                 if k in self._later:
                     loop.restore(self._later.pop(k))
-        for k in new:
-            self.loops[k].run(min(COMPARED_FLIPS, plan.max_iter))
-        for k in self._stop_worst(new, FINISHED_FLIPS):
-            if self.loops[k].run(plan.max_iter) is None:
-                self.save()
-            self._results[k] = run_and_settle(plan, self.loops[k])
+        remaining = [k for k in new if self._run_unless_higher(k, min(COMPARED_FLIPS, plan.max_iter))]
+        self._finish(plan, self._stop_worst(remaining, FINISHED_FLIPS, COMPARED_FLIPS), 0)
         return self._select()
 
     def _select(self) -> tuple[GampResult, Loop]:
         """Return the best result, after leaving saddles, and its loop."""
-        best = min(self._results, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
+        runs = sorted(self._results)
+        best = min(runs, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
         plan, loop, result = self._plan, self.loops[best], self._results[best]
         while self._escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
             Q, loss_bound = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
@@ -636,14 +661,22 @@ class SuccessiveHalving(Resumable):
         """True if message passing from a start ended at `max_iter`."""
         return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
-    def _stop_worst(self, runs: Iterable[int], n_continue: int) -> list[int]:
-        """Stop the runs of highest training loss; return the others, `n_continue` of lowest loss."""
-        order = sorted(runs, key=lambda k: _order(self.loops[k].record.last[2]))
+    def _stop_worst(self, runs: Iterable[int], n_continue: int, until: int) -> list[int]:
+        """Stop the runs of highest training loss at an iteration; return the others, `n_continue` of lowest loss."""
+        order = self._sort(runs, until)
         for k in order[n_continue:]:
-            loop = self.loops.pop(k)
-            last_overlaps, norm, loss = loop.record.last
-            self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
+            self._stop(k)
         return order[:n_continue]
+
+    def _sort(self, runs: Iterable[int], until: int) -> list[int]:
+        """Return runs in the order of their training losses at an iteration, or at their ends."""
+        return sorted(runs, key=lambda k: _order(self.loops[k].record.loss_before(until)))
+
+    def _stop(self, k: int) -> None:
+        """Stop a run."""
+        loop = self.loops.pop(k)
+        last_overlaps, norm, loss = loop.record.last
+        self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
 
     def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""

@@ -14,10 +14,10 @@ retrieval, and labels ±1 of a logistic model with a bounded loss. Two branches:
 0.5), whose minima are semantic (cosine with the teacher of at least 0.5) or positional; one random start for each
 method, d = 300.
 
-Criterion: the training loss of at least 95 % of the instances at α = 1, and 80 % at α = 0.7, is at most (1 + 1e-6)
-times the informed loss, and the median ratio of the times of survey propagation and of one GAMP run from the same start
-is at most 10; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; in equal time,
-survey propagation has the lowest median training loss in each setting.
+Criterion: in at least 95 % of the instances at α = 1, and 80 % at α = 0.7, the training loss is at most (1 + 1e-6)
+times the informed loss and survey propagation takes at most 10 times the processor time of one GAMP run from the same
+start (the mean of one run before it and one after it); every result of survey propagation has a gradient norm of at
+most 1e-8 and is a minimum; in equal time, survey propagation has the lowest median training loss in each setting.
 
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979).
@@ -130,15 +130,14 @@ def check_targets(verdict, rows, quick):
     for alpha, target in TARGETS.items():
         part, slack = f"target {alpha:g}", 0.5 if quick else 0.0
         low = {name: compute_ratios(rows, part, name) <= 1 + EQUAL for name in ("survey", "gamp")}
-        fraction, wanted = float(low["survey"].mean()), target - slack
-        text = f"{100 * fraction:.0f} % of {len(low['survey'])} instances are not above the informed loss, at least"
-        verdict.check(fraction >= wanted, f"α = {alpha:g}: {text} {100 * wanted:.0f} %")
-        times = compute_ratios(rows, part, "survey", "gamp", "seconds")
-        median, most = float(np.median(times)), MOST_TIME * (3 if quick else 1)
-        text = f"median time of {median:.1f} GAMP runs ({times.min():.1f} to {times.max():.1f}), at most"
-        verdict.check(median <= most, f"α = {alpha:g}: {text} {most:g}")
+        times, most = compute_ratios(rows, part, "survey", "gamp", "seconds"), MOST_TIME * (3 if quick else 1)
+        reached, in_time = low["survey"].mean(), (low["survey"] & (times <= most)).mean()
+        text = f"{100 * reached:.0f} % of {len(times)} instances are not above the informed loss, {100 * in_time:.0f} %"
+        verdict.check(in_time >= target - slack, f"α = {alpha:g}: {text} within {most:g} GAMP runs")
         numbers[f"{alpha:g}"] = {
-            "instances": len(times), "fraction": fraction, "gamp": float(low["gamp"].mean()), "time": median,
+            "instances": len(times), "fraction": float(reached), "in_time": float(in_time),
+            "within_time": float((times <= most).mean()), "gamp": float(low["gamp"].mean()),
+            "time": float(np.median(times)), "largest_time": float(times.max()),
             "loss": format_range(compute_ratios(rows, part, "survey"), "{:.5f}"),
         }  # fmt: skip
     return numbers
