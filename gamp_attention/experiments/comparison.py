@@ -235,7 +235,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, V_hat="state_evolution")[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
@@ -272,8 +272,8 @@ def deviation(
     The options are fields of `IterationOptions`.
     """
     path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
-    if options.get("onsager") == "state_evolution":
-        options["onsager"] = path.V_hat
+    if options.get("V_hat") == "state_evolution":
+        options["V_hat"] = path.V_hat
     iteration = IterationOptions(**options)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()

@@ -1,8 +1,9 @@
 """`run_gamp`: its arguments, and message passing from one or several starts, surveys and flips of single samples."""
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -26,13 +27,7 @@ from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.successive_halving import (
-    AGREEMENT,
-    ROUNDS,
-    SAME_LOSS,
-    SuccessiveHalving,
-    summarize_starts,
-)
+from gamp_attention.gamp.successive_halving import AGREEMENT, ROUNDS, SAME_LOSS, SuccessiveHalving, summarize_starts
 from gamp_attention.gamp.survey import (
     LADDER,
     PlannedSurvey,
@@ -46,7 +41,7 @@ from gamp_attention.results import Overlaps, finish
 
 Start = str | ArrayLike | GampState | GampResult
 HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
-PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
+PREDICTED = 40  # iterations of state evolution for V_hat="state_evolution"; the last response is repeated
 # iterations after which runs from surveys are compared, and number of runs that then continue
 SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2
 MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
@@ -63,10 +58,10 @@ class IterationOptions(DisplayMixin):
 
     Parameters
     ----------
-    onsager : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
+    V_hat : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
         same start and damping; or an array (T, S, r, r) of responses, the last of which is repeated. S = L, or the
         number of sources of a mixture.
-    empirical_after : iteration from which the empirical response is used, whatever `onsager` is; None for never. If
+    empirical_after : iteration from which the empirical response is used, whatever `V_hat` is; None for never. If
         proximal maps jump, state evolution describes only runs with the predicted response, whereas the gradient
         goes to zero only with the empirical response.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
@@ -79,7 +74,8 @@ class IterationOptions(DisplayMixin):
         of message passing equals the work of 250 gradients, or ten times the number of gradients of a first descent
         (see `gamp_attention.gamp.loop`). "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
-        `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
+        `tol` is 0 or if `hold_after`, `V_hat` or `memory` is given.
+    onsager : former name of `V_hat`, deprecated.
 
     Examples
     --------
@@ -87,25 +83,32 @@ class IterationOptions(DisplayMixin):
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> options = ga.IterationOptions(onsager="state_evolution")
+    >>> options = ga.IterationOptions(V_hat="state_evolution")
     >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
     5
     """
 
-    onsager: str | ArrayLike = "empirical"
+    V_hat: str | ArrayLike = "empirical"
     empirical_after: int | None = None
     memory: Memory = averaged_memory
     V: ArrayLike | None = None
     hold_after: int | None = None
     search: str = "auto"
+    onsager: InitVar[str | ArrayLike | None] = None
+
+    def __post_init__(self, onsager: str | ArrayLike | None) -> None:
+        if onsager is not None:
+            text = "IterationOptions: needs V_hat in place of onsager, which is deprecated; got onsager"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "V_hat", onsager)
 
     @property
     def predictable(self) -> bool:
         """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
-        return isinstance(self.onsager, str) and self.onsager == "empirical" and self.memory is averaged_memory
+        return isinstance(self.V_hat, str) and self.V_hat == "empirical" and self.memory is averaged_memory
 
     def validate(self, data: Dataset) -> "IterationOptions":
-        """Return a copy with checked numbers and arrays; `onsager` is checked by `response_rule`.
+        """Return a copy with checked numbers and arrays; `V_hat` is checked by `response_rule`.
 
         Raises
         ------
@@ -171,7 +174,7 @@ def run_gamp(
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
         extrapolate below 0.03 once local minima are kept, or below 1 if the loss is convex. They mostly reach the same
-        fixed points as other runs. Runs with `onsager` or `memory` in `iteration`, or with samples on other workers,
+        fixed points as other runs. Runs with `V_hat` or `memory` in `iteration`, or with samples on other workers,
         are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
@@ -239,8 +242,8 @@ def run_gamp(
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("rank", data.dim, data.rank)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
-        raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
+    if n_starts > 1 and isinstance(options.V_hat, str) and options.V_hat == "state_evolution":
+        raise check.fail("V_hat", options.V_hat, "'empirical' or an array if there are several starts")
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
@@ -457,11 +460,11 @@ def response_rule(
 
     Raises
     ------
-    TypeError, ValueError : if `options.onsager` is not a response, or "state_evolution" for data without a model.
+    TypeError, ValueError : if `options.V_hat` is not a response, or "state_evolution" for data without a model.
     """
-    onsager = options.onsager
-    if isinstance(onsager, str):
-        if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
+    V_hat = options.V_hat
+    if isinstance(V_hat, str):
+        if check.choice("V_hat", V_hat, ("empirical", "state_evolution")) == "empirical":
             return lambda t: None
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
@@ -470,8 +473,8 @@ def response_rule(
         else:
             start = overlaps(data, state.Q, state.V)
         n_iter = min(max_iter, PREDICTED)
-        onsager = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
-    table = check.array("onsager", onsager, ("T", data.n_sources, data.rank, data.rank))
+        V_hat = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
+    table = check.array("V_hat", V_hat, ("T", data.n_sources, data.rank, data.rank))
     last = inf if options.empirical_after is None else options.empirical_after
     return lambda t: table[min(t, len(table) - 1)] if t < last else None
 
@@ -497,6 +500,6 @@ def _open_checkpoint(
     arrays += [Q for _, Q, _ in surveys]
     values: tuple[Any, ...] = (
         plan.risk, *arrays, n_finish, plan.damping, plan.tol, plan.hold_after, plan.accelerate, plan.settling, escape,
-        options.onsager, options.empirical_after, plan.bounded, *memory, ladder,
+        options.V_hat, options.empirical_after, plan.bounded, *memory, ladder,
     )  # fmt: skip
     return CheckpointFile(checkpoint, digest(plan.data, *values))

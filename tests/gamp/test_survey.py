@@ -523,7 +523,7 @@ def test_bad_surveys_name_the_argument(small, survey, named_error):
 
 
 def test_surveys_that_other_arguments_exclude_name_the_argument(small, named_error):
-    options = ga.IterationOptions(onsager=np.ones((1, 2, 1, 1)))
+    options = ga.IterationOptions(V_hat=np.ones((1, 2, 1, 1)))
     named_error(lambda: ga.run_gamp(small, "random", survey=True, iteration=options), "^survey.*iteration")
 
 
