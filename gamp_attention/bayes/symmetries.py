@@ -67,7 +67,7 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
 class AttentionTargets:
     """Noiseless targets of an attention layer, as a function of fields and noise."""
 
-    attention: Any  # a function of fields (n, L, t)
+    attention: Any  # function of fields (n, L, t)
     count = 0  # number of noises of a sample; the noise of scores is independent of the fields
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:

@@ -31,7 +31,8 @@ from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
 from gamp_attention.experiments.inference.paths import FOLDS, RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import AGREEMENT, run_gamp
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.gamp.survey import SurveyEnd
 from gamp_attention.results import Status
 
