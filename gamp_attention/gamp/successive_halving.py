@@ -278,7 +278,7 @@ def _describe_losses(excess: list[float]) -> str:
 
 
 def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
-    """Return a sentence on the lowest of the runs that did not converge, but have a lower loss; nothing without them."""
+    """Return a sentence on the lowest run that has a lower loss but did not converge; nothing without such runs."""
     if not lower:
         return ""
     lowest = min(lower, key=lambda record: record.train_loss)
