@@ -17,10 +17,10 @@ largest of several random eigenvalues is too large.
 symmetries are searched among exchanges of columns with changes of signs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
 class AttentionTargets:
     """Noiseless targets of an attention layer, as a function of fields and noise."""
 
-    attention: Callable[[np.ndarray], np.ndarray]
+    attention: Any  # function of fields (n, L, t)
     count = 0  # number of noises of a sample; the noise of scores is independent of the fields
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ path (`path_of`). `fit_data.py` reads the arrays.
 
 import argparse
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
 from gamp_attention.experiments.inference.paths import FOLDS, RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import AGREEMENT, run_gamp
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.gamp.survey import SurveyEnd
 from gamp_attention.results import Status
 
@@ -246,27 +248,36 @@ def run_fit(options: argparse.Namespace) -> int:
     say(options, describe_data(problem, options))
     path = None
     if options.path is not None:
-        path = path_of(problem, init, options)
+        path = _path_or_remedy(problem, init, options)
         problem, init = problem.along(path)
         options.n_starts, options.lam = 1, float(path.lam[path.best])
     result = _run(problem.data, init, out, options)
     layer = problem.layer(result.Q)
     tokens, outputs, positions, _ = problem.arrays
-    attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
-    train, test = (tokens, outputs), None
-    if len(problem.test):
-        x, y = np.asarray(tokens), np.asarray(outputs)
-        train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
-    estimated = test_errors(problem.data, result, layer, train, test)
     arrays: dict[str, Any] = {
         "Q": result.Q, **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
-        "attention": attention, "errors": errors, "errors_left_out": estimated.left_out, "lam": problem.data.lam,
-        "held_out": problem.test, "positions": layer.positions, "center": problem.units.center,
-        "scale": problem.units.scale,
+        "lam": problem.data.lam, "held_out": problem.test, "positions": layer.positions,
+        "center": problem.units.center, "scale": problem.units.scale,
     }  # fmt: skip
-    write_archive("--out", out, "fit", arrays, options.force)
+    saved = False
+    with suppress(OSError):  # on a full disk, the report below is printed before the error
+        write_archive("--out", out, "fit", arrays, options.force)
+        saved = True
+    train, test = (tokens, outputs), None
+    if len(problem.test):
+        x, y = np.asarray(tokens), np.asarray(outputs)
+        train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
+    try:
+        attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
+        estimated = test_errors(problem.data, result, layer, train, test)
+    except KeyboardInterrupt:
+        if not saved:
+            raise
+        missing = f"the weights are trained and in {out}, without attention matrices and errors"
+        remedy = f"--init {shlex.quote(out)} --n-starts 1 with another --out computes these"
+        raise KeyboardInterrupt(f"interrupted, {missing}: {remedy}") from None
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
     quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
@@ -277,6 +288,8 @@ def run_fit(options: argparse.Namespace) -> int:
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
     report(options, text, numbers)
+    arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
+    write_archive("--out", out, "fit", arrays, options.force)
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
     if options.plot:
         plot_fit(result, attention, options.plot, options.force)
@@ -366,8 +379,8 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
     try:
         return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
     except KeyboardInterrupt:
-        if not seen:
-            raise
+        if not seen:  # during a survey
+            raise _resumable(options.checkpoint) from None
         t, Q, step = seen
         arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
         write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
@@ -375,3 +388,18 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if checkpoint and Path(options.checkpoint).exists():
             remedy = f"the weights of iteration {t} are in {out}; the same command resumes from {options.checkpoint}"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
+
+
+def _path_or_remedy(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
+    """Return the path that --path requests; if interrupted, raise an error that names its checkpoint."""
+    try:
+        return path_of(problem, init, options)
+    except KeyboardInterrupt:
+        raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
+
+
+def _resumable(checkpoint: str | None) -> KeyboardInterrupt:
+    """Return the error of an interruption before there are weights; it names the checkpoint, if there is one."""
+    if not (checkpoint and Path(checkpoint).exists()):
+        return KeyboardInterrupt()
+    return KeyboardInterrupt(f"interrupted: the same command resumes from {checkpoint}")

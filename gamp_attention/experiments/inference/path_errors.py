@@ -17,12 +17,11 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.experiments.inference.leave_one_out import (
     TRUSTED_ERROR,
     LeaveOneOut,
-    cavity_fields,
     leave_one_out_with_changes,
     refits_by_default,
     require_trained,
-    responses,
 )
+from gamp_attention.experiments.inference.left_out import cavity_fields, responses
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
 

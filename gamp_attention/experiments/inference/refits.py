@@ -393,7 +393,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-    near = _near_kinks(data, at, Q)
+    near, smallest_bound = _near_kinks(data, at, Q), TOL * small_unit(data) * data.penalty.strength
     x = np.concatenate([part for _, part in TokenRows(data).blocks()])
     n, L, d = x.shape
     r = data.rank
@@ -419,7 +419,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             gradient = smallest_subgradient(data.penalty, weights, at.smooth + change)
             inner, outer = (float(np.abs(gradient[part]).max(initial=0.0)) for part in (free, ~free))
             first = max(inner, outer) if iteration == 0 else first
-            bound = max(KINK_TOL * first, TOL * data.penalty.strength)
+            bound = max(KINK_TOL * first, smallest_bound)
             if max(inner, outer) <= bound:
                 reached[k] = True
                 break

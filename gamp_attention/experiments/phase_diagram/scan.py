@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import LinearBaseline
 from gamp_attention.models.model import Model
 from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
 from gamp_attention.state_evolution.continuation.branches import continue_branch, curve_of
 from gamp_attention.state_evolution.continuation.crossings import BranchTrack, Growth, TrackPoint, crossing, root_along
+from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF, is_off
 from gamp_attention.state_evolution.fixed_points.newton import Root, weights_are_tiny
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, sector_growth
-from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, first_root, is_off
+from gamp_attention.state_evolution.fixed_points.solve import first_root
 
 ROUGH = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
 MAX_ITER = 104  # iterations of a solution; near an end, where more are needed, the branch is continued instead
@@ -243,8 +245,8 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     size = semantic.points[brackets[0][0]].train_loss
     value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
     boundary = Boundary.found(value, error, tol)
-    others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
-    return boundary._replace(note=boundary.note + others)
+    others = f"{count_noun(len(brackets) - 1, 'further crossing')} at larger α" if len(brackets) > 1 else ""
+    return boundary._replace(note="; ".join(filter(None, (boundary.note, others))))
 
 
 def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:

@@ -32,7 +32,8 @@ from gamp_attention.models.model import (
 )
 from gamp_attention.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.solve import Derivatives, require_rtol, solve_near
+from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, solve_near
+from gamp_attention.state_evolution.fixed_points.solve import require_rtol
 
 
 def digest(model: Model) -> str:
