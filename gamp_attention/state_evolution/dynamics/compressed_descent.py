@@ -342,12 +342,26 @@ def follow_compressed(
         if compared:
             coarse = CompressedDescent(*settings, deepcopy(rng), COARSER * tolerance, max_memory, doubling=False)
         fine = CompressedDescent(*settings, rng, tolerance, max_memory)
-        for _ in range(n_iter + 1):
-            fine.advance()
-            if coarse is not None:
-                coarse.advance(fine)
-            bar.update()
+        advance_together(fine, coarse, n_iter, bar)
     return fine, coarse
+
+
+def advance_together(
+    fine: CompressedDescent, coarse: CompressedDescent | None, n_iter: int, bar: Progress
+) -> None:  # fmt: skip
+    """Advance a replica to time n_iter, and a second replica with it, which uses its random numbers.
+
+    Parameters
+    ----------
+    fine, coarse : replicas before their first time; the second replica has fewer stored times.
+    n_iter : last time.
+    bar : progress, with one step for each time.
+    """
+    for _ in range(n_iter + 1):
+        fine.advance()
+        if coarse is not None:
+            coarse.advance(fine)
+        bar.update()
 
 
 def compression_errors(

@@ -36,6 +36,7 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
     N_COMPARED,
     CompressedDescent,
     CompressedPaths,
+    advance_together,
     compression_errors,
 )
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
@@ -182,11 +183,7 @@ def follow_current_minima(
         if compared:
             coarse = CurrentMinimaRun(*settings, deepcopy(rng), COARSER * tolerance, max_memory, fewer)
         fine = CurrentMinimaRun(*settings, rng, tolerance, max_memory, fewer)
-        for _ in range(n_iter + 1):
-            fine.advance()
-            if coarse is not None:
-                coarse.advance(fine)
-        bar.update()
+        advance_together(fine, coarse, n_iter, bar)
         return fine, coarse
 
     with one_thread():

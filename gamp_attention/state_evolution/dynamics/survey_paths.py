@@ -280,8 +280,23 @@ class Axes(NamedTuple):
     largest: float  # largest eigenvalue of `positions`
     main: np.ndarray  # (L,) its eigenvector: the first principal direction
 
+    def require_positions(self, model: Model) -> None:
+        """Raise ValueError if all positions are zero."""
+        if self.largest == 0:
+            raise check.fail("model", model, "positions that are not zero")
 
-def _axes_of(model: Model) -> Axes:
+
+class SurveySample(NamedTuple):
+    """Random trajectory of survey propagation at finite d: overlaps at every iteration."""
+
+    semantic: np.ndarray  # (T + 1,) cosines of the weights with the teacher
+    positional: np.ndarray  # (T + 1,) cosines of the weights with the first principal direction of the positions
+    q: np.ndarray  # (T + 1, L) second moments q_l of the fields
+    V: np.ndarray  # (T + 1, L) variances V_l within a cluster
+    U: np.ndarray  # (T + 1, L) variances U_l of the inner fields
+
+
+def axes_of(model: Model) -> Axes:
     """Return the axes of a model; raise ValueError if it is not of the kind that `follow_growth` describes."""
     law, S = model.coordinates, model.n_tokens
     plain = len(law.weight) == 1 and not model.is_mixture and not model.intercept and type(model.penalty) is Ridge
@@ -310,7 +325,7 @@ def follow_growth(
     ------
     ValueError : if the model is not of this kind.
     """
-    gamma, positions, teacher, largest, main = _axes_of(model)
+    gamma, positions, teacher, largest, main = axes_of(model)
     start = start_law(model, "random")
     start = replace(start, V=np.full_like(start.V, np.nan))  # surveys begin with the V of `initial_survey`
     # Columns are the responses to the initial overlap, for x with cosine 1 and E[x²] = 1, and to each fluctuation.
@@ -353,8 +368,8 @@ def follow_growth(
 def sample_cosines(
     model: Model, alpha: float, d: int, damping: Any, parisi: float, n_iter: int, n_paths: int,
     rng: np.random.Generator, V: np.ndarray, jumps: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return one random path of the cosines in survey propagation from random weights at finite d, by theory.
+) -> SurveySample:  # fmt: skip
+    """Return one random path of the overlaps in survey propagation from random weights at finite d, by theory.
 
     Parameters
     ----------
@@ -364,17 +379,13 @@ def sample_cosines(
     d : dimension.
     V : (L, 1, 1) initial variances, for example of `initial_survey` for a data set.
 
-    Returns
-    -------
-    Cosines of the weights with the teacher, and with the first principal direction of the positions, each (T + 1,).
-
     Raises
     ------
     ValueError : if the model is not of this kind.
     """
-    gamma, _, teacher, largest, main = _axes_of(model)
-    if largest == 0:
-        raise check.fail("model", model, "positions that are not zero")
+    axes = axes_of(model)
+    axes.require_positions(model)
+    gamma, _, teacher, largest, main = axes
     start, S = start_law(model, "random"), model.n_tokens
     moments, scales = start.moments.copy(), np.sqrt([teacher, largest])
     semantic, positional = scales * np.sqrt(moments[0, 0, 0] / d) * rng.standard_normal(2)
@@ -391,10 +402,11 @@ def sample_cosines(
         m_change = main[:, None] * on_positions / np.sqrt(largest)
         return m_change, np.full((S, 1, 1), on_teacher / (teacher * gamma.sum()))
 
-    states, _, _, _ = follow_survey(
+    states, all_U, _, _ = follow_survey(
         model, alpha, start, damping, parisi, n_iter, n_paths, rng, jumps=jumps, fluctuate=fluctuate
     )
-    norms = np.sqrt(np.array([state.q[:, 0, 0].sum() for state in states]) / gamma.sum())
+    q, V = (np.array([values[:, 0, 0] for values in each]) for each in zip(*((s.q, s.V) for s in states), strict=True))
+    norms = np.sqrt(q.sum(axis=1) / gamma.sum())
     T = np.array([state.theta[0, 0, 0] for state in states]) / gamma[0]
     M = np.array([state.m[:, 0] @ main for state in states])
-    return T / (scales[0] * norms), M / (scales[1] * norms)
+    return SurveySample(T / (scales[0] * norms), M / (scales[1] * norms), q, V, np.array(all_U)[:, :, 0, 0])

@@ -107,7 +107,7 @@ class Trajectory(Overlaps):
         the error of the compression, and with `hold_after` of the extrapolation to infinitely many paths.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
-    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(onsager=...)`; without `hold_after` in Stein's form.
+    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(V_hat=...)`; without `hold_after` in Stein's form.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
@@ -309,11 +309,9 @@ def trajectory(
     if hold_after is not None:
         assert compression is not None
         assert damping is not None
-        starts = _starts(model, alpha, init, n_replicas, rng)
-        with Progress("replica ", total=2 * sizes.n_replicas, shown=progress) as bar, _finite(model):
-            run = follow_current_minima(
-                model, alpha, starts, damping, hold_after, n_iter, sizes.n_paths, rng, compression, max_memory, bar
-            )
+        starts, counts = _starts(model, alpha, init, n_replicas, rng), (hold_after, *sizes[:2])
+        with Progress("iteration ", 2 * sizes.n_replicas * (sizes.n_iter + 1), progress) as bar, _finite(model):
+            run = follow_current_minima(model, alpha, starts, damping, *counts, rng, compression, max_memory, bar)
         memory = "kept minima" if starts[0].forces is None else "the memory of the start"
         return _trajectory_of_current_minima(run, compression, memory)
     if method == "gamp":
