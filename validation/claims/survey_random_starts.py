@@ -268,8 +268,9 @@ def main():
             numbers[f"{kind}, d = {d}"] = check_kind(verdict, rows, points, d, kind, required)
         numbers[f"own minus fixed, d = {d}"] = compare_parameters(rows, points, d)
         print(f"d = {d}, own minus fixed surveys:", plus_minus(*numbers[f"own minus fixed, d = {d}"]))
-    _, numbers["more fields"] = compare_fractions(rows, points, min(sizes), "more fields")
-    print("surveys minus averages with more fields:", plus_minus(*numbers["more fields"]))
+    if all(len(select(rows, "more fields", point, min(sizes))) for point in points):
+        _, numbers["more fields"] = compare_fractions(rows, points, min(sizes), "more fields")
+        print("surveys minus averages with more fields:", plus_minus(*numbers["more fields"]))
     verdict.write_table(format_fractions(rows, sizes, points))
     for d in sizes:
         verdict.write_table(format_overlaps(rows, points, d), f"_{d}.md")
