@@ -130,7 +130,12 @@ def _check_target(output: Output, force: bool) -> None:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
-    print(REMEDY.sub(r"\1", text), file=sys.stderr if options.json == "-" else sys.stdout)
+    try:
+        print(REMEDY.sub(r"\1", text), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"the output cannot be written: {error.strerror}; free space or choose another file") from error
 
 
 def indent(*lines: str) -> str:

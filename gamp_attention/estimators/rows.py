@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.dataset import ZERO_VARIANCE, LabelledDataset
+from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
@@ -166,16 +167,18 @@ def train_rows(
     """Return the result of training, and the number of Newton steps and iterations of message passing.
 
     The tolerance is multiplied by `size`, because gradients of the squared loss, and their rounding errors, are
-    proportional to the labels. If Newton's method is faster, its minimum is verified to be a fixed point of message
-    passing. If rounding errors end it before, message passing begins there.
+    proportional to the labels. For small labels, Newton's method has the tolerance that `run_gamp` derives from it. If
+    Newton's method is faster, its minimum is verified to be a fixed point of message passing. If rounding errors end it
+    before, message passing begins there.
     """
     tol, max_iter = size * check.real("tol", model.tol, low=0), check.integer("max_iter", model.max_iter, low=1)
     if not (tol > 0 and can_start(data)):
         result = train(model, data, init, n_starts, tol=tol)
         return result, result.n_iter
-    state, at, n_steps = newton_start(data, tol, max_iter)
-    if state is not None and at.gradient_norm <= tol:
-        result = report_minimum(data, state, at, tol, max_iter)
+    newton_tol = scale_tolerance(data, tol)
+    state, at, n_steps = newton_start(data, newton_tol, max_iter)
+    if state is not None and at.gradient_norm <= newton_tol:
+        result = report_minimum(data, state, at, newton_tol, max_iter)
     else:
         result = train(model, data, init if state is None else state, n_starts, tol=tol)
     message = f"Newton's method ended after {count_noun(n_steps, 'step')}. {result.message}"

@@ -9,7 +9,8 @@ from gamp_attention._core import progress
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.gamp.loop import (
     FURTHER_STARTS,
     HESSIANS_TO_HOLD,
@@ -52,7 +53,7 @@ class StartRecord(Result):
     n_iter : number of iterations of message passing from this start.
     train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
     excess : training loss divided by the training loss of the selected start, minus 1: at the same iteration if the run
-        was stopped early, otherwise at the ends of both runs.
+        was stopped early in a comparison with the selected run, otherwise at the end of the selected run.
     agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
         symmetries of the model.
     """

@@ -55,6 +55,43 @@ def test_fit_resumes_from_a_checkpoint(arrays, tmp_path, capsys):
     assert np.array_equal(np.load(outs[0])["Q"], np.load(outs[1])["Q"])
 
 
+def press_ctrl_c(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_an_interruption_after_the_training_keeps_the_weights(arrays, tmp_path, monkeypatch, capsys):
+    path, data = arrays
+    monkeypatch.setattr("gamp_attention.cli.fit.leave_one_out", press_ctrl_c)
+    out = tmp_path / "fit.npz"
+    assert main(["fit", str(path), "--out", str(out)]) == 130
+    assert f"interrupted, the weights are trained and in {out}" in capsys.readouterr().err
+    with np.load(out) as stored:
+        assert layer_gradient_norm(data, stored["Q"], "exact") < 1.2e-8
+        assert "errors_left_out" not in stored
+    monkeypatch.undo()
+    assert main(["fit", str(path), "--init", str(out), "--n-starts", "1", "--out", str(tmp_path / "all.npz")]) == 0
+    assert "errors_left_out" in np.load(tmp_path / "all.npz")
+
+
+@pytest.mark.parametrize(
+    ("flags", "called", "file"),
+    [
+        ("--survey", "gamp.survey.survey_step", "c.npz"),
+        ("--path", "experiments.inference.paths.leave_one_out_with_changes", "c.path.npz"),
+    ],
+)
+def test_an_interruption_before_the_training_names_the_checkpoint(
+    flags, called, file, arrays, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"gamp_attention.{called}", press_ctrl_c)
+    command = ["fit", str(arrays[0]), "--n-starts", "1", "--out", "fit.npz", flags]
+    assert main(command) == 130
+    assert "interrupted, nothing was written" in capsys.readouterr().err
+    assert main([*command, "--checkpoint", "c.npz", "--checkpoint-every", "0"]) == 130
+    assert f"interrupted: the same command resumes from {file}" in capsys.readouterr().err
+
+
 @pytest.fixture
 def fit(tmp_path, monkeypatch, capsys):
     """Runs `fit` on a file and returns its exit status, report, words and result file."""

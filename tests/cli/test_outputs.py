@@ -175,6 +175,7 @@ def test_a_full_disk_is_named_with_the_file(limit, options, words, here):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert ("The training loss is" in done.stdout) == words.startswith("--out")  # the report of a finished training
     assert not list(here.rglob("*.part"))
     assert {path: now for path, now in contents(here).items() if path in before} == before
 
@@ -220,6 +221,17 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_is_named(here):
+    command = [sys.executable, "-m", "gamp_attention", "law", "z.npz"]
+    with open("/dev/full", "w") as full:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "law: the output cannot be written: No space left on device; free space" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_links_that_name_each_other_are_named_with_their_option(here, capsys):

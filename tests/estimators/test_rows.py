@@ -174,6 +174,19 @@ def test_large_labels_converge_and_are_trusted():
         assert loo.test_error == pytest.approx(size**2 * expected.test_error, rel=1e-6)
 
 
+@pytest.mark.parametrize(("lam", "l1"), [(0.1, 0.0), (0.1, 1.0)])
+def test_small_labels_are_fitted_as_accurately(lam, l1):
+    """Labels of size 1e-20, such as energies in joules: a fixed tolerance would already accept zero weights."""
+    y = FIELDS[:, 0]
+    expected = ga.GampRegressor(penalty=ga.ElasticNet(lam, l1)).fit(X, y)
+    for size in (1e-6, 1e-20):
+        fitted = ga.GampRegressor(penalty=ga.ElasticNet(lam, size * l1)).fit(X, size * y)
+        assert fitted.result_.converged
+        assert np.allclose(fitted.coef_ / size, expected.coef_, rtol=0, atol=1e-7)
+        assert fitted.intercept_ / size == pytest.approx(expected.intercept_)
+        assert fitted.leave_one_out().test_error / size**2 == pytest.approx(expected.leave_one_out().test_error)
+
+
 @pytest.mark.parametrize(
     ("model", "rows", "y", "words"),
     [

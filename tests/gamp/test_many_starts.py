@@ -51,6 +51,19 @@ def test_all_starts_may_be_run_to_the_end(samples):
     assert np.array_equal(result.starts[0].Q, single.Q)
 
 
+def test_a_lower_run_that_did_not_converge_is_named(samples):
+    """A result at zero weights, a saddle, has converged, and is selected before lower runs that have not."""
+    result = ga.run_gamp(samples, np.zeros((200, 1)), n_starts=3, n_finish=3, max_iter=12)
+    assert result.converged
+    lowest = min(result.starts, key=lambda start: start.train_loss)
+    assert lowest.status is ga.Status.MAX_ITER
+    percent = 100 * (1 - lowest.train_loss / result.train_loss)
+    named = f"The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is"
+    assert f"{named} {percent:.0f} % lower: minimize_risk(data, result.starts[" in result.message
+    k = result.starts.index(lowest)
+    assert f"result.starts[{k}].Q, 'exact')" in result.message
+
+
 def test_the_given_start_is_the_first_of_many(samples):
     given = 0.1 * np.ones((200, 1))
     starts = several_starts(samples, given, 3)
@@ -119,7 +132,7 @@ def test_impossible_arguments_raise_named_errors(samples):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
-        ({"n_starts": 2, "iteration": ga.IterationOptions("state_evolution")}, "onsager"),
+        ({"n_starts": 2, "iteration": ga.IterationOptions("state_evolution")}, "V_hat"),
     ]:
         with pytest.raises(ValueError, match=text):
             ga.run_gamp(samples, **options)

@@ -41,7 +41,7 @@ def test_descent_is_as_accurate_for_tokens_of_any_size(scale):
     assert result.history.gradient_norm[0] == pytest.approx(expected.history.gradient_norm[0] / scale, rel=1e-6)
 
 
-ROWS = [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3), (1e4, 1e-6), (1e-3, 1e3)]
+ROWS = [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3), (1e4, 1e-6), (1e-3, 1e3), (1.0, 1e-20)]
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,10 @@ from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
+from validation.claims._survey_comparisons import METHODS
+from validation.claims._survey_runs import compute_cosine, draw_starts
 from validation.claims.lower_minima import run_lbfgs
-from validation.claims.survey_propagation import COLORS, MARKERS, METHODS, STYLES, compute_cosine, draw_starts
+from validation.claims.survey_propagation import COLORS, MARKERS, STYLES
 
 PHASE_DIAGRAM = Path(__file__).parents[1] / "results" / "phase_diagram.json"
 DIM, INSTANCES = 150, 6

@@ -16,12 +16,15 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import agreement_of, is_convex, scale_tolerance
+from gamp_attention.data.risk import is_convex
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import AGREEMENT, IterationOptions, run_gamp
+from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.step import near_fixed_point
+from gamp_attention.gamp.successive_halving import AGREEMENT
 
 # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
 LOWER = 1e-4
@@ -84,7 +87,9 @@ class PathPlan:
 
     def _train(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
         """Return the run at one value, started from known weights, from the previous run, or from `init`."""
-        shape, tol = (data.dim, data.rank), scale_tolerance(data, self.tol, 1.0)
+        shape = data.dim, data.rank
+        # `run_gamp` scales its tolerance, with a margin that errors of paths do not have
+        tol = self.tol * scale_tolerance(data, 1.0, margin=1.0) / scale_tolerance(data, 1.0)
         options = dict[str, Any](tol=tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
             state = near_fixed_point(data, "exact", known["Q"], known["V"])

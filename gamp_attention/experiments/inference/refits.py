@@ -23,7 +23,8 @@ import numpy as np
 
 from gamp_attention.data.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
+from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
@@ -392,7 +393,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-    near = _near_kinks(data, at, Q)
+    near, smallest_bound = _near_kinks(data, at, Q), TOL * small_unit(data) * data.penalty.strength
     x = np.concatenate([part for _, part in TokenRows(data).blocks()])
     n, L, d = x.shape
     r = data.rank
@@ -418,7 +419,7 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             gradient = smallest_subgradient(data.penalty, weights, at.smooth + change)
             inner, outer = (float(np.abs(gradient[part]).max(initial=0.0)) for part in (free, ~free))
             first = max(inner, outer) if iteration == 0 else first
-            bound = max(KINK_TOL * first, TOL * data.penalty.strength)
+            bound = max(KINK_TOL * first, smallest_bound)
             if max(inner, outer) <= bound:
                 reached[k] = True
                 break
