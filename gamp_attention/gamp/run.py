@@ -726,7 +726,7 @@ def _describe_losses(excess: list[float]) -> str:
 
 
 def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
-    """Return a sentence on the lowest of the runs that did not converge, but have a lower loss; nothing without them."""
+    """Return a sentence on the lowest of the runs without convergence below the selected run; nothing without them."""
     if not lower:
         return ""
     lowest = min(lower, key=lambda record: record.train_loss)

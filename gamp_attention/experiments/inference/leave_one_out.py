@@ -27,7 +27,7 @@ from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, 
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
-from gamp_attention.experiments.inference.dependence import order_effect
+from gamp_attention.experiments.inference.dependence import nearly_repeated, order_effect
 from gamp_attention.experiments.inference.hessian import (
     FactoredHessian,
     TokenRows,
@@ -54,7 +54,7 @@ class LeaveOneOut(Result):
         too low: 0.4 times the difference between `test_error` and `in_training`, eq. :eq:`selection`; otherwise 0.
     dependent : whether the errors of samples increase if their neighbors in the order of the arrays are left out too,
         as for time series or repeated measurements (only tested by the form "hessian"), or more than 5 % of the samples
-        have the same tokens as another sample (not tested for labels).
+        have the same tokens as another sample, or more than 20 % have near copies (not tested for labels).
     covariance : the part of the squared standard error that is due to the covariance of the errors of different
         samples, eq. :eq:`loo-variance`; 0 if the training did not end in a minimum.
     in_training : mean error of the samples under the weights trained on all of them.
@@ -359,8 +359,10 @@ def _estimate(
             if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
-    estimate.repeated = _repeated_fraction(data)
-    return estimate, [*reasons, ABOUT_REPEATED.format(estimate.repeated)] if estimate.repeated else reasons
+    estimate.repeated, words = _repeated_fraction(data), ABOUT_REPEATED
+    if not estimate.repeated:
+        estimate.repeated, words = nearly_repeated(data), ABOUT_COPIES
+    return estimate, [*reasons, words.format(estimate.repeated)] if estimate.repeated else reasons
 
 
 def _repeated_fraction(data: Dataset) -> float:
@@ -374,11 +376,13 @@ def _repeated_fraction(data: Dataset) -> float:
     return repeated if repeated > REPEATED else 0.0
 
 
-ABOUT_REPEATED = (
-    "{:.0%} of the samples repeat the tokens of another sample, so that the weights are still trained on them if one "
-    "sample is left out: the estimate is too low unless new data repeat tokens too; remove repeated samples, or use "
-    "regularization_path(..., groups=...) (gamp-attention fit: --groups)"
+STILL_TRAINED = (
+    "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
+    "repeat tokens too; remove repeated samples, or use regularization_path(..., groups=...) (gamp-attention fit: "
+    "--groups)"
 )
+ABOUT_REPEATED = f"{{:.0%}} of the samples repeat the tokens of another sample, {STILL_TRAINED}"
+ABOUT_COPIES = f"{{:.0%}} of the samples are nearly equal to a few other samples, {STILL_TRAINED}"
 
 
 ABOUT_ORDER = (
