@@ -240,6 +240,10 @@ class Recorder(Resumable):
         """Overlaps, gradient norm and training loss of the last recorded state."""
         return self._rows[-1]
 
+    def loss_before(self, until: int) -> float:
+        """Return the training loss before iteration `until`, or of the last recorded state if there are fewer."""
+        return self._rows[min(until, len(self._rows)) - 1][2]
+
     def step(self, damping: float) -> None:
         """Record the step (damping or learning rate) taken from the last recorded state."""
         self._damping.append(damping)

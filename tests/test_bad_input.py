@@ -85,12 +85,12 @@ CASES = {
         lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V=np.zeros((2, 1, 1)))),
         "V.*positive definite",
     ),
-    "onsager unknown": (
-        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager="none")),
-        "onsager",
+    "V_hat unknown": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat="none")),
+        "V_hat",
     ),
-    "onsager without model": (
-        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager="state_evolution")),
+    "V_hat without model": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat="state_evolution")),
         "model",
     ),
     "data of wrong type": (lambda d, m: ga.run_gamp(X), "data.*Dataset"),
@@ -198,9 +198,9 @@ CASES = {
         "memory.*function",
     ),
     "callback no function": (lambda d, m: ga.run_gamp(d, "random", callback=3), "callback.*function"),
-    "onsager of other shape": (
-        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager=np.ones((3, 2, 2, 2)))),
-        "onsager",
+    "V_hat of other shape": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat=np.ones((3, 2, 2, 2)))),
+        "V_hat",
     ),
     "V not symmetric": (
         lambda d, m: ga.run_gamp(

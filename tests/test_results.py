@@ -416,7 +416,7 @@ OTHERS = {
     "ElasticNet": lambda: ga.ElasticNet(0.1, 0.1),
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "GampState": make_state,
-    "IterationOptions": lambda: ga.IterationOptions(onsager=np.ones((T, L, R, R)), V=np.ones((L, R, R))),
+    "IterationOptions": lambda: ga.IterationOptions(V_hat=np.ones((T, L, R, R)), V=np.ones((L, R, R))),
     "IntensityLabels": ga.IntensityLabels,
     "LabelledDataset": make_labelled,
     "LinearLabels": ga.LinearLabels,

@@ -106,8 +106,18 @@ def interval_of_mean(values: np.ndarray, error: float, level: float = 0.95) -> t
 
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
+    if covariance.shape[-1] == 1:
+        return np.asarray(np.sqrt(covariance.clip(min=0)))
     spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+
+
+def diagonalize(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ascending eigenvalues (..., k) and eigenvectors (..., k, k) of symmetric matrices; fast for k = 1."""
+    if matrices.shape[-1] == 1:
+        return matrices[..., 0].copy(), np.ones(matrices.shape)
+    spectrum, vectors = np.linalg.eigh(matrices)
+    return spectrum, vectors
 
 
 def project_psd(matrices: np.ndarray) -> np.ndarray:

@@ -66,13 +66,18 @@ class Run(Resumable, Generic[Outcome]):
     def advance(self) -> Outcome | None:
         """Do one iteration; return how the run ended, or None if it continues."""
 
-    def run(self, until: float = math.inf) -> Outcome | None:
-        """Iterate until the run ends; return how it ended, or None if it reaches iteration `until` first."""
+    def run(self, until: float = math.inf, pause: Callable[[], bool] | None = None) -> Outcome | None:
+        """Iterate until the run ends; return how it ended.
+
+        None if it reaches iteration `until` first, or if `pause` returns True after an iteration.
+        """
         first = self.t
         while self.ended is None and self.t < until:
             if self._save is not None and self.t > first:
                 self._save()
             self.ended = self.advance()
+            if pause is not None and self.ended is None and pause():
+                break
         return self.ended
 
 

@@ -101,8 +101,8 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
     dim, even, h = integrand.dim, integrand.even, FIRST_SPACING
     radius = float(np.sqrt(chdtri(dim, TAIL_PROBABILITY * rtol)))
     best, before, last_ratio = None, None, 0.0
-    while (best is None or best.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
-        here = _results(integrand, *_grid(h, dim, radius, even))
+    while (best is None or best.worst > rtol) and estimate_grid_size(h, dim, radius, even) <= max_points:
+        here = _results(integrand, *build_grid(h, dim, radius, even))
         if before is not None:
             size = _largest(integrand, here)
             difference = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
@@ -140,12 +140,12 @@ def _largest(integrand: Integrand, values: np.ndarray) -> np.ndarray:
     return np.concatenate([np.full_like(values[b], np.abs(values[b]).max()) for b in integrand.blocks])
 
 
-def _grid_size(h: float, dim: int, radius: float, even: bool) -> float:
+def estimate_grid_size(h: float, dim: int, radius: float, even: bool) -> float:
     """Return the approximate number of points of a grid, from the volume of a ball."""
     return exp(min(dim * log(radius / h * pi**0.5) - lgamma(dim / 2 + 1), 500.0)) / (2 if even else 1)
 
 
-def _grid(h: float, dim: int, radius: float, even: bool) -> tuple[np.ndarray, np.ndarray]:
+def build_grid(h: float, dim: int, radius: float, even: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return points (N, dim) of spacing h in a ball and Gaussian weights (N,); if `even`, half of each mirror pair."""
     points = spaced_grid(h, dim, radius, even)
     return points, gaussian_weights(points)

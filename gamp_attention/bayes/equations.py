@@ -35,6 +35,7 @@ from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.bayes.symmetries import (
+    attention_targets,
     find_column_symmetries,
     find_symmetries,
     invariant_projector,
@@ -44,6 +45,7 @@ from gamp_attention.bayes.symmetries import (
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.channels.fibers import ReusedPoints, symmetric_product
+from gamp_attention.models.channels.noisy import ScoreChannel
 from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SequenceLabels
@@ -78,7 +80,8 @@ class Equations:
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
     last_change : change of V, in units of ρ, at which iterations end (`bayes.stages.iterate`).
-    symmetries : for teachers that are functions, orthogonal matrices (n, t, t), see `bayes.symmetries`.
+    symmetries : for attention layers of several columns, and for teachers that are functions, orthogonal matrices
+        (n, t, t), see `bayes.symmetries`.
     """
 
     last_change = 3e-4
@@ -86,15 +89,20 @@ class Equations:
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
-        if isinstance(self.channel, TeacherChannel):
+        rho = model.coordinates.rho
+        if isinstance(self.channel, TeacherChannel) or (
+            isinstance(self.channel, ScoreChannel) and self.channel.has_random_points(rho)
+        ):
             self.channel = replace(self.channel, seed=int(rng.integers(1 << 62)))  # other points
         self._reused: ReusedPoints | None = None
-        self.rho, self.rule = model.coordinates.rho, rule
+        self.rho, self.rule = rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
         self._exchangeable, self._isotropic, self._classes = find_symmetries(model)
         if isinstance(model.teacher, SequenceLabels):
             self.symmetries = find_column_symmetries(model.teacher, model.n_tokens, model.coordinates)
+        elif model.attention and model.teacher_rank > 1:
+            self.symmetries = find_column_symmetries(attention_targets(model), model.n_tokens, model.coordinates)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -210,7 +218,8 @@ class Equations:
     def linear_growth(self) -> float:
         """Return the largest factor by which a step of state evolution at α = 1 multiplies a small overlap q.
 
-        Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`.
+        Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`. Independent objects
+        have independent samples and points, so that the spread of their factors is the error of the mean.
         """
         growth = self.growth_map(np.zeros_like(self.rho), np.arange(self.rho.shape[1]))
         return float(np.abs(np.linalg.eigvals(growth)).max())
@@ -219,8 +228,9 @@ class Equations:
         """Return the linear map of a small overlap of columns `unknown` (k,) in one iteration at α = 1.
 
         `known` (L, t, t) are the covariances of ω, zero if there is no information. The map (L k k, L k k) acts on the
-        conjugates of these columns, and on their overlaps after the averages over coordinates. For teachers that are
-        functions it is restricted to overlaps with all symmetries, see `bayes.symmetries`.
+        conjugates of these columns, and on their overlaps after the averages over coordinates. It is restricted to
+        overlaps with all symmetries: other directions increase at the same rate, and the largest of several random
+        eigenvalues is too large, see `bayes.symmetries`.
         """
         L, k = len(self.rho), len(unknown)
         out = self.responses(known, unknown)

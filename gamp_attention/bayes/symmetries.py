@@ -9,15 +9,18 @@ covariances. The symmetries can have infinitely many elements, for example all r
 eigenvalue has a positive semidefinite eigenmatrix (theorem of Krein and Rutman, 1948), and the average of this
 eigenmatrix over the symmetries is another. It is therefore sufficient to search among matrices that do not change.
 Without this restriction the eigenvalue can be degenerate. For targets u_1·u_2, the response G_lm is a multiple of the
-identity, so that all δq increase at the same rate. Random errors then select an arbitrary combination of them, perhaps
-without any diagonal entries, and the largest of several random eigenvalues is too large.
+identity, so that all δq increase at the same rate; the same holds for attention layers whose columns are known up to a
+rotation. Random errors then select an arbitrary combination of them, perhaps without any diagonal entries, and the
+largest of several random eigenvalues is too large.
 
 **Search.** Rotations are exponentials of antisymmetric matrices A with Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite
 symmetries are searched among exchanges of columns with changes of signs.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +48,7 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
     """
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    attention = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
+    attention = attention_targets(model).attention
     tokens = np.arange(L)
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
     same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
@@ -60,7 +63,27 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     return bool(exchangeable), bool(isotropic), bool(classes)
 
 
-def find_column_symmetries(labels: SequenceLabels, n_tokens: int, law: CoordinateLaw) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class AttentionTargets:
+    """Noiseless targets of an attention layer, as a function of fields and noise."""
+
+    attention: Any  # function of fields (n, L, t)
+    count = 0  # number of noises of a sample; the noise of scores is independent of the fields
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return the attention matrices (n, L, L) of fields (n, L, t)."""
+        return np.asarray(self.attention(u))
+
+
+Targets = SequenceLabels | AttentionTargets
+
+
+def attention_targets(model: Model) -> AttentionTargets:
+    """Return the targets of the teacher of an attention layer, without a positional matrix."""
+    return AttentionTargets(model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher)
+
+
+def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -> np.ndarray:
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
@@ -113,7 +136,7 @@ def restrict_symmetries(symmetries: np.ndarray, known: np.ndarray, columns: np.n
 
 
 @lru_cache(maxsize=16)
-def _symmetries_of_targets(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+def _symmetries_of_targets(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
     """Return exchanges of columns (n, t, t) that keep targets, and products (K, K) of derivatives along rotations."""
     exchanges = np.array([O for O in _exchanges(t) if _keeps_targets(labels, L, O)])
     u, noise = _random_arguments(labels, L, t)
@@ -147,12 +170,12 @@ def _antisymmetric(t: int) -> np.ndarray:
     return np.array([np.outer(*np.eye(t)[[a, b]]) - np.outer(*np.eye(t)[[b, a]]) for a, b in combinations(range(t), 2)])
 
 
-def _random_arguments(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+def _random_arguments(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(9)
     return rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
 
 
-def _keeps_targets(labels: SequenceLabels, L: int, O: np.ndarray, error: float | None = None) -> bool:
+def _keeps_targets(labels: Targets, L: int, O: np.ndarray, error: float | None = None) -> bool:
     """Return whether targets are the same for fields u and u O, up to a relative `error`, by default rounding.
 
     Without `error`, the noise may change its sign.

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from gamp_attention._core import interrupts
 from gamp_attention.cli.options import build_parser, name_options
 
-OWN_DATA = ("fit", "law")  # commands for the user's arrays; the others use the model of the paper
+OWN_DATA = ("fit", "law")  # commands for the user's arrays, each in a module; the others are in `paper_model`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # "?" for characters that the terminal lacks, such as Greek
     options = build_parser().parse_args(arguments)
     try:
-        module = import_module(f"gamp_attention.cli.{'fit' if options.command in OWN_DATA else 'paper_model'}")
+        name = options.command if options.command in OWN_DATA else "paper_model"
+        module = import_module(f"gamp_attention.cli.{name}")
         from gamp_attention._core.progress import Progress
         from gamp_attention.cli.output import check_extras, check_outputs
 

@@ -130,7 +130,13 @@ def _add_trajectory(add: Add) -> None:
     """Add the options of `trajectory`."""
     _add_model(add)
     _add_l1(add)
-    add("--init", choices=STARTS, default="semantic", help="initial weights (default semantic)")
+    spectral = "spectral weights are computed from the samples"
+    add(
+        "--init",
+        choices=(*STARTS, "spectral"),
+        default="semantic",
+        help=f"initial weights, default semantic; {spectral}",
+    )
     methods = ("gamp", "survey", *DESCENTS, ONLINE)
     add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")

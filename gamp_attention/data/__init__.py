@@ -8,14 +8,12 @@ from gamp_attention.data.law import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset
 from gamp_attention.data.passes import LOOP_ROWS, Effort, TokenMatrix, add_up, data_pass, project
 from gamp_attention.data.risk import (
-    agreement_of,
     gradient,
     gradient_norm,
     hessian_product,
     overlaps,
     risk_at,
     sampled_test_error,
-    susceptibility,
     train_loss,
 )
 from gamp_attention.data.sampling import draw_tokens, sample
@@ -27,6 +25,8 @@ from gamp_attention.data.starts import (
     spectral_directions,
 )
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
+from gamp_attention.data.susceptibility import susceptibility
+from gamp_attention.data.symmetries import agreement_of
 
 __all__ = [
     "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",

@@ -103,7 +103,7 @@ class DistributedDataset(Dataset):
     """Dataset whose tokens are distributed over the workers of a dask cluster, for `run_gamp` without acceleration.
 
     Results equal the results of the original dataset with `accelerate=False`, up to the order of sums. Each worker
-    reads tokens from the store, so files must be accessible to all workers. `onsager`, `memory`, settling, surveys and
+    reads tokens from the store, so files must be accessible to all workers. `V_hat`, `memory`, settling, surveys and
     checkpoints work as usual; settling, and the curvature at the end, read the tokens in this process. The first
     variances of surveys are computed in this process, from the parameters of the losses.
 

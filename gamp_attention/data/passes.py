@@ -40,6 +40,7 @@ LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
 STRIP = 8  # cache lines of a row between two prefetches
 EARLY = 2  # lines of a strip that are prefetched while fields are computed; the others, while rows are added up
 MAX_BLOCKS = 32  # maximum number of blocks of samples, because the sums of each block cost memory traffic
+MIN_ROWS = 64  # minimum number of rows of a block of a product, because each call of a kernel takes microseconds
 MAX_SUMS = 0.025  # maximum size of the sums of all blocks, as a fraction of the size of the tokens
 CACHE = 2e7  # size in bytes of tokens that fit into the cache, so that a second product with them takes little time
 PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because single precision is copied into doubles
@@ -107,8 +108,8 @@ def _as_rows(tokens: np.ndarray) -> np.ndarray:
 
 
 def _block(n_rows: int) -> int:
-    """Return the number of rows of one of 32 blocks."""
-    return max(1, -(-n_rows // 32))
+    """Return the number of rows of one of at most 32 blocks."""
+    return max(MIN_ROWS, -(-n_rows // 32))
 
 
 def _curvature_sums(

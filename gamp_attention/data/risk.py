@@ -1,7 +1,4 @@
-"""The empirical risk R(Q) of equation (3) at given weights: value, derivatives, overlaps, V, test error, symmetries.
-
-Weights are compared up to the changes that no risk depends on: signs, rotations within a head, orders of heads.
-"""
+"""The empirical risk R(Q) of equation (3) at given weights: value and derivatives, overlaps, and test error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,92 +9,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread, symmetrize
+from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
-from gamp_attention.data.stores import join_parts, read_rows
-from gamp_attention.denoisers.input import input_step
+from gamp_attention.data.stores import join_parts
 from gamp_attention.denoisers.output import Denoised, denoise
-from gamp_attention.losses.heads import HeadLayout, layout_of
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres
 from gamp_attention.penalties.standard import penalty_total, smallest_subgradient
 from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
 
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
-MAX_ITER = 500  # maximum number of iterations for V, see `susceptibility`
-TOLERANCE = 1e-10  # relative change of V at which the iteration has converged
-ANDERSON_DEPTH = 5  # number of differences that an extrapolation of V combines
-MAX_LARGE_CHANGES = 12  # iterations until the change of V must be small; if V exists, about 8 reach 1e-10
-SMALL_CHANGE = 1e-2  # relative change of V that counts as small
-MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
 TEST_CHUNK = 500  # number of test samples in memory at a time
-TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights if it is below the inverse
-SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
-UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
-
-
-def align_weights(student: Any, penalty: Any, Q: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the weights Q (d, r) changed by the symmetry of the risk that takes them nearest to other weights (d, r).
-
-    Columns are rotated within sets of equal penalties (`column_classes`), which for a set of one column is a change of
-    its sign, and heads with equal penalties are exchanged. The best rotation is an orthogonal Procrustes problem, and
-    the best order of the heads is a linear assignment, because the overlap is a sum over heads.
-    """
-    layout = layout_of(student, Q.shape[1])
-    if layout is None and not student.rotations:
-        return -Q if student.even and penalty.even and np.sum(Q * other) < 0 else Q
-    classes = column_classes(penalty, student, Q.shape[1])
-    if layout is None:
-        return _rotate_columns(penalty, classes, Q, other)
-    return _order_heads(layout, penalty, classes, Q, other)
-
-
-def _rotate_columns(penalty: Any, classes: list[np.ndarray], Q: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return Q (d, r) with the best rotation of each set of columns."""
-    if not penalty.even:
-        return Q
-    rotated = Q.copy()
-    for columns in classes:
-        u, _, v = np.linalg.svd(sum(Q[:, part].T @ other[:, part] for part in columns))
-        for part in columns:
-            rotated[:, part] = Q[:, part] @ (u @ v)
-    return rotated
-
-
-def _order_heads(
-    layout: HeadLayout, penalty: Any, classes: list[np.ndarray], Q: np.ndarray, other: np.ndarray
-) -> np.ndarray:
-    """Return Q (d, r) with the best order of the heads, and the best rotation of each set of columns of a head."""
-    from scipy.optimize import linear_sum_assignment
-
-    heads = range(layout.heads)
-    columns = [np.concatenate([layout.scores(h).ravel(), layout.value_columns(h)]) for h in heads]
-    blocks = [[block for block in classes if np.isin(block, columns[h]).all()] for h in heads]
-    impossible = -float(np.linalg.norm(Q) * np.linalg.norm(other) * (1 + layout.heads)) - 1.0
-    gains, moved = np.full((layout.heads, layout.heads), impossible), {}
-    for h in heads:
-        for k in heads:
-            if _have_equal_roles(layout, penalty, columns[h], columns[k], h, k):
-                there = np.zeros_like(Q)
-                there[:, columns[k]] = Q[:, columns[h]]
-                moved[h, k] = _rotate_columns(penalty, blocks[k], there, other)[:, columns[k]]
-                gains[h, k] = np.sum(moved[h, k] * other[:, columns[k]])
-    ordered = np.empty_like(Q)
-    for h, k in zip(*linear_sum_assignment(gains, maximize=True), strict=True):
-        ordered[:, columns[k]] = moved[h, k]
-    return ordered
-
-
-def _have_equal_roles(layout: HeadLayout, penalty: Any, first: np.ndarray, second: np.ndarray, h: int, k: int) -> bool:
-    """Return whether heads h and k, with given columns, may be exchanged without a change of the risk."""
-    if isinstance(penalty, ColumnRidge) and [penalty.lams[a] for a in first] != [penalty.lams[a] for a in second]:
-        return False
-    return layout.kinds[h] == layout.kinds[k]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,46 +77,6 @@ def normalized_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
     """Return ‖∇R‖_F / (λ√d), with the strength of the penalty for λ. Eq. :eq:`critical`."""
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
-
-
-def scale_tolerance(data: Dataset, tol: float, margin: float = TOLERANCE_MARGIN) -> float:
-    """Return the tolerance of the gradient norm: `tol`, or if this is smaller, tol × margin × the unit of weights.
-
-    The gradient norm has the unit of the weights. If these are small because tokens are large, or labels small, a fixed
-    tolerance would be inaccurate.
-    """
-    return tol * min(1.0, margin * weight_unit(data))
-
-
-def small_unit(data: Dataset) -> float:
-    """Return the unit of weights if it is small, otherwise 1."""
-    unit = weight_unit(data)
-    return unit if unit < SMALL_UNIT else 1.0
-
-
-def weight_unit(data: Dataset) -> float:
-    """Return the size of weights for which fields have the size of the labels, or are of order one without labels."""
-    positions = data.positions
-    if isinstance(data.tokens, np.ndarray):
-        tokens = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)]
-    elif data.rows_here:
-        tokens = read_rows(data.tokens, slice(0, min(data.n_samples, UNIT_SAMPLES)))
-    else:
-        return _field_size(data) / _typical_size(data.spectra.mean(axis=0) + np.mean(positions**2))
-    return _field_size(data) / _typical_size(np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float))
-
-
-def _field_size(data: Dataset) -> float:
-    """Return the size of fields that fit the labels of a dataset, or 1 without labels."""
-    if data.labels is None:
-        return 1.0
-    return float(data.student.field_size(_typical_size(np.mean(data.labels**2, axis=0))))
-
-
-def _typical_size(squares: np.ndarray) -> float:
-    """Return the root of the median of the positive squares (k,), or 1 if there are none."""
-    positive = squares[squares > 0]
-    return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
@@ -320,92 +206,6 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
 
 
-def susceptibility(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False, start: np.ndarray | None = None
-) -> np.ndarray:
-    """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
-
-    V solves V = W(A), where W(A) is the response of the weights (`input_step`) and A = −(1/d) Σ ∂g/∂ω with
-    ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹). For a smooth penalty V is the limit of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All
-    entries are NaN if no positive definite solution is found. Up to two fields are solved by damped iterations, unless
-    `quick` is True. For more fields an iteration costs as much as several gradients, so it is accelerated (Anderson,
-    1965), and stopped early if its changes stay large. `start` is an approximation of V from which it starts.
-    """
-    S, r = data.n_sources, data.rank
-    V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    if at.hessians.shape[1] == 1:  # a start from V̂ at V = 0, which saves iterations
-        trace = float(data.spectra.mean())
-        V = np.full((1, 1, 1), trace / (data.penalty.strength + trace * max(float(at.hessians.sum()), 0.0) / data.dim))
-    if start is not None:
-        V = start
-    unsolved = np.full((S, r, r), np.nan)
-    quick = quick or data.n_tokens * r > 2
-    points, moves = list[np.ndarray](), list[np.ndarray]()
-    for number in range(MAX_ITER):
-        try:
-            V_hat = response(data, at.hessians, V)
-        except np.linalg.LinAlgError:
-            return unsolved
-        W = _variances(data, V_hat, at, Q)
-        if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
-            return unsolved
-        change = np.abs(W - V).max() / np.abs(W).max()
-        if quick:
-            points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
-        V = 0.5 * (V + W)
-        if change < TOLERANCE:
-            return V
-        if quick:
-            if number >= MAX_LARGE_CHANGES and change > SMALL_CHANGE:
-                return unsolved
-            V = _extrapolate(points, moves, V)
-    return unsolved
-
-
-def _variances(data: Dataset, V_hat: np.ndarray, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return W (S, r, r) of the input denoiser at a minimum, where the multipliers of spherical columns are known."""
-    penalty = data.penalty
-    if has_spheres(penalty):
-        penalty = ColumnRidge(tuple(penalty.multipliers(Q, at.smooth).tolist()))
-    return input_step(penalty, data.spectra, V_hat, -at.smooth, Q)[1]
-
-
-def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
-    """Return the Anderson extrapolation of iterates and their moves (S, r, r), or the damped iterate if it fails."""
-    if len(points) < 2:
-        return damped
-    last = moves[-1].ravel()
-    changes = np.diff([move.ravel() for move in moves], axis=0).T
-    ends = np.diff([(point + move).ravel() for point, move in zip(points, moves, strict=True)], axis=0).T
-    weights = np.linalg.lstsq(changes, last, rcond=1e-10)[0]
-    V = (points[-1].ravel() + last - ends @ weights).reshape(damped.shape)
-    V = symmetrize(V)
-    if not np.isfinite(V).all():
-        return damped
-    low = np.linalg.eigvalsh(damped).min()
-    return V if np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
-
-
-def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V and the Hessians (n, L r, L r) of the samples."""
-    from scipy.linalg import block_diag
-
-    r, V_hat = data.rank, np.zeros(V.shape)
-    inverse = np.linalg.inv(V)
-    if hessians.shape[1] == 1:  # one field: numbers in place of matrices take a tenth of the time
-        for rows, (source,) in data.groups:
-            h = hessians[rows]
-            V_hat[source] += (inverse[source] * (h / (inverse[source] + h))).sum(axis=0) / data.dim
-        return V_hat
-    for rows, sources in data.groups:
-        big = block_diag(*inverse[sources])
-        resolvents = np.linalg.inv(big + hessians[rows])
-        full = (len(resolvents) * big - big @ resolvents.sum(axis=0) @ big) / data.dim
-        for l, s in enumerate(sources):
-            V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
-    return V_hat
-
-
 @ignore_float_errors
 def sampled_test_error(
     data: Dataset, Q: ArrayLike, *, n_samples: int = 1000, seed: int | np.random.Generator = 1
@@ -464,12 +264,3 @@ def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | 
             task = data.model.task_of(token_sources)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
     return np.concatenate(errors)
-
-
-def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
-    """Return the overlap of two weights (d, r), in [0, 1], maximal over all changes that no risk depends on."""
-    norms = np.linalg.norm(Q) * np.linalg.norm(other)
-    if not (norms > 0 and np.isfinite(norms)):
-        return float(np.array_equal(Q, other))
-    cosine = float(np.sum(align_weights(data.student, data.penalty, Q, other) * other) / norms)
-    return max(cosine, 0.0)

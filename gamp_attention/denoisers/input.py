@@ -11,7 +11,7 @@ from numpy.linalg import LinAlgError
 
 from gamp_attention._core.check import read_only
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
-from gamp_attention._core.numerics import symmetrize
+from gamp_attention._core.numerics import diagonalize, symmetrize
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
@@ -201,7 +201,7 @@ def field_variances(
     W = _mean_response(spectra, C, fractions)
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
-    spectrum, vectors = np.linalg.eigh(W)
+    spectrum, vectors = diagonalize(W)
     if (spectrum >= lowest[:, :1, 0]).all():
         return W
     return np.einsum("lab,lb,lcb->lac", vectors, np.maximum(spectrum, lowest[:, :1, 0]), vectors)
@@ -272,7 +272,7 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
     A = np.einsum("li,lab->iab", spectra, V_hat)
-    return np.linalg.eigh(symmetrize(A))
+    return diagonalize(symmetrize(A))
 
 
 def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:

@@ -109,13 +109,14 @@ point_to_loss_scratch = point_to_field("loss")
 def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
     V = np.ascontiguousarray(V, dtype=float)
-    spectrum = np.linalg.eigvalsh(V)
+    numbers = V.shape[1] == 1  # for 1 × 1 matrices LAPACK takes longer
+    spectrum = V[:, 0] if numbers else np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
         smallest = spectrum.min()
         raise NotPositiveDefinite(f"V: needs symmetric positive definite matrices, got the eigenvalue {smallest}")
-    inverse = np.linalg.inv(V)
+    inverse = 1 / V if numbers else np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
-    root = np.ascontiguousarray(np.linalg.cholesky(V))
+    root = np.ascontiguousarray(np.sqrt(V) if numbers else np.linalg.cholesky(V))
     return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 
 
@@ -219,22 +220,26 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
+@inline_kernel
+def quadratic_term(metric, omega, z):
+    """Return ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l)."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    total = 0.0
+    for l in range(L):
+        for a in range(r):
+            for b in range(r):
+                total += (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
+    return 0.5 * total
+
+
 # From here on, `at_metric` and `at_ws` are pointers to a `Metric` and a `Workspace`.
 
 
 @loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
 def objective(loss, p, omega, at_metric, z, at_ws):
     """Return the proximal objective at z."""
-    metric = load_from(at_metric)
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    quadratic = 0.0
-    for l in range(L):
-        for a in range(r):
-            for b in range(r):
-                quadratic += (
-                    (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
-                )
-    return 0.5 * quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
+    quadratic = quadratic_term(load_from(at_metric), omega, z)
+    return quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
 
 
 @loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)

@@ -226,23 +226,12 @@ def denoise_rows(first, last, loss, params, omega, at_metric, most, points, at_w
 
 @overload(denoise_rows)
 def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
-    def denoise_attention(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
-        stop = load_from(at_ws).stop
-        for mu in range(first, last):
-            if stop[0] != 0:
-                return
-            p, w = params[mu], omega[mu]
-            if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
-                denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
-
     def denoise_indirect(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
         if omega.shape[1] == 1:
             _denoise_single_fields(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
         else:
             _denoise_samples(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
 
-    if is_dot_product_loss(loss):
-        return denoise_attention
     return denoise_indirect if is_instance(loss, IndirectLoss) else _denoise_samples
 
 
@@ -252,7 +241,24 @@ def _denoise_samples(first, last, loss, params, omega, at_metric, most, points, 
     for mu in range(first, last):
         if stop[0] != 0:
             return
-        denoise_sample(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
+        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
+
+
+@dispatch_on_type
+def denoise_row(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+    """Fill row mu of the result as `denoise_sample`; for two tokens in numbers if that succeeds. Compiled code only."""
+
+
+@overload(denoise_row)
+def _denoise_row_of(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+    def denoise_attention(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+        if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
+            denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+
+    def denoise_other(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+        denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+
+    return denoise_attention if is_dot_product_loss(loss) else denoise_other
 
 
 @deferred_kernel(none)

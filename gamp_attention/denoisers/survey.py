@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import kernel, sample_kernel
-from gamp_attention._core.numerics import psd_root, symmetrize
+from gamp_attention._core.numerics import diagonalize, psd_root, symmetrize
 from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention._core.threads import interruptible_blocks
@@ -52,8 +52,8 @@ from gamp_attention.denoisers.input import (
     raise_penalized,
     sphere_multipliers,
 )
-from gamp_attention.denoisers.newton import assign, make_metric, make_workspace, objective
-from gamp_attention.denoisers.output import Denoised, denoise_sample, is_long
+from gamp_attention.denoisers.newton import assign, make_metric, make_workspace, quadratic_term
+from gamp_attention.denoisers.output import Denoised, denoise_row, is_long
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.columns import has_spheres
@@ -192,23 +192,23 @@ def _average_rows(
 @sample_kernel
 def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, points, at_ws, omega, at_steps, z):
     """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
-    steps, best = load_from(at_steps), 0
+    metric, steps, best = load_from(at_metric), load_from(at_steps), 0
     n_nodes, k = shifts.shape
     for s in range(n_nodes):
         for i in range(k):
             omega[i] = center[i] + shifts[s, i]
         assign(steps.z[s], z[mu, s])
-        denoise_sample(s, loss, p, omega, at_metric, most, points, at_ws, at_steps)
+        denoise_row(s, loss, p, omega, at_metric, most, points, at_ws, at_steps)
         if steps.moreau[s] < steps.moreau[best]:
             best = s
     for s in range(n_nodes):
         if s != best:
             for i in range(k):
                 omega[i] = center[i] + shifts[s, i]
-            there = objective(loss, p, omega, at_metric, steps.z[best], at_ws)
+            there = steps.loss[best] + quadratic_term(metric, omega, steps.z[best])
             if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
                 assign(steps.z[s], steps.z[best])
-                denoise_sample(s, loss, p, omega, at_metric, 0, points, at_ws, at_steps)
+                denoise_row(s, loss, p, omega, at_metric, 0, points, at_ws, at_steps)
         assign(z[mu, s], steps.z[s])
 
 
@@ -459,7 +459,7 @@ def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
 def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
     """Return the factors (K,) of `_limit_gain`."""
     root = psd_root(C)
-    gain = np.linalg.eigvalsh(root @ matrices @ root)[:, -1]
+    gain = diagonalize(root @ matrices @ root)[0][:, -1]
     return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
 
 

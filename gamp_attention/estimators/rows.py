@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.dataset import ZERO_VARIANCE, LabelledDataset
-from gamp_attention.data.risk import scale_tolerance
+from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
 from gamp_attention.experiments.inference.debias import DebiasedWeights
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut

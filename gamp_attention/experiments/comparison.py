@@ -18,13 +18,15 @@ from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import Progress
-from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
+from gamp_attention.baselines.descent import minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
+from gamp_attention.baselines.torch_risk import DescentResult
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import align_weights, sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
+from gamp_attention.data.symmetries import align_weights
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.models.model import Model
@@ -233,7 +235,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, V_hat="state_evolution")[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
@@ -270,8 +272,8 @@ def deviation(
     The options are fields of `IterationOptions`.
     """
     path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
-    if options.get("onsager") == "state_evolution":
-        options["onsager"] = path.V_hat
+    if options.get("V_hat") == "state_evolution":
+        options["V_hat"] = path.V_hat
     iteration = IterationOptions(**options)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()

@@ -12,7 +12,7 @@ from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import AGREEMENT
+from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.results import History
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
 

@@ -29,7 +29,8 @@ from gamp_attention._core.compiled import kernel
 from gamp_attention._core.numerics import ignore_float_errors, one_thread
 from gamp_attention.data.curvature import risk_hessian
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
+from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.gamp.step import GampState
 from gamp_attention.losses.glm import SquaredLoss

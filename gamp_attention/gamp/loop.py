@@ -461,6 +461,26 @@ class Loop(Run[Status]):
         """True if message passing would cost too much, so that the run is only a descent from its start."""
         return self.t == self.began and not self.budget.suffices
 
+    @property
+    def lowest_end(self) -> float:
+        """Estimated lower bound of the training loss at the end of message passing; −inf while samples are searched.
+
+        If the curvature of the risk is at least the strength λ of the penalty in all directions, the training loss at
+        a gradient norm g exceeds its minimum by at most λ g²/2.
+        """
+        plan = self._plan
+        if self.t - self.began <= plan.hold_after:
+            return -math.inf
+        _, norm, loss = self.record.last
+        return loss - 0.5 * plan.data.penalty.strength * norm**2
+
+    @property
+    def end_loss(self) -> float:
+        """Training loss at the end of message passing; inf before, and for runs that diverged or reached `max_iter`."""
+        if self.ended is Status.CONVERGED:
+            return self.record.last[2]
+        return self.monitor.lowest_loss if self.ended is Status.STALLED else math.inf
+
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""
         if self.is_only_descent:

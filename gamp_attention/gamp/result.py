@@ -9,7 +9,8 @@ from gamp_attention._core import progress
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.gamp.loop import (
     FURTHER_STARTS,
     HESSIANS_TO_HOLD,

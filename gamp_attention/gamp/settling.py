@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, add_display

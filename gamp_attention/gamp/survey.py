@@ -48,8 +48,9 @@ from gamp_attention._core.display import DisplayMixin, count_noun
 from gamp_attention._core.numerics import ignore_float_errors, symmetrize
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import agreement_of, denoise_at, is_convex, risk_at
+from gamp_attention.data.risk import denoise_at, is_convex, risk_at
 from gamp_attention.data.survey_pass import Inner
+from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.denoisers.survey import (

@@ -118,7 +118,7 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
                 f"{name}.floor: needs a lower bound of the loss, got {floor}, which is above the loss {value}"
             )
         lowest, radius = np.linalg.eigvalsh(hess)[0], float(np.linalg.norm(z))
-        bound = _number(f"{name}.curvature", _curvature, loss, p, radius, infinite=True)
+        bound = _number(f"{name}.curvature", curvature_bound, loss, p, radius, infinite=True)
         if bound > lowest + DERIVATIVE_ERROR * scale:
             declared = "convex = True" if loss.loss.convex else "curvature"
             raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
@@ -234,7 +234,8 @@ def _floor(loss, p):
 
 
 @kernel
-def _curvature(loss, p, radius):
+def curvature_bound(loss, p, radius):
+    """Return the lower bound of the eigenvalues of the Hessian of a loss for fields up to a norm."""
     return curvature_floor(loss, p, radius)
 
 

@@ -4,8 +4,6 @@ from gamp_attention.models.attention import attention_model, paper_model
 from gamp_attention.models.coordinates import (
     CoordinateClasses,
     CoordinateLaw,
-    DataLaw,
-    Departure,
     SampledLaw,
     coordinate_law,
     law_from_samples,
@@ -14,6 +12,7 @@ from gamp_attention.models.coordinates import (
     sparse_teacher,
     subset_positions,
 )
+from gamp_attention.models.data_law import DataLaw, Departure
 from gamp_attention.models.glm import GLMModel, glm_model
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
 from gamp_attention.models.model import POSITIONAL_SIZE, Model, with_parameter

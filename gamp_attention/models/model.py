@@ -32,7 +32,8 @@ from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss
 from gamp_attention.losses.heads import MultiHeadAttention, require_valid_heads
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
-from gamp_attention.models.coordinates import CoordinateLaw, DataLaw, law_from_samples
+from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
+from gamp_attention.models.data_law import DataLaw
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 from gamp_attention.penalties.columns import ColumnRidge, column_classes

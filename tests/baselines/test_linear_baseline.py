@@ -142,11 +142,11 @@ def test_fields_without_variance_are_left_out():
 
 
 def test_grids_have_the_predicted_size_and_unit_covariance():
-    points, weights = engine._grid(1.0, 4, 7.0, even=False)
-    half, _ = engine._grid(1.0, 4, 7.0, even=True)
-    assert len(points) == 2 * len(half) == pytest.approx(engine._grid_size(1.0, 4, 7.0, False), rel=0.05)
+    points, weights = engine.build_grid(1.0, 4, 7.0, even=False)
+    half, _ = engine.build_grid(1.0, 4, 7.0, even=True)
+    assert len(points) == 2 * len(half) == pytest.approx(engine.estimate_grid_size(1.0, 4, 7.0, False), rel=0.05)
     assert np.einsum("n,ni,nj->ij", weights, points, points) == pytest.approx(np.eye(4), abs=1e-6)
-    assert engine._grid_size(1.4, 2000, 50.0, True) > 1e100
+    assert engine.estimate_grid_size(1.4, 2000, 50.0, True) > 1e100
 
 
 def test_reports_contain_status_and_error(model):

@@ -189,3 +189,20 @@ def test_runs_need_a_model_and_its_size():
         ga.minimize_risk(data, d=20)
     with pytest.raises(ValueError, match="init"):
         ga.minimize_risk(ga.paper_model(), "spectral", method="online", d=20, alpha=1.0)
+
+
+def test_steps_end_before_losses_that_are_not_finite():
+    """The weights of the last step are finite, but the loss of their large fields overflows."""
+    model = ga.glm_model(ga.PhaseRetrievalLoss())
+    result = ga.minimize_risk(model, "random", method="online", d=20, alpha=2.0, lr=1e30, max_iter=10)
+    assert result.status is ga.Status.NONFINITE
+    assert result.n_iter < 10
+    assert np.isfinite(result.Q).all()
+    assert np.isfinite([result.train_loss, result.gradient_norm]).all()
+    assert np.isfinite(result.history.train_loss).all()
+
+
+def test_columns_of_zeros_cannot_be_scaled_to_the_sphere():
+    options = {"method": "online", "d": 20, "alpha": 2.0, "spherical": True, "max_iter": 1}
+    with pytest.raises(ValueError, match=r"init: .*columns that can be rescaled"):
+        ga.minimize_risk(ga.glm_model(ga.PhaseRetrievalLoss()), np.zeros((20, 1)), **options)

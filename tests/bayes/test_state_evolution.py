@@ -35,6 +35,59 @@ def test_weak_recovery_of_two_columns():
     assert 1 / build_equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
 
 
+def test_growth_of_weak_signals_does_not_depend_on_the_number_of_columns():
+    """Noisy scores of small fields are linear in u_l·u_m, so that E[u_l u_mᵀ | y] has equal entries for any t."""
+    one, two = (build_equations(ga.attention_model(2, t, t, sigma=0.1, score_noise=1.0), 1024) for t in (1, 2))
+    assert two.linear_growth() == pytest.approx(one.linear_growth(), rel=2e-3)
+
+
+def integrate_gram_matrix(teacher, y, noise, n=24):
+    """Return E[u_l·u_m | y]/t − δ_lm (n, 2, 2) of two tokens with two columns of variance 1, in polar coordinates."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    r = 4.25 * (x + 1)
+    weight = weight * r * np.exp(-0.5 * r**2)
+    first, second, angle = (each.ravel() for each in np.meshgrid(r, r, np.pi * (np.arange(2 * n) + 0.5) / (2 * n)))
+    fields = np.zeros((len(first), 2, 2))
+    fields[:, 0, 0], fields[:, 1] = first, (second * np.array([np.cos(angle), np.sin(angle)])).T
+    prior = np.log(np.repeat(np.outer(weight, weight).ravel(), 2 * n))
+    squares = ((teacher(fields).reshape(-1, 1, 4) - y.reshape(1, -1, 4)) ** 2).sum(axis=2)
+    logs = prior[:, None] - 0.5 * squares / noise**2
+    weights = np.exp(logs - logs.max(axis=0))
+    gram = np.einsum("jla,jma->jlm", fields, fields) / 2
+    return np.einsum("jn,jlm->nlm", weights / weights.sum(axis=0), gram) - np.eye(2)
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.5])
+def test_growth_of_columns_is_an_eigenvalue_of_symmetric_overlaps(spread):
+    """Overlaps are restricted to matrices that rotations of equal columns, and signs of all columns, do not change."""
+    model = ga.attention_model(2, 2, 2, sigma=1.0, score_noise=0.3)
+    cov = model.coordinates.teacher_cov * np.outer([1, spread], [1, spread])
+    equations = Equations(
+        replace(model, coordinates=replace(model.coordinates, teacher_cov=cov)), 64, np.random.default_rng(0)
+    )
+    growth = equations.growth_map(np.zeros_like(equations.rho), np.arange(2)).reshape(2, 4, 2, 4)
+    unequal = growth[:, [0, 3]][:, :, :, [0, 3]]
+    assert np.abs(growth).sum() == pytest.approx(np.abs(unequal).sum())
+    assert np.allclose(unequal.sum(axis=3), unequal.sum(axis=3)[:, ::-1]) == (spread == 1.0)
+
+
+@pytest.mark.slow
+def test_growth_of_noisy_columns_has_no_bias_of_the_largest_eigenvalue():
+    """The exact growth of the same samples, Σ E[(E[u_l·u_m | y]/t − δ_lm)²], is within errors of independent points."""
+    model, rng, differences = ga.attention_model(2, 2, 2, sigma=1.0, score_noise=0.3), np.random.default_rng(0), []
+    for _ in range(32):
+        equations = Equations(model, 24, rng)
+        y = equations.samples(equations.rho, np.zeros_like(equations.rho))[2]
+        exact = np.sum(integrate_gram_matrix(model.teacher, y, 0.3) ** 2, axis=(1, 2)).mean()
+        found = equations.linear_growth()
+        equations.symmetries = None
+        differences.append([found / exact - 1, equations.linear_growth() / exact - 1])
+    mean, error = np.mean(differences, axis=0), np.std(differences, axis=0, ddof=1) / np.sqrt(32)
+    assert error.max() < 1e-3
+    assert abs(mean[0]) < 3 * error[0]
+    assert mean[1] > 4 * error[1]  # the largest of four noisy eigenvalues, before symmetries were used
+
+
 def test_weak_recovery_with_different_tokens_and_spectra():
     """Scaled tokens change nothing; of a spectrum, coordinates of large variance are found first."""
     unlike = ga.attention_model(3, sigma=[0.3, 0.6, 0.8])

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -180,6 +181,27 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
     assert path.test_error[0] < path.test_error[1] < 1.25 * path.test_error[0]
     assert path.best == 1
     assert "1 other values have lower errors by estimates that are not reliable" in path.message
+
+
+def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, monkeypatch):
+    """Such errors are increased by a quarter, so that the largest plausible value is another one."""
+    from gamp_attention.experiments.inference import paths
+
+    compute, lams, failed = paths.path_errors, np.geomspace(0.05, 20, 8), []
+
+    def fail(*arguments):
+        return replace(compute(*arguments), tested=~np.isin(np.arange(len(lams)), failed))
+
+    monkeypatch.setattr(paths, "path_errors", fail)
+    trusted = ga.regularization_path(rows, lams, n_starts=1)
+    assert trusted.trusted.all()
+    failed.append(trusted.best_1se)
+    path = ga.regularization_path(rows, lams, n_starts=1, folds=0)
+    assert np.flatnonzero(~path.trusted).tolist() == failed
+    assert path.best == trusted.best
+    assert path.best_1se < trusted.best_1se
+    failed.append(trusted.best)
+    assert ga.regularization_path(rows, lams, n_starts=1).form == "folds"
 
 
 def test_folds_are_trained_without_their_samples(rows):

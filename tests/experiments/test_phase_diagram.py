@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from gamp_attention.experiments.phase_diagram import (
     compute_thresholds,
     find_changes,
     find_ends,
+    find_equal_loss,
+    find_equal_test_error,
     find_stability_changes,
 )
 from gamp_attention.state_evolution.continuation import root_on_rules
@@ -69,6 +72,40 @@ def test_a_root_off_the_branch_is_not_found(model):
     assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
     assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
+
+
+def build_scan(train_loss, test_error=None):
+    """Return a scan of a branch whose losses are given functions of α, with points at α = 0.5 to 4."""
+
+    def measure(alpha):
+        return SimpleNamespace(train_loss=train_loss(alpha), test_error=test_error and test_error(alpha))
+
+    track = SimpleNamespace(curve=SimpleNamespace(rule=SplitRule()), on=lambda rule, tol: measure)
+    points = {alpha: measure(alpha) for alpha in np.arange(0.5, 4.01, 0.4)}
+    return SimpleNamespace(points=points, spans=lambda alpha: True, at=lambda alpha: None, track=track)
+
+
+def test_the_first_of_several_crossings_is_reported_with_the_number_of_others():
+    semantic = build_scan(lambda alpha: 1.0)
+    positional = build_scan(lambda alpha: 1.0 + 0.01 * (alpha - 1) * (alpha - 2) * (alpha - 3))
+    boundary = find_equal_loss(semantic, positional, 0.1)
+    assert abs(boundary.value - 1) <= boundary.error < 0.1
+    assert boundary.note == "2 further crossings at larger α"
+
+
+@pytest.mark.parametrize(("gap", "lower"), [(0.1, "semantic"), (-0.1, "positional")])
+def test_the_branch_of_lower_loss_is_named_if_there_is_no_crossing(gap, lower):
+    boundary = find_equal_loss(build_scan(lambda alpha: 1.0), build_scan(lambda alpha: 1.0 + gap), 0.1)
+    assert np.isnan(boundary.value)
+    assert f"the {lower} branch has the lower training loss wherever both exist, from α = 0.5 to 3.7" in boundary.note
+
+
+def test_the_last_crossing_with_the_baseline_is_reported_with_the_error_of_the_baseline():
+    scan = build_scan(lambda alpha: 1.0, lambda alpha: 1.0 - 0.2 * (abs(alpha - 2) - 1))  # equal at α = 1 and 3
+    exact, uncertain = (SimpleNamespace(test_error=1.0, test_error_error=error) for error in (0.0, 0.004))
+    boundary = find_equal_test_error(scan, exact, 0.1)
+    assert abs(boundary.value - 3) <= boundary.error < 0.05
+    assert find_equal_test_error(scan, uncertain, 0.1).error - boundary.error == pytest.approx(0.004 / 0.2, rel=1e-6)
 
 
 def test_boundaries_of_the_paper(model, found):

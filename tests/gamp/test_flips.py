@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.gamp import flipped_starts
@@ -18,6 +19,11 @@ def few():
 @pytest.fixture(scope="module")
 def minimum(few):
     return ga.run_gamp(few, "random")
+
+
+@pytest.fixture(scope="module")
+def surveyed(few):
+    return ga.run_gamp(few, "random", survey=True)
 
 
 def slope(data, mu, z):
@@ -53,14 +59,23 @@ def test_one_sample_moves_to_another_minimum_of_its_proximal_objective(few, mini
     assert np.all(np.diff(gaps) > -1e-8)
 
 
-def test_flips_lead_to_a_lower_minimum(few):
-    result = ga.run_gamp(few, "random", survey=True)
-    kept = next(record for record in result.starts if record.kept)
-    earlier = [record.train_loss for record in result.starts if not record.name.startswith("flip")]
+def test_flips_lead_to_a_lower_minimum(surveyed):
+    kept = next(record for record in surveyed.starts if record.kept)
+    earlier = [record.train_loss for record in surveyed.starts if not record.name.startswith("flip")]
     assert kept.name.startswith("flip")
-    assert result.train_loss < 0.95 * min(earlier)
-    assert result.is_minimum
-    assert result.gradient_norm <= 1e-8
+    assert surveyed.train_loss < 0.95 * min(earlier)
+    assert surveyed.is_minimum
+    assert surveyed.gradient_norm <= 1e-8
+
+
+def test_runs_that_were_stopped_early_would_not_end_in_a_lower_minimum(few, surveyed):
+    stopped = [record for record in surveyed.starts if record.status is None]
+    assert any(record.n_iter not in (20, 30) for record in stopped)  # not only by comparisons of their losses
+    for record in stopped:
+        end = minimize(lambda x: ga.train_loss(few, x[:, None], "exact"), record.Q[:, 0], method="L-BFGS-B",
+                       jac=lambda x: ga.gradient(few, x[:, None], "exact")[:, 0] / few.dim)  # fmt: skip
+        assert end.fun <= record.train_loss
+        assert end.fun > (1 - 1e-6) * surveyed.train_loss
 
 
 def test_given_parisi_parameters_exclude_flips(few):

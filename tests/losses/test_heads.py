@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data import agreement_of
 from gamp_attention.losses import sample_derivatives
-from gamp_attention.losses.checks import _curvature
+from gamp_attention.losses.checks import curvature_bound
 
 CASES = [(2, 1, True, False), (2, 2, False, True), (3, 1, False, False), (1, 2, True, True)]
 
@@ -58,7 +58,7 @@ def test_no_eigenvalue_is_below_the_bound_of_the_curvature(case):
         fields = scale * z
         lowest = np.linalg.eigvalsh(sample_derivatives(loss, params, fields)[2]).min(axis=1)
         for mu in range(len(z)):
-            assert _curvature(loss, params[mu], float(np.linalg.norm(fields[mu]))) <= lowest[mu]
+            assert curvature_bound(loss, params[mu], float(np.linalg.norm(fields[mu]))) <= lowest[mu]
 
 
 def test_one_head_is_the_usual_layer():
@@ -102,6 +102,13 @@ def test_agreement_ignores_order_of_heads_and_rotations_within(rank, tied):
         Q @ np.linalg.qr(rng.normal(size=(model.rank, model.rank)))[0]
     )  # a rotation that mixes heads is another layer
     assert agreement_of(data, Q, mixed) < 0.95
+
+
+@pytest.mark.parametrize(("loss", "agreement"), [(ga.SquaredLoss(), 0.0), (ga.PhaseRetrievalLoss(), 1.0)])
+def test_opposite_weights_agree_only_if_their_sign_does_not_change_the_risk(loss, agreement):
+    rng = np.random.default_rng(0)
+    data, Q = ga.LabelledDataset(rng.normal(size=(20, 6)), np.ones(20), loss), rng.normal(size=(6, 1))
+    assert agreement_of(data, Q, -Q) == pytest.approx(agreement)
 
 
 def test_heads_with_different_penalties_are_not_exchanged():

@@ -250,7 +250,7 @@ def test_paths_at_finite_d_begin_as_linear_growth():
     growth = follow_growth(ATTENTION, alpha, STEP, 300.0, n_iter, 8192, np.random.default_rng(0))
     V = ga.initial_survey(ga.sample(ATTENTION, d, alpha, 0), "asymptotic", np.zeros((d, 1)))[0].V
     options = {"damping": STEP, "parisi": 300.0, "n_iter": n_iter, "n_paths": n_paths, "V": V}
-    z = [sample_cosines(ATTENTION, alpha, d, rng=np.random.default_rng(k), **options) for k in range(seeds)]
+    z = [sample_cosines(ATTENTION, alpha, d, rng=np.random.default_rng(k), **options)[:2] for k in range(seeds)]
     for values, name in zip(np.sqrt(d) * np.array(z).transpose(1, 0, 2), ("semantic", "positional"), strict=True):
         factors, variances = getattr(growth, name), np.diag(getattr(growth, f"{name}_noise"))
         noise = values - factors * values[:, :1]

@@ -1,12 +1,12 @@
-"""Sign tests of two methods on the same instances: Holm's correction, required sizes, and sequential tests."""
+"""Sign tests of two methods on the same instances: Holm's correction, and sequential tests."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import betaln
-from scipy.stats import binom, binomtest
+from scipy.stats import binomtest
 
-LEVEL, POWER, MAX_INSTANCES = 0.05, 0.8, 1000  # of sign tests, and the largest number of instances considered
+LEVEL = 0.05  # of sign tests
 
 
 def sign_test(lower: int, higher: int) -> float:
@@ -19,23 +19,6 @@ def adjust(ps: np.ndarray) -> np.ndarray:
     order, adjusted = np.argsort(ps), np.empty(len(ps))
     adjusted[order] = np.minimum(np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1)), 1.0)
     return adjusted
-
-
-def find_required(lower: int, higher: int, n: int, level: float) -> int | None:
-    """Return the number of instances for which a sign test has power `POWER` if the counted fractions were true.
-
-    Fractions have half an instance more on each side. None if more than `MAX_INSTANCES` instances are required.
-    """
-    differ = (lower + higher + 1) / (n + 1)
-    win = (higher + 0.5) / (lower + higher + 1)
-    for size in range(5, MAX_INSTANCES + 1, 5):
-        pairs = np.arange(size + 1)
-        # largest number of lower losses at which the test rejects equality, for each number of different pairs
-        limits = binom.ppf(level / 2, pairs, 0.5) - 1
-        power = np.sum(binom.pmf(pairs, size, differ) * binom.cdf(limits, pairs, 1 - win))
-        if power >= POWER:
-            return size
-    return None
 
 
 def test_at_looks(signs: Sequence[int], looks: Sequence[int], n_tests: int) -> tuple[int, bool]:

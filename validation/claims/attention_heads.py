@@ -104,7 +104,7 @@ def run_instance(name, d, seed):
     """Return squared norms and overlaps with the teacher of one instance, at all iterations and at its fixed point."""
     data = ga.sample(build_model(name), d, ALPHA, seed=seed)
     risk = "asymptotic" if name == HEADS else "exact"
-    iteration = ga.IterationOptions(onsager=predict(name, N_PATHS).V_hat)
+    iteration = ga.IterationOptions(V_hat=predict(name, N_PATHS).V_hat)
     path = ga.run_gamp(data, "semantic", risk, tol=0, max_iter=N_ITER, damping=0.5, iteration=iteration)
     end = ga.run_gamp(data, "semantic", risk) if name in FIXED_POINTS else None
     return {

@@ -9,7 +9,7 @@ whereas message passing computes V̂ from the samples as a mean derivative, whic
 
 Method: the model of `single_location_mismatch`, for its first case and for its control (ν = 4, λ = 0.5). (1) Squared
 norms and overlaps of key and value after 10 and 20 iterations, at d = 800 and 3200, of two runs on the same samples:
-with V̂ from the samples, and with V̂ from state evolution at each iteration (`IterationOptions(onsager=...)`). (2) The
+with V̂ from the samples, and with V̂ from state evolution at each iteration (`IterationOptions(V_hat=...)`). (2) The
 minima that default runs reach, against the fixed point; V of the key also from the inverse Hessian, which torch
 computes from the loss, with nothing of the package except samples and weights.
 
@@ -60,7 +60,7 @@ def run_path(name, d, seed):
     """Return the squared norms and overlaps of two runs (2, times, 4), one for each response."""
     data, values = ga.sample(build(name), d, ALPHA, seed=seed), []
     for response in RESPONSES:
-        options = ga.IterationOptions(onsager="empirical" if response == "samples" else predict(name).V_hat)
+        options = ga.IterationOptions(V_hat="empirical" if response == "samples" else predict(name).V_hat)
         run = ga.run_gamp(data, "semantic", damping=DAMPING, max_iter=TIMES[-1], tol=0, iteration=options)
         q, theta = run.history.q.mean(axis=1), run.history.theta.mean(axis=1)
         diagonals = [np.diagonal(entries, axis1=1, axis2=2) for entries in (q, theta)]

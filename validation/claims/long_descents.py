@@ -54,6 +54,7 @@ LONG = {  # model, start, and the numbers that are compared with instances
     "positional": ("paper", "positional", ("q", "m", "train_loss")),
     "logistic": ("logistic", "random", ("q", "theta", "train_loss")),
 }
+FIRST_SHOWN, SPACING = 3, 1.15  # first step of the picture, and smallest ratio of steps at which descents are drawn
 SEEDS = {1000: 6, 2000: 3, 4000: 2}
 SIZE = {"n_paths": 2048, "n_replicas": 6}
 MANY = {"n_paths": 8192, "n_replicas": 8}
@@ -214,16 +215,25 @@ def _draw_run(axis, numbers, run, key):
     theory = numbers["long"][run]["theory"]
     value, error = (np.abs(np.array(theory[what][key])) for what in ("value", "errors"))
     for (d, seen), marker in zip(numbers["long"][run]["instances"].items(), "osD", strict=False):
-        shown = [i for i, t in enumerate(seen["steps"]) if t >= 3]
+        shown = _space_evenly(seen["steps"])
         t, gap, error_of = (np.array(seen[what][key] if what != "steps" else seen[what])[shown]
                             for what in ("steps", "gap", "error"))  # fmt: skip
         axis.errorbar(t, value[t] + gap, 2 * error_of, fmt=marker, ms=2.5, lw=0.6, label=f"descents, d = {d}, ± 2 s.e.")
-    axis.plot(np.arange(len(value)), value, color=DARK, label="theory, compressed histories", zorder=3)
-    axis.fill_between(np.arange(len(value)), value - 2 * error, value + 2 * error, color=DARK, alpha=0.25, lw=0)
-    axis.set(xscale="log", xlim=(3, None), xlabel="step", title=f"{WORDS[key]}, {run} start")
-    later = value[3:]
-    margin = 0.15 * (later.max() - later.min())
-    axis.set_ylim(later.min() - margin, later.max() + margin)
+    t, value, error = np.arange(FIRST_SHOWN, len(value)), value[FIRST_SHOWN:], error[FIRST_SHOWN:]
+    axis.plot(t, value, color=DARK, label="theory, compressed histories", zorder=3)
+    axis.fill_between(t, value - 2 * error, value + 2 * error, color=DARK, alpha=0.25, lw=0)
+    axis.set(xscale="log", xlabel="step", title=f"{WORDS[key]}, {run} start")
+    axis.margins(y=0.05)
+
+
+def _space_evenly(steps):
+    """Return indices of steps with a ratio of at least SPACING, so that error bars do not overlap."""
+    shown, last = [], FIRST_SHOWN / SPACING
+    for i, t in enumerate(steps):
+        if t >= SPACING * last:
+            shown.append(i)
+            last = t
+    return shown
 
 
 def _draw_differences(axis, numbers):

@@ -159,7 +159,8 @@ def draw(stored, path):
         if stored["levels"]:
             axes[0][0].axhline(np.diff(stored["levels"])[0], color="#777777", ls="--", label="one step, ground state")
         axes[0][1].axhline(stored["ground_loss"], color="#777777", ls="--", label="ground state, d → ∞")
-        axes[0][0].set(ylabel="$q_1 - q_0$ of minima of an instance", title="distance between minima", ylim=(0, None))
+        axes[0][0].set(ylabel="$q_1 - q_0$ of minima of an instance", title="distance between minima")
+        axes[0][0].set_ylim(bottom=-0.002)
         axes[0][1].set(ylabel="training loss", title="loss of the minima")
         for ax in axes[0]:
             ax.legend(fontsize=8)

@@ -100,10 +100,12 @@ def exchange():
 
 
 def main():
-    args = options(__doc__)
+    args = options(__doc__, draw=True)
     verdict = Verdict("online_sgd", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     dims, runs = (QUICK_DIMS, QUICK_RUNS) if args.quick else (DIMS, RUNS)
-    table, numbers, curves = {}, {}, {}
+    table, numbers = {}, {}
     for name in CASES:
         for d in dims:
             predicted, mean, ratio = compare(name, d, runs)
@@ -111,7 +113,6 @@ def main():
                 "largest deviation": f"{ratio.max():.1f}", "root mean square": f"{np.sqrt(np.mean(ratio**2)):.2f}"
             }  # fmt: skip
             numbers[f"{name}, {d}"] = {"predicted": predicted.tolist(), "mean": mean.tolist(), "ratio": ratio.tolist()}
-        curves[name] = predicted, mean
         verdict.check(
             ratio.max() <= SIGMAS, f"{name}, d = {d}: at most {ratio.max():.1f} standard errors from the theory"
         )
@@ -129,31 +130,38 @@ def main():
     numbers |= {
         "omega": [omega, error], "equal losses": [equal, equal_error], "curvatures": curvatures.tolist(),
         "curvature_errors": curvature_errors.tolist(), "minima": [list(at) for at in minima],
+        "cosines": landscape.cosines.tolist(), "population loss": landscape.loss.tolist(), "largest d": dims[-1],
     }  # fmt: skip
-    draw(curves, landscape, curvatures, curvature_errors, omega, dims[-1], verdict.path(".png"))
-    verdict.end(numbers)
+    return verdict.end(numbers, draw)
 
 
-def draw(curves, landscape, curvatures, errors, omega, d, path):
+def draw(numbers, path):
+    """Draw training losses with their theory, the population loss with its minima, and the curvatures against ω."""
     with figure(path, 1, 3, (9.8, 3.8)) as axes:
         left, middle, right = axes.ravel()
-        for number, (name, (predicted, mean)) in enumerate(curves.items()):
-            scale = predicted[0, -1]
-            left.plot(predicted[:, -1] / scale, color=f"C{number}", label=name)
-            left.plot(mean[:, -1] / scale, "o", ms=3, color=f"C{number}")
+        d = numbers["largest d"]
+        for number, name in enumerate(CASES):
+            predicted, mean = (np.array(numbers[f"{name}, {d}"][key]) for key in ("predicted", "mean"))
+            left.plot(predicted[:, -1] / predicted[0, -1], color=f"C{number}", label=name)
+            left.plot(mean[:, -1] / predicted[0, -1], "o", ms=3, color=f"C{number}")
         left.set(xlabel="iteration", ylabel="training loss / first loss", title=f"theory (lines), runs, d = {d}")
         left.set_ylim(0.4, 4.2)  # space for the legend
         left.legend(frameon=False, fontsize=9.2)
-        levels = middle.contourf(landscape.cosines, landscape.cosines, landscape.loss.T, 16)
-        for at in landscape.minima:
-            middle.plot([at.positional, -at.positional], [at.semantic, -at.semantic], "o", color="white", mec="black")
+        levels = middle.contourf(
+            numbers["cosines"], numbers["cosines"], np.array(numbers["population loss"], float).T, 16
+        )
+        for positional, semantic, *_ in numbers["minima"]:
+            places = [positional, -positional], [semantic, -semantic]
+            middle.plot(*places, "o", color="white", mec="black", clip_on=False)
         middle.set(xlabel="positional cosine", ylabel="semantic cosine", title="population loss, ω = 0.67")
         middle.figure.colorbar(levels, ax=middle)
         for k, label in enumerate(("positional", "semantic")):
-            right.errorbar(OMEGAS, curvatures[:, k], errors[:, k], marker="o", ms=3, color=f"C{k}", label=label)
-        right.axvline(PUBLISHED, color="0.5", ls=":", label="published")
-        right.set(xlabel="ω", ylabel="second derivative", title=f"at zero overlap, equal at {omega:.3f}")
-        right.legend(frameon=False, fontsize=9.2)
+            values, errors = (np.array(numbers[key])[:, k] for key in ("curvatures", "curvature_errors"))
+            right.errorbar(OMEGAS, values, errors, marker="o", ms=3, color=f"C{k}", label=label)
+        right.axvline(PUBLISHED, color="0.5", ls=":", label="published crossing")
+        right.set(xlabel="ω", ylabel="curvature at zero overlap", title=f"crossing at ω = {numbers['omega'][0]:.3f}")
+        right.set_ylim(-0.185, None)  # space for the legend
+        right.legend(loc="lower center", frameon=True, framealpha=1, edgecolor="none", fontsize=9.2)
 
 
 if __name__ == "__main__":

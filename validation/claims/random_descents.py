@@ -23,7 +23,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.experiments.inference import sample_errors
-from gamp_attention.experiments.inference.leave_one_out import leave_out
+from gamp_attention.experiments.inference.left_out import leave_out
 from gamp_attention.gamp.settling import quasi_newton
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

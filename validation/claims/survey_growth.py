@@ -32,8 +32,8 @@ from gamp_attention.state_evolution.dynamics import follow_growth, sample_cosine
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table
+from validation.claims._survey_runs import draw_starts
 from validation.claims.survey_map import FOUNDING, GRIDS, NARROW, build_model, compute_row
-from validation.claims.survey_propagation import draw_starts
 
 DIM, SURVEYS, PATHS = 150, 100, 30  # dimension, and numbers of surveys and of paths of nonlinear theory at each point
 FIRST_SEED, SEEDS = 1000, 1000  # first seed of the first point, and distance between the first seeds of points
@@ -78,7 +78,8 @@ def run_path(omega, sigma, alpha, k):
     rng = np.random.default_rng([round(1000 * omega), round(100 * alpha), 10 + k])
     starts = [find_start(omega, sigma, alpha, seed) for seed in range(REPLICAS)]
     parisi, V = (np.mean(values, axis=0) for values in zip(*starts, strict=True))
-    return describe(sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng, V))
+    path = sample_cosines(build_model(omega, sigma), alpha, DIM, STEP, parisi, LATE, n_paths, rng, V)
+    return describe([path.semantic, path.positional])
 
 
 def run_survey(omega, sigma, alpha, d, seed):

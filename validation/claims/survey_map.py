@@ -8,6 +8,12 @@ the weights of the teacher. Thresholds for d → ∞: weak and full recovery of 
 (`spectral_overlap`), and the stored lines α_c and "semantic branch appears" of the claim `phase_diagram` (σ = 0.5).
 Error bars are binomial standard errors.
 
+At the α next to the α at which half of the starts of survey propagation find the teacher there are 20 instances, at the
+others six. These points, the number and the following interval were fixed after six instances and before the further
+ones. The crossing of one half is interpolated between fractions that are made monotonic in α (isotonic regression,
+weighted by the numbers of instances). Its interval has the percentiles 2.5 and 97.5 of the crossings of fractions drawn
+from Beta(k + ½, n − k + ½) for k of n instances. It contains the sampling error, not the error of the interpolation.
+
 Criterion: at every (ω, σ), survey propagation finds the teacher in at least as many of the instances as GAMP and L-BFGS
 do. Predicted and counted fractions of single surveys are reported and have no criterion.
 
@@ -20,14 +26,17 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 import gamp_attention as ga
 from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
+from validation.claims._survey_comparisons import METHODS
+from validation.claims._survey_runs import compute_cosine, draw_starts
 from validation.claims.lower_minima import run_lbfgs
-from validation.claims.survey_propagation import COLORS, MARKERS, METHODS, STYLES, compute_cosine, draw_starts
+from validation.claims.survey_propagation import COLORS, MARKERS, STYLES
 
 PHASE_DIAGRAM = Path(__file__).parents[1] / "results" / "phase_diagram.json"
 DIM, INSTANCES = 150, 6
@@ -41,6 +50,15 @@ GRIDS = {  # α of the runs, by (ω, σ)
     (0.22, 0.5): (0.8, 1.2, 1.6, 2.0),
     (0.38, 0.5): (1.5, 2.0, 2.5, 3.0),
 }
+NEAR_HALF = {  # α next to the crossing of one half by survey propagation, with more instances
+    NARROW: (0.45, 0.6, 0.8),
+    FOUNDING: (1.5, 1.75, 2.0),
+    (0.14, 0.5): (0.9, 1.2, 1.6),
+    (0.22, 0.5): (1.2, 1.6),
+    (0.38, 0.5): (1.5, 2.0),
+}
+ALL = 10.0  # end of error bars of crossings whose interval has no upper end
+N_NEAR, N_DRAWS = 20, 2000  # instances at these α, and draws of fractions for the interval of a crossing
 SPECTRAL = (0.2, 0.3, 0.4, 0.5)  # α between which the spectral threshold is interpolated
 LINES = {"alpha_c": r"$\alpha_c$: equal training loss", "semantic_from": "semantic branch appears"}
 MARKS = {"weak": "Bayes-optimal: weak recovery", "full": "Bayes-optimal: full recovery", "spectral": "spectral"}
@@ -85,8 +103,9 @@ def plan_rows(quick, instances):
     """Return functions that compute the rows, by key."""
     grids, d = ({FOUNDING: (2.5,)}, 60) if quick else (GRIDS, DIM)
     plan = {("thresholds", *where): partial(find_thresholds, *where) for where in grids}
-    for seed in range(1 if quick else max(instances, INSTANCES)):
-        for where, alphas in grids.items():
+    everywhere = 1 if quick else max(instances, INSTANCES)
+    for seed in range(1 if quick else max(everywhere, N_NEAR)):
+        for where, alphas in (grids if seed < everywhere else NEAR_HALF).items():
             plan |= {("run", *where, alpha, seed): partial(run_instance, *where, alpha, d, seed) for alpha in alphas}
     return plan
 
@@ -119,13 +138,31 @@ def has_found(runs, method):
     return runs[method]["cosine"] >= max(FOUND * runs["semantic"]["cosine"], SEMANTIC)
 
 
-def find_half(alphas, fractions):
-    """Return the α at which fractions cross one half for good, by linear interpolation; NaN if that is not between."""
-    below = np.flatnonzero(fractions < 0.5)
-    if not len(below) or below[-1] == len(fractions) - 1:
-        return np.nan
-    k = below[-1]
-    return alphas[k] + (0.5 - fractions[k]) / (fractions[k + 1] - fractions[k]) * (alphas[k + 1] - alphas[k])
+def find_half(alphas, fractions, n):
+    """Return the α at which monotonic fractions of n instances cross one half; 0 or inf if it is outside."""
+    fractions = isotonic_regression(fractions, weights=n).x
+    k = int(np.searchsorted(fractions, 0.5))
+    if k == 0 or k == len(alphas):
+        return 0.0 if k == 0 else np.inf
+    part = (0.5 - fractions[k - 1]) / (fractions[k] - fractions[k - 1])
+    return float(alphas[k - 1] + part * (alphas[k] - alphas[k - 1]))
+
+
+def find_crossing(rows, where, method):
+    """Return the α at which half of the starts find the teacher, and its interval of 95 %."""
+    alphas, fractions, n = find_fractions(rows, where, method)
+    counts, rng = fractions * n, np.random.default_rng(0)
+    draws = [find_half(alphas, rng.beta(counts + 0.5, n - counts + 0.5), n) for _ in range(N_DRAWS)]
+    return find_half(alphas, fractions, n), *np.percentile(draws, [2.5, 97.5], method="nearest")
+
+
+def format_crossing(alphas, crossing):
+    """Return the α of a crossing with its interval; "–" if half of the starts do not find the teacher at any α."""
+    value, low, high = crossing
+    if not alphas[0] <= value <= alphas[-1]:
+        return "–"
+    words = f"{low:.2f}" if low > 0 else f"below {alphas[0]:g}", f"{high:.2f}" if np.isfinite(high) else "none"
+    return f"{value:.2f} ({words[0]} to {words[1]})"
 
 
 def format_table(rows):
@@ -149,8 +186,9 @@ def format_thresholds(rows):
     for where in list_places(rows, "thresholds"):
         numbers = select(rows, "thresholds", where)[0]
         values = [numbers[name] for name in MARKS]
-        values += [find_half(*find_fractions(rows, where, name)[:2]) for name in STUDENTS]
         words = ["–" if value is None or np.isnan(value) else f"{value:.2f}" for value in values]
+        alphas = find_fractions(rows, where, "survey")[0]
+        words += [format_crossing(alphas, find_crossing(rows, where, name)) for name in STUDENTS]
         lines.append([f"{where[0]:g}, {where[1]:g}", *words])
     return markdown_table(heads, lines)
 
@@ -193,8 +231,12 @@ def draw_omegas(axis, rows, lines):
         values = np.array([select(rows, "thresholds", where)[0][name] for where in places], float)
         axis.plot(omegas, values, MARK_STYLES[name], color=RECOVERY if name != "spectral" else DARK, label=label)
     for name in STUDENTS:
-        halves = [find_half(*find_fractions(rows, where, name)[:2]) for where in places]
-        axis.plot(omegas, halves, MARKERS[name] + STYLES[name], lw=2, ms=7, color=COLORS[name], label=METHODS[name])
+        halves, low, high = np.transpose([find_crossing(rows, where, name) for where in places])
+        shown = np.isfinite(halves) & (halves > 0)
+        ends = [low, np.where(np.isfinite(high), high, ALL)]
+        halves = np.where(shown, halves, np.nan)
+        axis.errorbar(omegas, halves, np.abs(ends - halves), fmt=MARKERS[name] + STYLES[name], lw=2, ms=7,
+                      color=COLORS[name], label=METHODS[name])  # fmt: skip
     axis.set(xlabel=OMEGA, ylabel=ALPHA, xlim=(0.1, 0.42), ylim=(0, 3),
              title=f"half of the starts, σ = {FOUNDING[1]:g}")  # fmt: skip
 

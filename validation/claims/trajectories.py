@@ -21,7 +21,7 @@ from validation._tools.tables import round_curve
 
 ALPHA, OMEGA = 1.5, 0.3
 DEVIATIONS = (0.003, 0.005, 0.01, 0.02, 0.03)  # labelled on the axis of relative deviations
-# for each name the branch, damping, number of iterations, onsager, memory, and checked overlaps
+# for each name the branch, damping, number of iterations, V_hat, memory, and checked overlaps
 RUNS = {
     "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
     "undamped": ("semantic", 1.0, 4, "empirical", averaged_memory, ("q", "m", "theta", "V")),
@@ -41,12 +41,12 @@ RUNS = {
 
 def compute_deviations(d, seeds, run):
     """Return deviations of GAMP from the prediction for its instance, and their errors, each (seeds, T + 1)."""
-    branch, damping, n_iter, onsager, memory, _ = run
+    branch, damping, n_iter, V_hat, memory, _ = run
     model, deviations = ga.paper_model(OMEGA), []
     for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False):
         data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))
         deviations.append(
-            deviation(data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, onsager=onsager, memory=memory)
+            deviation(data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, V_hat=V_hat, memory=memory)
         )
     return {
         key: tuple(np.array([each[which][key] for each in deviations]) for which in (0, 1)) for key in deviations[0][0]

@@ -1,6 +1,7 @@
 """Estimation of a token distribution from data, and its departures from the assumptions of the theory."""
 
-from gamp_attention.data.law.law_of import classes_of_moments, law_of
+from gamp_attention.data.law.law_of import law_of
+from gamp_attention.data.law.parts import classes_of_moments
 from gamp_attention.data.law.tokens import (
     Products,
     Resolvent,

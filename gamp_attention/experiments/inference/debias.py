@@ -26,8 +26,9 @@ from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, one_thread, symmetrize
 from gamp_attention.data.curvature import data_hessian, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, response, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex
 from gamp_attention.data.stores import token_blocks
+from gamp_attention.data.susceptibility import response, susceptibility
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out, require_trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, sum_over_tokens

@@ -11,7 +11,8 @@ a global minimum.
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, risk_at, small_unit
+from gamp_attention.data.risk import RiskAtPoint, risk_at
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.settling import Visit, proximal_gradient, quasi_newton
 
@@ -82,5 +83,5 @@ def descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None
 
     The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
     """
-    descend, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
-    return descend(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, MAX_STEPS, visit, unit)[0]
+    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, MAX_STEPS, visit, unit)[0]

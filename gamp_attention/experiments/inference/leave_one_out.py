@@ -23,19 +23,17 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, response, risk_at, small_unit, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.stores import distinct_samples
-from gamp_attention.denoisers.input import denoise_weights, precisions, quadratic_response
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
 from gamp_attention.experiments.inference.dependence import nearly_repeated, order_effect
 from gamp_attention.experiments.inference.hessian import (
-    FactoredHessian,
     TokenRows,
-    factored_hessian,
-    scaled_blocks,
     token_rows,
 )
 from gamp_attention.experiments.inference.hysteresis import has_many_minima
+from gamp_attention.experiments.inference.left_out import LeftOut, cavity_fields, leave_out, responses, risks_without
 from gamp_attention.experiments.inference.refits import refit_samples, sample_errors
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.penalties.columns import refuse_spheres
@@ -164,85 +162,6 @@ def interval_with_selection(
     return interval_of_mean(errors, below, level)[0], interval_of_mean(errors, error, level)[1]
 
 
-@dataclass(frozen=True, eq=False)
-class LeftOut:
-    """Fields of each sample after a Newton step on the risk without it."""
-
-    fields: np.ndarray  # (n, L, r)
-    # (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights
-    stiffness: np.ndarray
-    hessian: FactoredHessian  # the factored Hessian
-
-    @property
-    def minimum(self) -> bool:
-        """True if the Hessian is positive definite."""
-        return self.hessian.signs is None
-
-
-def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> LeftOut:
-    """Return the fields of each sample after a Newton step on the risk without it, from the minimum Q (d, r).
-
-    Eq. :eq:`leave-one-out`; Rahnama Rad and Maleki (2020).
-    """
-    n, k = data.n_samples, data.n_tokens * data.rank
-    g, D = -at.loss_gradients.reshape(n, k), at.hessians
-    A = np.empty((n, k, k))
-    tokens = TokenRows(data) if tokens is None else tokens
-    with one_thread():
-        H = factored_hessian(data, at, Q, tokens)
-        for rows, x in tokens.blocks():
-            columns = H.columns(x)
-            A[rows] = H.leverages(columns, H.whiten(columns), k)
-        matrices = np.eye(k) - A @ D
-        try:
-            shifts = np.linalg.solve(matrices, A @ g[..., None])[..., 0]  # (1 − A D)⁻¹ A g
-        except np.linalg.LinAlgError:  # only one sample determines some weights
-            shifts = (np.linalg.pinv(matrices) @ (A @ g[..., None]))[..., 0]
-        stiffness = np.linalg.eigvals(matrices).real.min(axis=1)
-    return LeftOut(at.z - shifts.reshape(at.z.shape), stiffness, H)
-
-
-def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndarray:
-    """Return the minimum risk without each sample (n,), from the fields z_∖ of the sample without it.
-
-    To second order in the shift of the weights, the minimum decreases by ℓ + gᵀ(z − z_∖)/2.
-    """
-    return at.train_loss * data.dim - at.losses - 0.5 * np.einsum("nla,nla->n", -at.loss_gradients, at.z - fields)
-
-
-def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q with variances V (S, r, r)."""
-    V_hat = response(data, at.hessians, V)
-    if data.penalty.quadratic:
-        return quadratic_response(data.penalty, data.spectra, V_hat, None)[1]
-    A = precisions(data.penalty, data.spectra, V_hat)
-    b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
-    return denoise_weights(data.penalty, b, A)[1]
-
-
-def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
-    """Return cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ, C_i the responses of weights.
-
-    Eq. :eq:`cavity-field`.
-
-    For d → ∞ and independent coordinates A_μ is V, and the fields are z − V g, as in message passing (Rangan (2011)).
-    """
-    g, fields = -at.loss_gradients, at.z.copy()
-    if len(C) == 1 and not data.is_labelled:  # the parameters of the loss contain the products of the tokens
-        L = data.n_tokens
-        G = data.terms("exact").params[:, : L * L].reshape(-1, L, L)
-        return fields - G @ g @ C[0].T
-    for rows, x in scaled_blocks(data):
-        if len(C) == 1:
-            fields[rows] -= x @ x.transpose(0, 2, 1) @ g[rows] @ C[0].T
-            continue
-        for a in range(data.rank):
-            for b in range(data.rank):
-                weighted = np.ascontiguousarray(x * C[:, a, b])
-                fields[rows, :, a] -= np.einsum("nli,nki,nk->nl", weighted, x, g[rows, :, b], optimize=True)
-    return fields
-
-
 FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
 FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
@@ -261,6 +180,19 @@ SELECTION = 0.4
 SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
 DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
 SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
+STILL_TRAINED = (
+    "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
+    "repeat tokens too; remove repeated samples, or use regularization_path(..., groups=...) (gamp-attention fit: "
+    "--groups)"
+)
+ABOUT_REPEATED = f"{{:.0%}} of the samples repeat the tokens of another sample, {STILL_TRAINED}"
+ABOUT_COPIES = f"{{:.0%}} of the samples are nearly equal to a few other samples, {STILL_TRAINED}"
+ABOUT_ORDER = (
+    "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
+    "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
+    "regularization_path(..., groups=...) (gamp-attention fit: --groups), or shuffle the samples if their order has no "
+    "meaning"
+)
 
 
 @ignore_float_errors
@@ -374,23 +306,6 @@ def _repeated_fraction(data: Dataset) -> float:
         return 0.0
     repeated = 1 - distinct_samples(data.tokens) / data.n_samples
     return repeated if repeated > REPEATED else 0.0
-
-
-STILL_TRAINED = (
-    "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
-    "repeat tokens too; remove repeated samples, or use regularization_path(..., groups=...) (gamp-attention fit: "
-    "--groups)"
-)
-ABOUT_REPEATED = f"{{:.0%}} of the samples repeat the tokens of another sample, {STILL_TRAINED}"
-ABOUT_COPIES = f"{{:.0%}} of the samples are nearly equal to a few other samples, {STILL_TRAINED}"
-
-
-ABOUT_ORDER = (
-    "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
-    "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
-    "regularization_path(..., groups=...) (gamp-attention fit: --groups), or shuffle the samples if their order has no "
-    "meaning"
-)
 
 
 def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
@@ -531,15 +446,6 @@ def _select_samples(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray
     order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
     drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
     return order, drawn[~np.isin(drawn, order)][: count - top]
-
-
-def responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return the responses of the weights, see `weight_responses`; V is computed if the result has none."""
-    V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
-    if not np.isfinite(V).all():  # a rough value is sufficient, since refits correct the size of the shifts
-        V = np.tile(np.eye(data.rank), (data.n_sources, 1, 1))
-        V *= (data.spectra.mean(axis=1) / (1 + data.penalty.strength))[:, None, None]
-    return weight_responses(data, at, Q, V)
 
 
 def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:

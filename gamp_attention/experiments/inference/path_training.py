@@ -16,12 +16,15 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import agreement_of, is_convex, scale_tolerance
+from gamp_attention.data.risk import is_convex
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import AGREEMENT, IterationOptions, run_gamp
+from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.step import near_fixed_point
+from gamp_attention.gamp.successive_halving import AGREEMENT
 
 # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
 LOWER = 1e-4

@@ -23,7 +23,8 @@ import numpy as np
 
 from gamp_attention.data.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
+from gamp_attention.data.risk import RiskAtPoint, gradient_norm, risk_at
+from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, minimum_in
 from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives

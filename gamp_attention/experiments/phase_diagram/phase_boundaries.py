@@ -18,11 +18,10 @@ from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
+from gamp_attention.experiments.phase_diagram.breaking import BROKEN_LINES, find_changes
 from gamp_attention.experiments.phase_diagram.scan import (
-    BROKEN_LINES,
     Boundary,
     Scan,
-    find_changes,
     find_ends,
     find_equal_loss,
     find_equal_test_error,

@@ -4,19 +4,6 @@
 branches the functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at
 which the two branches have equal training loss (α_c), and from which attention is better than the linear baseline
 (α_l).
-
-**One step of replica symmetry breaking.** Breaking raises the training losses of both branches by small amounts δ_s and
-δ_p. At α_c of replica symmetry both branches have equal training loss, so that with breaking
-
-    α_c changes by approximately (δ_p − δ_s)/(E_s' − E_p'),
-
-where E_s' and E_p' are the slopes of the training losses of the semantic and the positional branch in α. F is
-stationary in the overlaps and in the Parisi parameter, so that δ is computed at overlaps from coarse grids, with grids
-that are refined until its error is small.
-
-The semantic branch appears at the α from which the state without overlaps, θ = m = 0, is unstable: a small θ becomes
-larger by one evaluation of the equations. A branch that is stable against breaking (replicon eigenvalue below 1, and no
-jumps of the proximal map) does not change.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,22 +13,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core.display import count_noun
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import LinearBaseline
 from gamp_attention.models.model import Model
 from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
 from gamp_attention.state_evolution.continuation.branches import continue_branch, curve_of
 from gamp_attention.state_evolution.continuation.crossings import BranchTrack, Growth, TrackPoint, crossing, root_along
-from gamp_attention.state_evolution.fixed_points.broken import NEGLIGIBLE_JUMP, require_problem
+from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF, is_off
 from gamp_attention.state_evolution.fixed_points.newton import Root, weights_are_tiny
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, sector_growth
-from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, first_root, is_off, solve_state_evolution
-from gamp_attention.state_evolution.rsb.weights import Levels
+from gamp_attention.state_evolution.fixed_points.solve import first_root
 
 ROUGH = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
 MAX_ITER = 104  # iterations of a solution; near an end, where more are needed, the branch is continued instead
 POINTS_PER_E = 2.2  # number of α of the grid for each factor e
+ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
+# Settings of the search for the ends of a branch; distances in α are relative
+INSIDE = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
+SLACK = 0.05  # distance outside of an interval of α at which the meeting point computed from it is still accepted
+MAX_HALVINGS = 3  # bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
+SAME_GROWTH = 0.05  # relative difference below which two growth rates are considered equal
 
 
 @dataclass(eq=False)
@@ -154,16 +146,6 @@ class Boundary(NamedTuple):
         return cls(float(value), float(error), note if error <= tol else "error above the tolerance")
 
 
-ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
-
-
-# Settings of the search for the ends of a branch; distances in α are relative
-INSIDE = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
-SLACK = 0.05  # distance outside of an interval of α at which the meeting point computed from it is still accepted
-MAX_HALVINGS = 3  # bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
-SAME_GROWTH = 0.05  # relative difference below which two growth rates are considered equal
-
-
 def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary, Boundary]:
     """Return the two ends of the branch within a range of α; the branch is continued if named starts do not find it."""
     if not scan.points:
@@ -263,8 +245,8 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     size = semantic.points[brackets[0][0]].train_loss
     value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
     boundary = Boundary.found(value, error, tol)
-    others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
-    return boundary._replace(note=boundary.note + others)
+    others = f"{count_noun(len(brackets) - 1, 'further crossing')} at larger α" if len(brackets) > 1 else ""
+    return boundary._replace(note="; ".join(filter(None, (boundary.note, others))))
 
 
 def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
@@ -302,140 +284,3 @@ def _differences(scans: Sequence[Scan], difference: Callable[..., float]) -> lis
                 scan.at(alpha)
     alphas = sorted(set.intersection(*(set(scan.points) for scan in scans)))
     return [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
-
-
-BROKEN_LINES = ("alpha_c_change", "semantic_from_change")
-RTOL = 0.1  # relative accuracy of the overlaps with breaking
-SYMMETRIC_RTOL = 1e-6  # the same of replica symmetry, because δ is a difference
-SLOPE_STEP = 0.02  # relative step in α of the slopes of the training losses
-NEAR = 0.01  # relative distance from the α at which the semantic branch appears, at which its stability is computed
-SHARE = 0.03  # requested error of δ in units of δ
-RESOLUTIONS = (1, 2, 3)  # of the grids on which F is computed, until its error is small enough
-SAFETY = 1.5  # error in units of the change by the last refinement
-SMALL = 1e-3  # θ in units of √q at which its growth is computed
-FIRST_STEP = 0.8  # factor of α in the first step of the search for the end of the branch
-END_STEPS, END_RTOL = 10, 1e-3  # maximum number of steps of this search, and relative change of α at which it ends
-FINE = (0.03, 1)  # relative accuracy of the overlaps, and resolution, of the last step
-
-
-def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict[str, Boundary]:
-    """Return the changes of α_c and of the α at which the semantic branch appears by one step, from both boundaries."""
-    changes = _change_of_crossing(model, crossing), _change_of_end(model, appearance)
-    return dict(zip(BROKEN_LINES, changes, strict=True))
-
-
-def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
-    """Return the change x of α_c by one step of breaking on the positional branch.
-
-    With the difference g of the training losses with replica symmetry, x is the root of
-    g(α_c + x) − g(α_c) − δ(α_c + x), found by two chord steps with the slope of g. The second step times the ratio of
-    both is an estimate of the error that remains.
-    """
-    alpha = crossing.value
-    if not np.isfinite(alpha):
-        return Boundary.none(f"none: {crossing.note.removeprefix('none: ')}")
-    rise = _gap(model, alpha * (1 + SLOPE_STEP))[0] - _gap(model, alpha * (1 - SLOPE_STEP))[0]
-    slope = rise / (2 * SLOPE_STEP * alpha)
-    start, *symmetric = _gap(model, alpha)
-    try:
-        first = _difference_of_gains(model, alpha, *symmetric)[0] / slope
-        there, *symmetric = _gap(model, alpha + first)
-        gain, error = _difference_of_gains(model, alpha + first, *symmetric)
-    except ConvergenceError as failure:
-        return Boundary.none(f"not found: one step near α_c: {failure}")
-    second = (gain - (there - start)) / slope
-    return Boundary(first + second, abs(error / slope) + second**2 / abs(first), "")
-
-
-def _gap(model: Model, alpha: float) -> tuple[float, StateEvolutionResult, StateEvolutionResult]:
-    """Return the loss of the semantic branch minus the loss of the positional branch, and both solutions."""
-    semantic, positional = (
-        solve_state_evolution(model, alpha, branch, rtol=SYMMETRIC_RTOL, stability=False)
-        for branch in ("semantic", "positional")
-    )
-    return semantic.train_loss - positional.train_loss, semantic, positional
-
-
-def _difference_of_gains(
-    model: Model, alpha: float, semantic: StateEvolutionResult, positional: StateEvolutionResult
-) -> tuple[float, float]:
-    """Return δ_p − δ_s and its error."""
-    (below, error), (above, other) = (_gain(model, alpha, branch) for branch in (semantic, positional))
-    return above - below, error + other
-
-
-def _is_stable(symmetric: StateEvolutionResult) -> bool:
-    """Return whether replica symmetry is stable: the replicon is below 1, and jumps are negligible."""
-    jump, size = float(np.abs(symmetric.jump_mass).max()), float(np.abs(symmetric.V_hat).max())
-    return symmetric.replicon < 1 and jump <= NEGLIGIBLE_JUMP * size
-
-
-def _gain(model: Model, alpha: float, symmetric: StateEvolutionResult) -> tuple[float, float]:
-    """Return the difference between the training losses with one step and with replica symmetry, and its error.
-
-    F of one step is computed at its overlaps on grids that are refined until the error is within SHARE. The difference
-    counts as zero if the clusters collapse: it decreases as the third power of the gap between both overlaps.
-    """
-    if _is_stable(symmetric):
-        return 0.0, 0.0
-    step: Any = solve_state_evolution(model, alpha, symmetric.overlaps, rsb=1, rtol=RTOL)
-    if step.status is Status.LOST:
-        return 0.0, 0.0
-    if not step.converged:
-        raise ConvergenceError(step.message, step)
-    problem, one = require_problem(model, alpha), np.ones(model.n_tokens)
-    m, theta, V = step.overlaps.m[:, 0], step.overlaps.theta[:, 0, 0], step.overlaps.V[:, 0, 0]
-    levels, energies = Levels(np.outer(step.levels[:, 0, 0, 0], one), m, theta, V), []
-    gain = error = np.nan
-    for resolution in RESOLUTIONS:
-        hats = problem.hats(levels, step.parisi, resolution)
-        energies.append(problem.weights.free_energy(levels, hats, step.parisi))
-        if len(energies) > 1:
-            gain = energies[-1] - symmetric.train_loss
-            error = SAFETY * abs(energies[-1] - energies[-2]) + symmetric.train_loss_error
-            if error <= SHARE * abs(gain):
-                break
-    return gain, error
-
-
-def _change_of_end(model: Model, appearance: Boundary) -> Boundary:
-    """Return the change of the α at which the semantic branch appears; zero if it is stable against breaking there.
-
-    The end with one step is the root of log(growth of θ) in log α, found by secants.
-    """
-    if not np.isfinite(appearance.value):
-        return Boundary.none(f"none: {appearance.note.removeprefix('none: ')}")
-    near = solve_state_evolution(model, appearance.value * (1 + NEAR), "semantic", rtol=1e-4, stability=False)
-    if not near.converged:
-        return Boundary.none(f"not found: the semantic branch where it appears: {near.message}")
-    if _is_stable(near):
-        return Boundary(0.0, 0.0, f"replicon {near.replicon:.3g}")
-    a, b = np.log(appearance.value), np.log(FIRST_STEP * appearance.value)
-    try:
-        here, there = (_log_growth(model, np.exp(x), RTOL, 0) for x in (a, b))
-        for _ in range(END_STEPS):
-            slope = (there - here) / (b - a)
-            a, b, here = b, b - there / slope, there
-            if abs(b - a) < END_RTOL:
-                break
-            there = _log_growth(model, np.exp(b), RTOL, 0)
-        else:
-            return Boundary.none(f"not found: the search ended at α = {np.exp(b):.3g}")
-        fine = _log_growth(model, np.exp(a), *FINE)
-    except ConvergenceError as failure:
-        return Boundary.none(f"not found: one step without overlaps: {failure}")
-    value = np.exp(a - fine / slope)
-    error = SAFETY * abs((fine - here) / slope) * value + END_RTOL * value + appearance.error
-    return Boundary(float(value - appearance.value), float(error), "")
-
-
-def _log_growth(model: Model, alpha: float, rtol: float, resolution: int) -> float:
-    """Return the logarithm of the growth of a small θ by one evaluation of the equations with one step."""
-    step: Any = solve_state_evolution(model, alpha, "random", rsb=1, rtol=rtol)
-    if not step.converged:
-        raise ConvergenceError(step.message, step)
-    problem, one = require_problem(model, alpha), np.ones(model.n_tokens)
-    theta = SMALL * np.sqrt(step.overlaps.q[:, 0, 0])
-    levels = Levels(np.outer(step.levels[:, 0, 0, 0], one), 0 * one, theta, step.overlaps.V[:, 0, 0])
-    hats = problem.hats(levels, step.parisi, resolution, replicons=False)
-    return float(np.log(problem.weights.step(hats, step.parisi).theta[0] / theta[0]))

@@ -16,7 +16,8 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS, SOLVERS, STARTS
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
-from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
+from gamp_attention.baselines.descent import METHODS, minimize_risk
+from gamp_attention.baselines.torch_risk import few_threads
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import sample
@@ -31,7 +32,8 @@ from gamp_attention.models.model import (
 )
 from gamp_attention.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.solve import Derivatives, require_rtol, solve_near
+from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, solve_near
+from gamp_attention.state_evolution.fixed_points.solve import require_rtol
 
 
 def digest(model: Model) -> str:

@@ -44,12 +44,13 @@ SLOPE_QUANTILE = 0.99  # quantile of the slopes for which grids are fine enough
 HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))
 
 
-def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
+def points_for(steepness: float, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return points (J, dim) and the logarithms (J,) of their weights for posteriors up to the given steepness.
 
     The steepness is the slope over the noise in whitened fields. If it is small, a likelihood is nearly a polynomial,
     and Gauss-Hermite rules need the fewest points; otherwise grids of equal spacing are used. If a grid would be too
-    large, random points are drawn from the prior; `on_grid` raises ValueError if too few of them have weight.
+    large, random points are drawn from the prior with this seed; `on_grid` raises ValueError if too few of them have
+    weight.
     """
     for steepest, nodes in HERMITE:
         if steepness <= steepest and nodes**dim <= MAX_POINTS:
@@ -61,7 +62,7 @@ def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
         points = spaced_grid(h, dim, RADIUS, False)
         prior = -0.5 * np.sum(points**2, axis=1)
         return points, prior - np.log(np.exp(prior).sum())
-    points = gaussian_points(N_RANDOM, dim, np.random.default_rng(0))
+    points = gaussian_points(N_RANDOM, dim, np.random.default_rng(seed))
     return points, np.full(len(points), -np.log(len(points)))
 
 
@@ -175,6 +176,7 @@ class ScoreChannel:
     shape: tuple[int, int]  # L, t
     noise: float  # s
     slope: float  # largest singular value of ∂T/∂u, as a high quantile over the prior
+    seed: int = 0  # seed of the points of posteriors, if these are random
     jumps = False
 
     @classmethod
@@ -213,12 +215,19 @@ class ScoreChannel:
         """Return the targets."""
         return observed
 
+    def has_random_points(self, rho: np.ndarray) -> bool:
+        """Return whether posteriors with the prior covariances rho (L, t, t) are averages over random points."""
+        return len(points_for(self._steepness(rho), int(np.prod(self.shape)))[0]) == N_RANDOM
+
+    def _steepness(self, V: np.ndarray) -> float:
+        """Return the slope of T over the noise, in fields that are whitened with covariances V (L, t, t)."""
+        return self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
+
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior, computed by quadrature on a grid centered at ω with covariance V."""
         (L, t), n = self.shape, len(y)
-        root = psd_root(V)
-        steepness = self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
-        points, prior = points_for(steepness, L * t)
+        root, steepness = psd_root(V), self._steepness(V)
+        points, prior = points_for(steepness, L * t, self.seed)
         if np.ptp(prior) and len(points) > FEW_POINTS:
             posterior = self._in_blocks(y.reshape(n, -1), omega, root, BLOCK_SPACING * spacing_for(steepness))
             if posterior is not None:

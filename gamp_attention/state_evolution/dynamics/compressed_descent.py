@@ -32,7 +32,7 @@ from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.dynamics.start_law import SampleForces, StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import InterceptPath
 from gamp_attention.state_evolution.equations.channel import select_sources
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
@@ -120,10 +120,18 @@ class CompressedPaths:
         self.fields, rest = self._paths.project(now, covariances[:, self.sources])
         return rest
 
-    def store(self, overlaps: Overlaps, covariances: np.ndarray, like: np.ndarray | None) -> None:
-        """Store this time, and draw the fields with the rest; `like` is an argument of `FieldPaths.draw`."""
+    def store(
+        self, overlaps: Overlaps, covariances: np.ndarray, like: np.ndarray | None, forces: SampleForces | None = None
+    ) -> None:  # fmt: skip
+        """Store this time, and draw the fields with the rest; `like` is an argument of `FieldPaths.draw`.
+
+        At the first time, `forces` are the forces of the samples that the initial weights are made of, if they are.
+        """
         now = select_sources(overlaps, self.sources)
         self.fields = self._paths.draw(now, covariances[:, self.sources], like=like)
+        if forces is not None:
+            g = forces.evaluate(self._paths.terms.params, self.fields + now.m)
+            self._h = np.einsum("kab,nlb->klan", forces.response, g)
         self._stored.append(self._h)
 
     def evaluate_forces(self, alpha: float, overlaps: Overlaps) -> DescentForces:
@@ -196,7 +204,10 @@ class CompressedWeights:
         return now, np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
 
     def store(self) -> None:
-        """Store this time."""
+        """Store this time. If x⁰ depends on the samples, it is then a sum of forces H (τ, π) and of the paths' h."""
+        forces = self._start.forces
+        if forces is not None and not self._stored:
+            self._x = np.pad(forces.response @ forces.drift, ((0, 0), (0, 0), (self.model.rank, 0)))
         self._stored.append(self._x)
 
     def penalty(self) -> float:
@@ -247,6 +258,7 @@ class CompressedDescent:
         self._model, self._alpha, self._method, self._n_paths = model, alpha, method, n_paths
         self._n_given = n_paths  # the number of paths that error messages refer to
         self._tolerance, self._max_memory, self._doubling, self._V = tolerance, max_memory, doubling, start.V
+        self._forces = start.forces
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
         self._paths = [self._sample_paths(component, n_paths, rng, even) for component in model.components]
@@ -272,7 +284,8 @@ class CompressedDescent:
         if t == 0 or regular or not rest <= self._tolerance:
             self._require_capacity()
             for i, path in enumerate(self._paths):
-                path.store(now, covariances, None if reference is None else reference._paths[i].fields)
+                like = None if reference is None else reference._paths[i].fields
+                path.store(now, covariances, like, self._forces if t == 0 else None)
             self._weights.store()
             self.stored.append(t)
         forces = sum_forces(self._model, self._paths, [p.evaluate_forces(self._alpha, now) for p in self._paths])
@@ -329,12 +342,26 @@ def follow_compressed(
         if compared:
             coarse = CompressedDescent(*settings, deepcopy(rng), COARSER * tolerance, max_memory, doubling=False)
         fine = CompressedDescent(*settings, rng, tolerance, max_memory)
-        for _ in range(n_iter + 1):
-            fine.advance()
-            if coarse is not None:
-                coarse.advance(fine)
-            bar.update()
+        advance_together(fine, coarse, n_iter, bar)
     return fine, coarse
+
+
+def advance_together(
+    fine: CompressedDescent, coarse: CompressedDescent | None, n_iter: int, bar: Progress
+) -> None:  # fmt: skip
+    """Advance a replica to time n_iter, and a second replica with it, which uses its random numbers.
+
+    Parameters
+    ----------
+    fine, coarse : replicas before their first time; the second replica has fewer stored times.
+    n_iter : last time.
+    bar : progress, with one step for each time.
+    """
+    for _ in range(n_iter + 1):
+        fine.advance()
+        if coarse is not None:
+            coarse.advance(fine)
+        bar.update()
 
 
 def compression_errors(

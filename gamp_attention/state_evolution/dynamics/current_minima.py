@@ -36,6 +36,7 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
     N_COMPARED,
     CompressedDescent,
     CompressedPaths,
+    advance_together,
     compression_errors,
 )
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
@@ -44,6 +45,7 @@ from gamp_attention.state_evolution.equations.channel import select_sources
 
 CURRENT_TOLERANCE = 1e-2  # default relative standard deviation of a field that stored times do not determine
 N_PATHS = 2**15  # default number of paths of a replica
+NEVER = 2**31 - 1  # number of iterations with global minima that no run reaches
 FEWER = 4  # ratio of both numbers of paths, from which results are extrapolated to infinitely many paths
 UNSURE = 2.0  # error of this extrapolation in units of its change; 2 covers a bias that decreases as N^(−1/2)
 
@@ -164,33 +166,29 @@ class CurrentMinima(NamedTuple):
 
 
 def follow_current_minima(
-    model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int, n_iter: int, n_paths: int,
-    n_replicas: int, rng: np.random.Generator, tolerance: float, max_memory: float, bar: Progress,
+    model: Model, alpha: float, starts: Sequence[StartLaw], damping: Steps, hold_after: int, n_iter: int, n_paths: int,
+    rng: np.random.Generator, tolerance: float, max_memory: float, bar: Progress,
 ) -> CurrentMinima:  # fmt: skip
-    """Return message passing with current minima at times 0, …, n_iter, with errors.
+    """Return message passing with current minima at times 0, …, n_iter, with errors. Each replica has a start.
 
     Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `FEWER`
     times fewer paths, and the results are extrapolated linearly in the inverse number of paths. The errors contain
     the spread of replicas, `UNSURE` times the change by this extrapolation, and the error of the compression: up to
     `N_COMPARED` replicas are repeated with a tolerance that is larger by `COARSER`, with equal random numbers.
     """
-    settings = model, alpha, start, damping, hold_after, n_paths
+    n_replicas = len(starts)
 
-    def run(fewer: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
-        coarse = None
+    def run(start: StartLaw, fewer: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
+        settings, coarse = (model, alpha, start, damping, hold_after, n_paths), None
         if compared:
             coarse = CurrentMinimaRun(*settings, deepcopy(rng), COARSER * tolerance, max_memory, fewer)
         fine = CurrentMinimaRun(*settings, rng, tolerance, max_memory, fewer)
-        for _ in range(n_iter + 1):
-            fine.advance()
-            if coarse is not None:
-                coarse.advance(fine)
-        bar.update()
+        advance_together(fine, coarse, n_iter, bar)
         return fine, coarse
 
     with one_thread():
-        pairs = [run(1, i < N_COMPARED) for i in range(n_replicas)]
-        small = [run(FEWER, False)[0] for _ in range(n_replicas)]
+        pairs = [run(start, 1, i < N_COMPARED) for i, start in enumerate(starts)]
+        small = [run(start, FEWER, False)[0] for start in starts]
     many, few = _stack([fine for fine, _ in pairs]), _stack(small)
     compared = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
     names = ("q", "m", "theta", "V", "train", "test")

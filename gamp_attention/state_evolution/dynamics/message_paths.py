@@ -107,7 +107,7 @@ class MessagePaths:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
         now = select_sources(overlaps, self.sources)
         self._noise = self._paths.draw(now, covariances[:, self.sources], rng)
-        self._fields = self._noise + now.m
+        self._fields = self._fields_of_new_samples = self._noise + now.m
         return now
 
     def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> Moments:
@@ -127,10 +127,10 @@ class MessagePaths:
         self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g.array[-1])
 
     def losses(self) -> MeanLosses:
-        """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields ω of new samples."""
+        """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields of new samples."""
         model, terms = self._model, self._paths.terms
         value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
-        errors = model.task.errors(self._fields, self._paths.y, terms)
+        errors = model.task.errors(self._fields_of_new_samples, self._paths.y, terms)
         return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
 
 

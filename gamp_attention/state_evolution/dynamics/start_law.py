@@ -4,6 +4,7 @@ A start is a name or overlaps. Overlaps determine the second moments if all coor
 some weights have them (`_reduce_to_possible`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,19 @@ from gamp_attention.models.model import UNINFORMED_SIZE, Model, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
+SPECTRAL = "spectral"  # name of the start that is computed from the samples, see `sample_starts`
 EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
 CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest possible overlap
+
+
+@dataclass(frozen=True, eq=False)
+class SampleForces:
+    """Forces g⁻¹ of the samples on initial weights x⁰ = C (H (τ, π) + ζ₋₁), which are a sum over the samples."""
+
+    response: np.ndarray  # (K, r, r) C
+    drift: np.ndarray  # (K, r, S + t) H
+    # function of loss parameters (n, P) and Gaussian fields m + ω̃⁰ (n, L, r) that returns g⁻¹ (n, L, r)
+    evaluate: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +40,7 @@ class StartLaw:
     moments: np.ndarray  # (K, r + S + t, r + S + t)
     V: np.ndarray  # (S, r, r)
     intercept: np.ndarray | None = None  # (r,) initial intercept; 0 if not given
+    forces: SampleForces | None = None  # None if x⁰ does not depend on the samples
 
     def overlaps(self, model: Model) -> Overlaps:
         """Return the initial overlaps."""

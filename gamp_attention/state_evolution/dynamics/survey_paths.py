@@ -61,12 +61,12 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import symmetrize
 from gamp_attention.damping import Damping
 from gamp_attention.denoisers.survey import average_fields, first_variances
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses, sum_by_source
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.dynamics.start_law import SampleForces, StartLaw, start_law
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates, sum_over_components
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
@@ -103,14 +103,14 @@ def follow_survey(
         θ̂ (S, r, t) at finite d from their limits; None for d → ∞.
     """
     step, law = Damping(damping), model.coordinates
-    paths = [SurveyPaths(component, n_paths, n_iter, rng) for component in model.components]
+    paths = [SurveyPaths(component, n_paths, n_iter, rng, start.forces) for component in model.components]
     if np.isnan(start.V).all():
         samples = [path.samples(alpha) for path in paths]
         start = replace(start, V=first_variances(model.penalty, law.gamma.T, samples, model.rank, law.weight)[0])
     U = law.trace[:, None, None] * np.eye(model.rank) if U is None else U
     weights = build_weights(model, start, n_iter, n_paths, rng)
     states, all_U, all_hats, losses = [weights.overlaps()], [U], list[Hats](), list[MeanLosses]()
-    onsager = np.zeros((0, *U.shape))  # D(t, s) of the latest t
+    onsager = np.zeros((len(weights.memory()), *U.shape))  # D(t, s) of the latest t, with D(t, −1) = 0
     for t in range(n_iter):
         now, q, memory = states[-1], weights.covariances(), weights.memory() - onsager
         moments = sum_over_components(
@@ -120,7 +120,7 @@ def follow_survey(
         for path in paths:
             spread[path.sources] += alpha * path.probability * path.spread
         spread, hats = symmetrize(spread), conjugates(model, alpha, now, moments)
-        theta_hat, F = _responses(model, alpha, now, hats, paths)
+        theta_hat, F = _responses(model, alpha, now, hats, paths, start.forces is not None)
         losses.append(mean_losses(alpha, weights, paths))
         if fluctuate is not None:
             m_change, theta_change = fluctuate(paths)
@@ -143,14 +143,15 @@ def follow_survey(
 
 
 def _responses(
-    model: Model, alpha: float, now: Overlaps, hats: Hats, paths: Sequence["SurveyPaths"]
+    model: Model, alpha: float, now: Overlaps, hats: Hats, paths: Sequence["SurveyPaths"], memory: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return θ̂ (S, r, t) and F(t, s) (t + 1, S, r, r) for the latest t and every s ≤ t.
 
-    Without jumps the derivative is exact and has a lower variance than a regression.
+    Without jumps, and without a `memory` of the start, the derivative is exact and has a lower variance than a
+    regression.
     """
     F = np.zeros((paths[0].n_times, *now.q.shape))
-    if not model.task.jumps:
+    if not (model.task.jumps or memory):
         F[-1] = -hats.V_derivative
         return hats.theta, F
     theta_hat = np.zeros_like(now.theta)
@@ -167,10 +168,17 @@ class SurveyPaths(MessagePaths):
     # (L, r, r) covariance of g under the inner field, averaged over the paths; set by `advance_survey`
     spread: np.ndarray
 
+    def __init__(
+        self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator,
+        forces: SampleForces | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(component, n_paths, n_iter + (forces is not None), rng)
+        self._forces = forces
+
     @property
     def n_times(self) -> int:
-        """Number of times at which ḡ is known."""
-        return self._g.n_times
+        """Number of iterations at which ḡ is known."""
+        return self._g.n_times - (self._forces is not None)
 
     def samples(self, alpha: float) -> tuple[Any, np.ndarray, np.ndarray, float]:
         """Return the samples for `first_variances`."""
@@ -180,8 +188,13 @@ class SurveyPaths(MessagePaths):
         self, overlaps: Overlaps, covariances: np.ndarray, memory: np.ndarray,
         rng: np.random.Generator | None = None,
     ) -> Overlaps:  # fmt: skip
-        """Draw ω at the next time t, given R(t, s) − D(t, s) (t, S, r, r); return the overlaps of the tokens."""
+        """Draw ω at the next time t, given R(t, s) − D(t, s) (t, S, r, r); return the overlaps of the tokens.
+
+        If the initial weights depend on the samples, s = −1 comes first, and the first fields determine g⁻¹.
+        """
         now = self.draw(overlaps, covariances, rng)
+        if self._forces is not None and not self._g.n_times:
+            self._g.append(self._forces.evaluate(self._paths.terms.params, self._fields))
         self._fields = self._fields + self._g.combine(memory[:, self.sources])
         return now
 
@@ -267,8 +280,23 @@ class Axes(NamedTuple):
     largest: float  # largest eigenvalue of `positions`
     main: np.ndarray  # (L,) its eigenvector: the first principal direction
 
+    def require_positions(self, model: Model) -> None:
+        """Raise ValueError if all positions are zero."""
+        if self.largest == 0:
+            raise check.fail("model", model, "positions that are not zero")
 
-def _axes_of(model: Model) -> Axes:
+
+class SurveySample(NamedTuple):
+    """Random trajectory of survey propagation at finite d: overlaps at every iteration."""
+
+    semantic: np.ndarray  # (T + 1,) cosines of the weights with the teacher
+    positional: np.ndarray  # (T + 1,) cosines of the weights with the first principal direction of the positions
+    q: np.ndarray  # (T + 1, L) second moments q_l of the fields
+    V: np.ndarray  # (T + 1, L) variances V_l within a cluster
+    U: np.ndarray  # (T + 1, L) variances U_l of the inner fields
+
+
+def axes_of(model: Model) -> Axes:
     """Return the axes of a model; raise ValueError if it is not of the kind that `follow_growth` describes."""
     law, S = model.coordinates, model.n_tokens
     plain = len(law.weight) == 1 and not model.is_mixture and not model.intercept and type(model.penalty) is Ridge
@@ -297,7 +325,7 @@ def follow_growth(
     ------
     ValueError : if the model is not of this kind.
     """
-    gamma, positions, teacher, largest, main = _axes_of(model)
+    gamma, positions, teacher, largest, main = axes_of(model)
     start = start_law(model, "random")
     start = replace(start, V=np.full_like(start.V, np.nan))  # surveys begin with the V of `initial_survey`
     # Columns are the responses to the initial overlap, for x with cosine 1 and E[x²] = 1, and to each fluctuation.
@@ -340,8 +368,8 @@ def follow_growth(
 def sample_cosines(
     model: Model, alpha: float, d: int, damping: Any, parisi: float, n_iter: int, n_paths: int,
     rng: np.random.Generator, V: np.ndarray, jumps: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return one random path of the cosines in survey propagation from random weights at finite d, by theory.
+) -> SurveySample:  # fmt: skip
+    """Return one random path of the overlaps in survey propagation from random weights at finite d, by theory.
 
     Parameters
     ----------
@@ -351,17 +379,13 @@ def sample_cosines(
     d : dimension.
     V : (L, 1, 1) initial variances, for example of `initial_survey` for a data set.
 
-    Returns
-    -------
-    Cosines of the weights with the teacher, and with the first principal direction of the positions, each (T + 1,).
-
     Raises
     ------
     ValueError : if the model is not of this kind.
     """
-    gamma, _, teacher, largest, main = _axes_of(model)
-    if largest == 0:
-        raise check.fail("model", model, "positions that are not zero")
+    axes = axes_of(model)
+    axes.require_positions(model)
+    gamma, _, teacher, largest, main = axes
     start, S = start_law(model, "random"), model.n_tokens
     moments, scales = start.moments.copy(), np.sqrt([teacher, largest])
     semantic, positional = scales * np.sqrt(moments[0, 0, 0] / d) * rng.standard_normal(2)
@@ -378,10 +402,11 @@ def sample_cosines(
         m_change = main[:, None] * on_positions / np.sqrt(largest)
         return m_change, np.full((S, 1, 1), on_teacher / (teacher * gamma.sum()))
 
-    states, _, _, _ = follow_survey(
+    states, all_U, _, _ = follow_survey(
         model, alpha, start, damping, parisi, n_iter, n_paths, rng, jumps=jumps, fluctuate=fluctuate
     )
-    norms = np.sqrt(np.array([state.q[:, 0, 0].sum() for state in states]) / gamma.sum())
+    q, V = (np.array([values[:, 0, 0] for values in each]) for each in zip(*((s.q, s.V) for s in states), strict=True))
+    norms = np.sqrt(q.sum(axis=1) / gamma.sum())
     T = np.array([state.theta[0, 0, 0] for state in states]) / gamma[0]
     M = np.array([state.m[:, 0] @ main for state in states])
-    return T / (scales[0] * norms), M / (scales[1] * norms)
+    return SurveySample(T / (scales[0] * norms), M / (scales[1] * norms), q, V, np.array(all_U)[:, :, 0, 0])

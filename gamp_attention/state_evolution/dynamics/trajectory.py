@@ -38,6 +38,7 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
 from gamp_attention.state_evolution.dynamics.current_minima import (
     CURRENT_TOLERANCE,
     N_PATHS,
+    NEVER,
     CurrentMinima,
     follow_current_minima,
     require_current_minima,
@@ -59,7 +60,8 @@ from gamp_attention.state_evolution.dynamics.jump_statements import (
 )
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
 from gamp_attention.state_evolution.dynamics.online_paths import follow_online, require_norms, require_ridge
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, is_unknown, start_law
+from gamp_attention.state_evolution.dynamics.sample_starts import require_spectral, spectral_start
+from gamp_attention.state_evolution.dynamics.start_law import SPECTRAL, StartLaw, is_unknown, start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
@@ -85,6 +87,7 @@ def follow_descent(
     return states, losses
 
 
+N_SPECTRAL_PATHS = 8192  # default number of paths of message passing from spectral starts with global minima
 STEP = 0.4  # default step β of survey propagation, as in `run_gamp(survey=True)`
 
 
@@ -94,7 +97,8 @@ class Trajectory(Overlaps):
 
     The attributes from `V_hat` to `U_error` are empty (no times) for gradient descent, which takes no proximal steps.
     With `hold_after`, `V_hat` is the average of derivatives of samples, and the jump masses are empty. For survey
-    propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field.
+    propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field. With
+    `init="spectral"`, `V_hat` is the average of derivatives, and the jump masses are empty.
 
     Attributes
     ----------
@@ -103,7 +107,7 @@ class Trajectory(Overlaps):
         the error of the compression, and with `hold_after` of the extrapolation to infinitely many paths.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
-    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(onsager=...)`; without `hold_after` in Stein's form.
+    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(V_hat=...)`; without `hold_after` in Stein's form.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
@@ -181,9 +185,13 @@ def trajectory(
     ----------
     model : the problem.
     alpha : sample complexity n/d, positive.
-    init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use V of the overlaps. If V
-        is NaN, as in results of descents, message passing starts from the same V as `run_gamp`, and survey propagation
-        from the V of `initial_survey`. It always starts from the U of `initial_survey`.
+    init : "semantic", "positional", "random", or the Overlaps of the start, for weights that do not depend on the
+        samples; or "spectral", the first spectral start of `run_gamp`, which is computed from the same samples,
+        eq. :eq:`spectral-memory`, see `sample_starts`. It needs the ridge, no intercept, no token classes, a student
+        whose columns no rotation mixes, and an eigenvalue outside the bulk (`spectral_overlap`); its overlap with the
+        teacher or the positions is positive. Descents do not use V of the overlaps. If V is NaN, as in results of
+        descents, message passing starts from the same V as `run_gamp`, and survey propagation from the V of
+        `initial_survey`. It always starts from the U of `initial_survey`.
     method : "gamp"; "survey", the iteration of `survey_step` with a fixed Parisi parameter; "gd", "momentum" (heavy
         ball), "nesterov"; "sgd", with random minibatches of the data at every step; or "online", in which every
         iteration draws batch·alpha·d samples that were never seen before (needs the ridge).
@@ -194,7 +202,8 @@ def trajectory(
         is for GAMP as it runs on data: later, each sample keeps the minimum that continues its last minimum
         (`IterationOptions.hold_after`, 20 by default in runs), and V̂ is the average of the derivatives of samples,
         eq. :eq:`current-minima`. The prediction then holds also if the proximal map jumps, up to the minimum in which a
-        run ends. Needs the ridge and no intercept. By default all minima are global.
+        run ends. Needs the ridge and no intercept. By default all minima are global; from spectral starts the equations
+        are then the same, with global minima.
     parisi : for "survey" only, and required there: Parisi parameter y > 0, which multiplies losses of single samples.
     jumps : for "survey" only: whether the iteration is the one of `survey_step(jumps=True)`, with global minima and the
         response of jumps. By default False.
@@ -210,8 +219,8 @@ def trajectory(
         step. By default False.
     n_iter : number of iterations T.
     n_paths : number of sampled paths of each replica, even; for "online" number of points of the fields, best a power
-        of two. By default 4096, and 32768 with `hold_after`. In mixtures each component has its fraction of them, or a
-        minimum number if that is larger.
+        of two. By default 4096, 32768 with `hold_after`, and 8192 for "gamp" from spectral starts. In mixtures each
+        component has its fraction of them, or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
         (T + 1)(T + 2)(L r)².
@@ -219,8 +228,8 @@ def trajectory(
         standard deviation in [1e-6, 0.1]. If given, histories are stored only at times at which the fields are not
         determined by the stored times up to this deviation. Memory then hardly grows with the number of iterations, and
         time is linear in it. By default histories of descents are compressed, with 0.001, if they would need more than
-        `max_memory` or more paths, and histories with `hold_after` always, with 0.01. Errors contain the error of the
-        compression: some replicas are repeated with a 3.2 times larger tolerance.
+        `max_memory` or more paths, or begin at a spectral start, and histories with `hold_after` always, with 0.01.
+        Errors contain the error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
     seed : an integer or a numpy Generator.
     progress : whether a bar shows the progress of descents, except for "online"; by default on a terminal.
 
@@ -237,7 +246,8 @@ def trajectory(
         more than `max_memory`, the number of paths is too small for the number of iterations (with compression, of
         stored times), or fields overflow. Also if no weights have the overlaps of `init`: if θ or m exceed their
         bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at finite d that exceed
-        the bounds by up to 20 % are reduced to the bound.
+        the bounds by up to 20 % are reduced to the bound. Also if `init` is "spectral" and the model, the method or α
+        does not fit.
 
     Examples
     --------
@@ -264,6 +274,14 @@ def trajectory(
         one_sample=one_sample, spherical=spherical, hold_after=hold_after,
         compression=None if hold_after is not None else compression,
     )  # fmt: skip
+    if isinstance(init, str) and init == SPECTRAL:
+        require_spectral(model)
+        if method not in ("gamp", "survey", *COMPRESSED):
+            needs = f"another start for method {method!r}, as predictions from {init!r} are for runs on all of the data"
+            raise check.fail("init", init, needs)
+        if method == "gamp" and hold_after is None:
+            hold_after, n_paths = NEVER, N_SPECTRAL_PATHS if n_paths is None else n_paths
+        compression = TOLERANCE if method in COMPRESSED and compression is None else compression
     if hold_after is not None:
         hold_after = require_current_minima(model, hold_after)
         n_paths = N_PATHS if n_paths is None else n_paths
@@ -280,20 +298,22 @@ def trajectory(
         refuse_spheres(model.penalty, f"a number for each column, as method='{method}' has no spherical columns")
     if method == "survey":
         y = check.real("parisi", parisi, low=0, strict=True)
-        start, jumps = _survey_start(model, init), check.flag("jumps", False if jumps is None else jumps)
+        jumps = check.flag("jumps", False if jumps is None else jumps)
+        starts = _survey_starts(model, alpha, init, n_replicas, rng)
         with _finite(model):
             surveys = [
                 follow_survey(model, alpha, start, damping, y, sizes.n_iter, sizes.n_paths, rng, jumps=jumps)
-                for _ in range(sizes.n_replicas)
+                for start in starts
             ]
-        return _trajectory_of_surveys(surveys)
+        return _trajectory_of_surveys(surveys, starts[0].forces is not None)
     if hold_after is not None:
         assert compression is not None
         assert damping is not None
-        start, counts = start_law(model, init), (hold_after, *sizes[:3])
-        with Progress("replica ", total=2 * sizes.n_replicas, shown=progress) as bar, _finite(model):
-            run = follow_current_minima(model, alpha, start, damping, *counts, rng, compression, max_memory, bar)
-        return _trajectory_of_current_minima(run, compression)
+        starts, counts = _starts(model, alpha, init, n_replicas, rng), (hold_after, *sizes[:2])
+        with Progress("iteration ", 2 * sizes.n_replicas * (sizes.n_iter + 1), progress) as bar, _finite(model):
+            run = follow_current_minima(model, alpha, starts, damping, *counts, rng, compression, max_memory, bar)
+        memory = "kept minima" if starts[0].forces is None else "the memory of the start"
+        return _trajectory_of_current_minima(run, compression, memory)
     if method == "gamp":
         with _finite(model):
             return _trajectory_of_messages(model, alpha, start_law(model, init), damping, *sizes[:3], rng)
@@ -342,7 +362,8 @@ def _follow_descents(
 ) -> Trajectory:  # fmt: skip
     """Return the trajectory of gradient descent, on given or on new samples."""
     n_iter, n_paths, n_replicas, max_memory = sizes
-    start = start_law(model, init, needs_V=False)
+    starts = _starts(model, alpha, init, n_replicas, rng, needs_V=False)
+    start = starts[0]
     if method == ONLINE:
         require_ridge(model)
         require_norms(model, start, descent)
@@ -350,9 +371,11 @@ def _follow_descents(
             runs = [follow_online(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
         return _trajectory_of_descents(method, runs, start.V.shape)
     if compression is not None:
-        settings = model, alpha, start, descent, n_iter, n_paths, rng, compression, max_memory
+        settings = descent, n_iter, n_paths, rng, compression, max_memory
         with Progress("descent ", total=n_replicas * (n_iter + 1), shown=progress) as bar, _finite(model):
-            pairs = [follow_compressed(*settings, i < N_COMPARED, bar) for i in range(n_replicas)]
+            pairs = [
+                follow_compressed(model, alpha, start, *settings, i < N_COMPARED, bar) for i, start in enumerate(starts)
+            ]
         return _trajectory_of_compressed(method, pairs, start.V.shape, compression)
     _require_memory(model, n_iter, n_paths, max_memory)
     runs = []
@@ -423,8 +446,8 @@ def _trajectory_of_messages(
     )
 
 
-def _trajectory_of_current_minima(run: CurrentMinima, compression: float) -> Trajectory:
-    """Return the trajectory of GAMP with current minima, which has no separate jump mass."""
+def _trajectory_of_current_minima(run: CurrentMinima, compression: float, memory: str) -> Trajectory:
+    """Return the trajectory of GAMP with current minima, which has no separate jump mass; `memory` is in `validity`."""
     none: dict[str, Any] = dict.fromkeys(("jump_mass", "jump_mass_error", "U", "U_error"), run.V_hat[:0])
     none |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
     numbers: dict[str, Any] = run.overlaps | {"error": Overlaps(**run.overlap_errors)}
@@ -434,27 +457,42 @@ def _trajectory_of_current_minima(run: CurrentMinima, compression: float) -> Tra
         **numbers,
         **none,
         V_hat=run.V_hat,
-        validity="consistent: the equations contain kept minima and their jumps, and hold on every branch",
+        validity=f"consistent: the equations contain {memory} and jumps, and hold on every branch",
         compression=compression,
         stored=run.stored,
     )
 
 
-def _survey_start(model: Model, init: Any) -> StartLaw:
-    """Return the second moments of the initial weights, with V = NaN unless overlaps determine it."""
+def _starts(
+    model: Model, alpha: float, init: Any, n_replicas: int, rng: np.random.Generator, needs_V: bool = True
+) -> list[StartLaw]:
+    """Return the distribution of the initial weights for each replica; spectral starts have their own points."""
+    if isinstance(init, str) and init == SPECTRAL:
+        return [spectral_start(model, alpha, rng) for _ in range(n_replicas)]
+    return [start_law(model, init, needs_V)] * n_replicas
+
+
+def _survey_starts(model: Model, alpha: float, init: Any, n_replicas: int, rng: np.random.Generator) -> list[StartLaw]:
+    """Return the initial weights for each replica, with V = NaN unless overlaps determine it."""
     known = isinstance(init, Overlaps) and not is_unknown(init.V)
-    start = start_law(model, init, needs_V=known)
-    return start if known else replace(start, V=np.full_like(start.V, np.nan))
+    starts = _starts(model, alpha, init, n_replicas, rng, known)
+    return starts if known else [replace(start, V=np.full_like(start.V, np.nan)) for start in starts]
 
 
-def _trajectory_of_surveys(runs: list[SurveyRun]) -> Trajectory:
-    """Return the means over replicas of survey propagation."""
+def _trajectory_of_surveys(runs: list[SurveyRun], memory: bool) -> Trajectory:
+    """Return the means over replicas of survey propagation; with a `memory` of the start, no separate jump mass."""
     states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
     U = np.array(all_U)
-    jumps, share, unsure = average_jumps(all_hats)
     words = "consistent: the response of jumps is part of the equations"
-    if has_jumps(share, unsure):
-        words += f" ({state_mass(share)})"
+    if memory:
+        jumps: dict[str, Any] = dict.fromkeys(("jump_mass", "jump_mass_error"), U[0, :0])
+        jumps |= dict.fromkeys(("jump_share", "jump_share_error"), np.zeros(0))
+        jumps["V_hat"] = np.mean([[hats.V_derivative for hats in run] for run in all_hats], axis=0)
+        words = "consistent: the memory of the start and the response of jumps are part of the equations"
+    else:
+        jumps, share, unsure = average_jumps(all_hats)
+        if has_jumps(share, unsure):
+            words += f" ({state_mass(share)})"
     return Trajectory(
         **_means(states, losses),
         **jumps,

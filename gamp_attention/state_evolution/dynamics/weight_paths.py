@@ -96,7 +96,7 @@ class LinearWeights:
         x = np.zeros((K, r, self._gram.shape[1]))
         x[:, :, :r] = np.eye(r)
         self._x, self._velocity = [x], np.zeros_like(x)  # coefficients of x^0, x^1, …
-        self._V, self._intercept = start.V, InterceptPath(model, start)
+        self._V, self._intercept, self._forces = start.V, InterceptPath(model, start), start.forces
         strengths = curvature_of(model.penalty)  # λ, or λ_a as a column (r, 1)
         self._strengths: Any = strengths[:, None] if isinstance(strengths, np.ndarray) else strengths
 
@@ -171,8 +171,16 @@ class LinearWeights:
         self._intercept.descend(forces.m, method, t)
 
     def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:
-        """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t."""
+        """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t.
+
+        If x⁰ depends on the samples, q̂^{s,t} begins with s = −1, and x⁰ contains C ζ₋₁.
+        """
         law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
+        if self._forces is not None:
+            with_start = self._forces.response @ np.einsum("kl,lab->kab", law.gamma, q_hats[0])
+            q_hats, latest = q_hats[1:], self._noise(len(q_hats) - 2)
+            self._gram[:, :r, latest] = with_start
+            self._gram[:, latest, :r] = np.swapaxes(with_start, 1, 2)
         latest = self._noise(len(q_hats) - 1)
         column = np.einsum("kl,slab->ksab", law.gamma, q_hats).reshape(len(law.weight), -1, r)
         self._gram[:, self._first : latest.stop, latest] = column
@@ -188,10 +196,17 @@ class LinearWeights:
         return slice(self._first + self.model.rank * t, self._first + self.model.rank * (t + 1))
 
     def memory(self) -> np.ndarray:
-        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r)."""
+        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r).
+
+        If x⁰ depends on the samples, R(t, −1) comes first.
+        """
         law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
         on_noise = self._x[-1][:, :, self._first : self._first + r * t].reshape(len(law.weight), r, t, r)
-        return np.einsum("k,kl,katb->tlab", law.weight, law.gamma, on_noise)
+        responses = np.einsum("k,kl,katb->tlab", law.weight, law.gamma, on_noise)
+        if self._forces is None:
+            return responses
+        on_start = self._x[-1][:, :, :r] @ self._forces.response
+        return np.concatenate([np.einsum("k,kl,kab->lab", law.weight, law.gamma, on_start)[None], responses])
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""

@@ -245,8 +245,8 @@ class Resolvent:
             first[:, :, -cross.shape[2] :] += self.C @ cross @ student.response
         return first
 
-    def weights_of(self, overlaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, S + t) of the eigenvector with overlaps (S, c, 1 + t + r)."""
+    def weights_of(self, overlaps: np.ndarray) -> "EigenvectorLaw":
+        """Return the distribution of the entries of the eigenvector with overlaps (S, c, 1 + t + r)."""
         ensemble = self._ensemble
         (S, c, t), law, r = ensemble.shape, ensemble.law, ensemble.n_student
         coefficients, theta = self._field_coefficients(overlaps), overlaps[:, :, 1 : 1 + t]
@@ -266,7 +266,17 @@ class Resolvent:
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
         q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
-        return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
+        return EigenvectorLaw(self, H, q_hat, second, with_coordinates)
+
+
+class EigenvectorLaw(NamedTuple):
+    """Distribution of the entries v = C (H (τ, π) + ζ) of an eigenvector, with noise ζ of covariance Σ_l γ_l q̂_l."""
+
+    solution: Resolvent  # its position x, with V, C and R
+    H: np.ndarray  # (K, c, S + t) coefficients of the positions and the teacher
+    q_hat: np.ndarray  # (S, c, c) conjugate covariances
+    second: np.ndarray  # (K, c, c) E[v vᵀ] in each class of coordinates
+    first: np.ndarray  # (K, c, S + t) E[v (τ, π)ᵀ]
 
 
 def _are_positive_definite(matrices: np.ndarray) -> bool:
@@ -375,15 +385,14 @@ class OutsideEigenvalue(NamedTuple):
     """An eigenvalue x outside the bulk, and moments of its eigenvector v."""
 
     x: float  # the eigenvalue
-    second: np.ndarray  # (c, c) E[v vᵀ]
-    first: np.ndarray  # (c, S + t) E[v (τ, π)ᵀ]
+    vector: EigenvectorLaw  # distribution of the eigenvector, with an arbitrary norm and sign
 
     def projection(self, law: CoordinateLaw, part: slice) -> float:
         """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
         moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
-        first = self.first[:, part]
+        first = np.einsum("k,kcj->cj", law.weight, self.vector.first)[:, part]
         inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
-        return float(np.sqrt(max(inside, 0.0) / np.trace(self.second)))
+        return float(np.sqrt(max(inside, 0.0) / np.einsum("k,kaa->", law.weight, self.vector.second)))
 
 
 def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[OutsideEigenvalue]:
@@ -395,7 +404,7 @@ def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[Outside
         values, vectors = np.linalg.eig(solution.directions)
         vector = vectors[:, np.argsort(-values.real)[j]].real
         S, c, _ = ensemble.shape
-        outside.append(OutsideEigenvalue(solution.x.real, *solution.weights_of(vector.reshape(S, c, -1))))
+        outside.append(OutsideEigenvalue(solution.x.real, solution.weights_of(vector.reshape(S, c, -1))))
     return sorted(outside, key=lambda value: value.x)
 
 

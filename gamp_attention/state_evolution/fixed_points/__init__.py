@@ -6,6 +6,9 @@ from gamp_attention.state_evolution.fixed_points.broken import (
     extrapolate,
     extrapolate_steps,
 )
+from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF
+from gamp_attention.state_evolution.fixed_points.indicators import Indicators
+from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, root_near, solve_near
 from gamp_attention.state_evolution.fixed_points.newton import (
     describe_breakdown,
     find_vanished_weights,
@@ -37,6 +40,5 @@ from gamp_attention.state_evolution.fixed_points.points import (
     response_slopes,
     units_of,
 )
-from gamp_attention.state_evolution.fixed_points.refinement import Indicators, StateEvolutionHistory
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point, remove_columns
-from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, Derivatives, root_near, solve_near

@@ -48,8 +48,9 @@ from gamp_attention.state_evolution.equations.spectrum import (
 )
 from gamp_attention.state_evolution.equations.weights import drift_and_noise, linear_response
 from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.indicators import FEW_JUMPS
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import FEW_JUMPS, StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 ZERO = 0.02  # eigenvalue along a rotation, in units of the largest outside the bulk; zero up to the error of averages

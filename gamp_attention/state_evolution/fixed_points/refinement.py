@@ -9,8 +9,7 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
    of the other replicas are kept, and one Newton step from the overlaps of these averages is taken.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
-4. Compute the indicators of replica symmetry, jump mass and replicon, on the levels of the rule that they need
-   (`_measure_indicators`), and build the result.
+4. Compute the indicators of replica symmetry, jump mass and replicon (`indicators.py`), and build the result.
 
 The constants are chosen so that stated errors hold in 95 % of cases, which `validation` checks on random models.
 """
@@ -22,23 +21,20 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import half_width
 from gamp_attention._core.progress import Progress
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
-from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import free_columns
 from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.equations.weights import jump_shift
+from gamp_attention.state_evolution.fixed_points.indicators import Indicators, measure_indicators
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
-    NEGLIGIBLE_JUMPS,
     Stability,
     column_sums,
     largest_jump_fraction,
-    replicon,
     validity,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WorkLimit
 from gamp_attention.state_evolution.fixed_points.points import (
     LOSSES,
     NEXT_STEP,
@@ -46,7 +42,6 @@ from gamp_attention.state_evolution.fixed_points.points import (
     errors_of,
     point_of,
     response_slopes,
-    size_of,
     units_of,
 )
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
@@ -76,17 +71,6 @@ STEP_PART = 1.05
 LEFT_FACTOR, MIN_LEFT = 2.0, 0.25
 MIN_NOISE_PART = 0.7  # part of the requested error that at least is allowed for the noise of the points
 FURTHER_STEPS = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
-
-# Indicators of replica symmetry. Averages of squared derivatives, which diverge where jumps begin, converge like a
-# square root: the requested errors of jump mass and replicon are these multiples of √rtol, but at most INDICATOR_LIMIT
-INDICATOR_ERRORS = (1.0, 10.0)
-INDICATOR_LIMIT = 0.1
-INDICATOR_SHIFT = 1.5  # error of an indicator in units of its change from the coarser level
-INDICATOR_DRIFT = 5.0  # relative change of the replicon in units of the relative change of the overlaps
-INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
-FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
-JUMP_SENSITIVITY = 10.0  # relative change of the jump mass in units of the largest relative change of an overlap
-UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,36 +130,6 @@ class StateEvolutionResult(Ended):
         if self.stability is not None:
             rows.append(f"  {self.stability.summary()}")
         return [*rows, f"  replica symmetry: {self.validity}"]
-
-
-Values = tuple[np.ndarray, float]  # jump mass and replicon
-
-
-@dataclass(frozen=True)
-class Indicators:
-    """Indicators of replica symmetry: jump mass (L, r, r) and replicon eigenvalue, with errors; NaN if unknown."""
-
-    jump_mass: np.ndarray
-    jump_mass_error: np.ndarray
-    replicon: float
-    replicon_error: float
-
-    def are_accurate(self, rtol: float, hats: Hats, random: bool = False) -> bool:
-        """Return whether both errors are as small as `rtol` requires.
-
-        On a random rule, no accuracy is required of the replicon if the jumps show already that replica symmetry is
-        broken: squared derivatives then have no finite variance.
-        """
-        allowed = np.minimum(np.array(INDICATOR_ERRORS) * np.sqrt(rtol), INDICATOR_LIMIT)
-        decided = random and self.show_jumps(hats)
-        return bool(
-            self.jump_mass_error.max() <= allowed[0] * size_of(hats) and (decided or self.replicon_error <= allowed[1])
-        )
-
-    def show_jumps(self, hats: Hats) -> bool:
-        """Return whether the jump mass of a column is not negligible, beyond its error."""
-        certain = np.minimum(column_sums(self.jump_mass) + column_sums(self.jump_mass_error), 0.0)
-        return bool((-certain > NEGLIGIBLE_JUMPS * np.abs(column_sums(hats.V))).any())
 
 
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
@@ -242,7 +196,7 @@ class _Refinement:
         """Return the result at the last point, with the indicators of replica symmetry, and its root."""
         point = self.points[-1]
         self.points[-1] = point = replace(point, root=replace(point.root, F=replace(point.root.F, limit=None)))
-        indicators = _measure_indicators(self.points, self.slopes, self.errors, self.rtol, self.max_work)
+        indicators = measure_indicators(self.points, self.slopes, self.errors, self.rtol, self.max_work)
         result = _build_result(
             point, self.errors, self.error, indicators, self.path, self.n_iter, self.rtol, self.max_work
         )
@@ -462,100 +416,6 @@ def _is_worth_another_level(F: OverlapMap, amplification: float, error: float, r
 def _is_accurate(point: Point, error: float, rtol: float) -> bool:
     """Return whether the residual and the largest relative error are within `rtol`."""
     return point.residual <= rtol and error <= rtol * (1 + 1e-9)
-
-
-def _measure_indicators(
-    points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float
-) -> Indicators:
-    """Return the indicators at the last point, on rules as fine as they need.
-
-    Their accuracy is limited by the points where jumps begin, which hardly affect the overlaps. Therefore they are not
-    computed on the rule of the overlaps but start from the coarsest level.
-    """
-    last = points[-1]
-    # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
-    propagated = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
-    if not last.root.F.rule.deterministic:
-        if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
-            slopes = np.zeros_like(slopes)
-            propagated = JUMP_SENSITIVITY * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
-        return _measure_by_replicas(last, slopes, propagated, rtol)
-    solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
-    indicators, coarser = None, None
-    for level in range(max(last.root.F.rule.level, INDICATOR_LEVEL) + 1):
-        F = last.root.F.on(last.root.F.rule.at_level(level))
-        if indicators is not None and work_of(F.rule, F.model) > max_work:
-            break
-        try:
-            if level in solved:  # the averages at a nearby point are used and corrected for the distance
-                values = _values_near(solved[level], last, slopes)
-            else:
-                values = _values_of(F, F.images(last.overlaps, squares=True)[0])
-        except WorkExceeded:
-            break
-        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
-        if indicators is not None and level in solved:
-            step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
-            drift = INDICATOR_DRIFT * step * values[1]
-            indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
-        if indicators is not None and indicators.are_accurate(rtol, last.image.hats):
-            break
-        coarser = values
-    if indicators is not None:
-        return indicators
-    unknown = np.full(last.image.hats.V.shape, np.nan)
-    jump_mass, value = (unknown, np.nan) if coarser is None else coarser
-    return Indicators(jump_mass, unknown, value, np.nan)
-
-
-def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Values:
-    """Return jump mass and replicon of a point; the jump mass to first order at the last point's overlaps."""
-    step = last.best - last.root.packing.pack(point.root.overlaps)
-    jump_mass, value = _values_of(point.root.F, point.image)
-    return jump_mass + (slopes[0] - slopes[1]) @ step, value
-
-
-def _values_of(F: OverlapMap, image: Image) -> Values:
-    """Return jump mass and replicon of an image."""
-    return image.hats.jump_mass, replicon(F.model, image.hats, F.response)
-
-
-def _compare_levels(
-    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float
-) -> Indicators | None:
-    """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
-    if coarser is None:
-        if np.abs(values[0]).max() >= FEW_JUMPS * np.abs(last.image.hats.V).max():
-            return None
-        # without jumps, the averages of the last point resolve squares as well
-        values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
-    jump_mass, value = values
-    jump_error = INDICATOR_SHIFT * np.abs(jump_mass - coarser[0]) + propagated
-    value_error = INDICATOR_SHIFT * abs(value - coarser[1])
-    return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
-
-
-def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float) -> Indicators:
-    """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
-    F, at = last.root.F, last.root.overlaps
-    jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
-    step = last.best - last.root.packing.pack(at)
-    # if no point is near a jump, jumps may still lie between the points
-    all_seen = jumps.any() or F.contracts(at)
-    unseen = 0.0 if all_seen else UNSEEN / F.rule.work(1) * np.abs(last.image.hats.V)
-    jump_mass = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
-    coarse: OverlapMap | None = F.on(F.rule.for_stability())
-    while True:
-        if coarse is None or coarse.rule.work(1) >= F.rule.work(1):
-            coarse = F
-        coarse = coarse.with_choices_at(at, squares=True)
-        image, samples = coarse.images(at, squares=True)
-        value_error = half_width(np.array([_values_of(F, sample)[1] for sample in samples]))
-        value = _values_of(F, image)[1]
-        indicators = Indicators(jump_mass, half_width(jumps) + propagated + unseen, value, float(value_error))
-        if coarse is F or indicators.are_accurate(rtol, last.image.hats, random=True):
-            return indicators
-        coarse = coarse.finer()
 
 
 def _build_result(

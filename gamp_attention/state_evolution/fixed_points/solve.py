@@ -1,16 +1,15 @@
-"""Fixed points of state evolution, equations (7) to (9), from a named start, given overlaps or a solution at another α.
+"""Fixed points of state evolution, equations (7) to (9), from a named start or given overlaps.
 
 `solve_state_evolution` has four stages: damped message passing from a named start leads close to the branch
 (`path_from`); a search on a coarse rule finds the fixed point (`find_fixed_point`); a refinement brings all errors
 within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed point,
-`describe_lost_branch` explains why.
+`failures.py` explains why.
 
-`solve_near` starts from a solution at another α instead. Derivatives at that solution (`Derivatives`) predict the new
-fixed point and its Jacobian, so that few averages are needed.
+`nearby.py` starts from a solution at another α instead.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,52 +18,43 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
 from gamp_attention._core.progress import show_progress
-from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
-from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
+from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.equations.units import is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.broken import require_problem, require_steps, solve_broken
+from gamp_attention.state_evolution.fixed_points.failures import (
+    FAMILY_OF,
+    broken_start,
+    build_failed,
+    describe_lost_branch,
+    describe_zero,
+    is_lost,
+    is_off,
+    record_breakdown,
+)
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
-    SMALL_FAMILY,
     Root,
-    breakdown,
-    describe_breakdown,
-    family_size,
-    has_faded,
-    last_with,
-    newton,
-    newton_step,
 )
 from gamp_attention.state_evolution.fixed_points.observables import (
-    NEGLIGIBLE_JUMPS,
-    column_sums,
-    largest_jump_fraction,
-    replicon,
     stability,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.points import response_slopes
-from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult, refine
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 from gamp_attention.state_evolution.rules.choice import COARSE, first_rule
 
-FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
 NESTED_WORK = 3e6  # default budget of the nested rule: proximal problems an average
 SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # default budget of the split rule and of random rules: proximal problems an average
 DETERMINISTIC_WORK = {"split": SPLIT_WORK, "nested": NESTED_WORK}
 COARSE_WORK = 5e6  # the same for labels whose loss is not convex, if the requested error is at least `COARSE`
 FINE, FINE_WORK = 2e-3, 5e7  # the same for these labels, if the requested error is smaller than `FINE`
 MAX_ITER = 500  # default maximum number of damped steps of a search
-ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
-OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
-VANISHED = "none: all weights go to zero"
-GROWING_STEPS, GROWTH = 5, 2.0  # steps in which q grows, and its growth in them, that count as growth without bound
 
 # Message passing from a named start, before the search
 START_STEPS = 20  # number of iterations
@@ -78,16 +68,6 @@ MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample
 SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
 NAMED_DAMPED = 4  # damped steps of the search before its first Newton step, after message passing
 GIVEN_DAMPED = 1  # the same from given overlaps, which may be near a fixed point that repels
-
-# Solutions close to a solution at another α
-NEAR_RANGE = 0.35  # largest relative change of α over which the tangent predicts the overlaps
-NEAR_STEPS = 4  # maximum number of Newton steps
-NEAR_MOVE = 0.1  # largest relative change of an overlap by these steps
-NEAR_MARGIN = 0.1  # smallest distance of the eigenvalues of the Jacobian from 1
-NEAR_FAMILY = 0.6  # smallest m and θ relative to the known solution
-NEAR_ACCURACY = 0.3  # residual on the first rule in units of the requested accuracy
-# maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
-NEAR_ITER = 60
 
 
 @ignore_float_errors
@@ -209,7 +189,7 @@ def solve_state_evolution(
         try:
             path, n_damped = path_from(F, branch, seed), NAMED_DAMPED
         except BREAKDOWNS as error:
-            result = _build_failed(_broken_start(F, branch, error), max_work)
+            result = build_failed(broken_start(F, branch, error), max_work)
             return finish(result, raise_on_failure, "solve_state_evolution")
     else:
         path, n_damped = [require_overlaps(model, init)], GIVEN_DAMPED
@@ -262,7 +242,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
     try:
         return replace(result, stability=stability(F, at))
     except BREAKDOWNS as error:
-        return _build_failed(_record_breakdown(last, error), max_work)
+        return build_failed(record_breakdown(last, error), max_work)
 
 
 def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
@@ -307,19 +287,6 @@ def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
     return bool((theta >= LOST_PART * expected)[present].all())
 
 
-def _record_breakdown(root: Root, error: Exception) -> Root:
-    """Return the root after one of BREAKDOWNS."""
-    return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
-
-
-def _broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
-    """Return the root for message passing that broke down: the overlaps of the named start."""
-    start = start_law(F.model, name).overlaps(F.model)
-    return Root(
-        breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F, reason=describe_breakdown(error)
-    )
-
-
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
@@ -328,7 +295,7 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
     try:
         start = path_from(F, init, 0)[-1]
     except BREAKDOWNS as error:
-        return _broken_start(F, init, error)
+        return broken_start(F, init, error)
     root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, NAMED_DAMPED)
     lost = root.status.converged and is_off(init, root.overlaps)
     return replace(root, status=Status.LOST) if lost else root
@@ -342,259 +309,20 @@ def refine_on_branch(
     The status is LOST if the family that distinguishes the named branch is practically zero, or zero within its error.
     """
     if not root.status.converged:
-        return _build_failed(root, max_work), None
+        return build_failed(root, max_work), None
     try:
         if is_off(branch, root.overlaps):
-            return _build_failed(replace(root, status=Status.LOST), max_work), None
+            return build_failed(replace(root, status=Status.LOST), max_work), None
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _build_failed(_record_breakdown(root, error), max_work), None
-    words = "" if branch not in FAMILY_OF else _describe_zero(result, FAMILY_OF[branch])
+        return build_failed(record_breakdown(root, error), max_work), None
+    words = "" if branch not in FAMILY_OF else describe_zero(result, FAMILY_OF[branch])
     if is_off(branch, result.overlaps) or words:
         lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
-        return replace(_build_failed(lost, max_work), message=words), None
+        return replace(build_failed(lost, max_work), message=words), None
     return result, last
-
-
-def _describe_zero(result: StateEvolutionResult, family: str) -> str:
-    """Return a message if a family of overlaps is zero within its error; otherwise an empty string."""
-    value, error = result.overlaps.arrays()[family], result.overlaps_error.arrays()[family]
-    if (np.abs(value) > ZERO_ERRORS * error).any():
-        return ""
-    at = np.unravel_index(np.argmax(np.abs(value)), value.shape)
-    words = f"{family} = {value[at]:.2g} is zero within its error of {error[at]:.1g} at the solution found"
-    return f"{words} (a smaller rtol shows whether a smaller {family} remains)"
-
-
-def is_off(branch: str | None, overlaps: Overlaps) -> bool:
-    """Return whether the family that distinguishes a named branch has faded."""
-    return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
-
-
-def is_lost(result: StateEvolutionResult, branch: str) -> bool:
-    """Return whether a solution has lost the family that distinguishes a named branch, but not all weights."""
-    return branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED
-
-
-def describe_lost_branch(
-    result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps], *, other_form: bool = False
-) -> StateEvolutionResult:
-    """Return a LOST result with the replicon where the branch was last seen, and a description of its end.
-
-    `F` is the map of the search, and `path` is message passing up to the start of the search. With `other_form`, and if
-    jumps break replica symmetry, the description includes whether the derivative form of V̂ has the branch.
-    """
-    history, family = result.history.arrays(), FAMILY_OF[branch]
-    later = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
-    there = last_with(path + later, family)
-    start = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
-    at = start.impose(fix_gauge(F.model, there))
-    message = result.message or f"damped steps lose {family}"
-    try:
-        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
-        value = replicon(F.model, hats, F.response)
-        size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
-        jumps = largest_jump_fraction(hats.jump_mass, size)
-    except BREAKDOWNS:
-        words = "unknown: replica symmetry cannot be checked where the branch is lost"
-        return replace(result, message=f"{message}; {words}", validity=words)
-    mass = f"jump mass {float(f'{100 * jumps:.2g}'):g} % of V̂"
-    message += f"; at the last overlaps with at least half of its maximum, the replicon is {value:.3g}"
-    onwards = "At finite d the branch may continue, without a fixed point here: run_gamp and minimize_risk follow it"
-    jumping = abs(jumps) > NEGLIGIBLE_JUMPS
-    if not value < 1:
-        message += f", not below 1: replica symmetry, which all of this assumes, is unstable there. {onwards}"
-        words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost ({mass})"
-    elif jumping:
-        message += f", and the proximal map jumps ({mass}), which replica symmetry does not describe. {onwards}"
-        words = f"unknown: the proximal map jumps where the branch is lost ({mass}; replicon {value:.3g} without them)"
-    else:
-        message += f" and {mass}: replica symmetry is consistent, and there is no such branch for d → ∞"
-        words = f"no such branch: replica symmetry is consistent where it is lost (replicon {value:.3g}, {mass})"
-    if other_form and jumping and F.response == "stein":
-        message += _describe_other_form(F, path[-1], family)
-    return replace(result, replicon=value, message=message, validity=words)
-
-
-def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
-    """Return a sentence: whether the derivative form of V̂, which omits jumps, has a fixed point with the family."""
-    other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
-    root = find_fixed_point(other, start, F.rule.initial_tolerance, OTHER_FORM_STEPS)
-    option = 'response="derivative", which leaves the jumps out of V̂,'
-    is_clear = family_size(root.overlaps, family) > SMALL_FAMILY  # larger than the noise of random points
-    if root.status.converged and is_clear:
-        size = np.abs(root.overlaps.arrays()[family]).max()
-        return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, as its `validity` states"
-    if root.status is Status.LOST or (root.status.converged and has_faded(root.overlaps, family)):
-        return f". {option} loses the branch, too"
-    return f". {OTHER_FORM_STEPS} steps did not decide whether {option} has the branch"
-
-
-def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
-    """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
-    undefined = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
-    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: undefined.V}
-    unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
-    validity, message = _explain_failure(root, max_work)
-    values: dict[str, Any] = {
-        "status": root.status, "n_iter": len(root.path) - 1,
-        "residual": root.residual if np.isfinite(root.residual) else np.inf,
-        "history": StateEvolutionHistory(**stack_overlaps(root.path)),
-        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
-        "overlaps_error": undefined, "stability": None, "consistent": False, "validity": validity,
-        "response": root.F.response, "rule": root.F.rule.name, "message": message,
-    }  # fmt: skip
-    return StateEvolutionResult(**unknown | values)
-
-
-def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
-    """Return the validity and the message of a result without a solution."""
-    unsolved = "unknown: no fixed point was found"
-    if root.status is Status.LOST and np.isnan(root.residual):
-        return VANISHED, "all weights go to zero, which attracts them: too few data, or too strong a penalty"
-    if root.status is Status.LOST:
-        return "unknown: the branch was lost", ""
-    if root.status is Status.MAX_ITER and np.isnan(root.residual):
-        needs = f"an average needs more than max_work = {max_work:g} proximal problems"
-        if root.F.rule.name != "nested":
-            return unsolved, f"{needs}: raise max_work"
-        many = "the proximal map jumps at many fields or values of the noise"
-        remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
-        return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
-    words = _describe_unbounded_risk(root)
-    if words:
-        return "unknown: the risk has no minimum at finite weights, or none was found", words
-    if root.status is Status.MAX_ITER:
-        return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
-    return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
-
-
-def _describe_unbounded_risk(root: Root) -> str:
-    """Return a message if the risk has no lower bound, or q grew without bound under λ ≤ 0; otherwise an empty string.
-
-    The lowest curvature of the loss is zero if there are fewer tokens than dimensions; for the squared loss of single
-    tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution.
-    """
-    model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
-    lams = penalty.curvature[~penalty.sphere] if isinstance(penalty, ColumnRidge) else np.ones(1)
-    if not len(lams) or lams.min() > 0:
-        return ""
-    gamma, curvature = model.coordinates.gamma, np.inf
-    if model.n_tokens * alpha < 1:
-        curvature = 0.0
-    elif isinstance(model.student, SquaredLoss) and gamma.shape == (1, 1):
-        curvature = float(gamma[0, 0]) * (np.sqrt(alpha) - 1) ** 2
-    if lams.min() < -curvature:
-        edge = f"the lowest eigenvalue {curvature:.3g} of the Hessian of the loss"
-        return f"the risk has no lower bound: λ = {lams.min():g} and {edge} have a negative sum; use a larger λ"
-    sizes = np.array([np.abs(overlaps.q).max() for overlaps in root.path])
-    sizes = sizes[np.isfinite(sizes)]
-    later = sizes[len(sizes) // 2 :]
-    if len(later) <= GROWING_STEPS or (np.diff(later) <= 0).any() or later[-1] < GROWTH * later[0]:
-        return ""
-    growth = f"q grew in each of the last {len(later) - 1} steps, from {later[0]:.3g} to {later[-1]:.3g}"
-    return (
-        f"{growth}: as far as these steps show, overlaps grow without bound, and there is no solution with finite "
-        "overlaps; use a larger λ, or a larger max_iter to see whether the growth ends"
-    )
 
 
 def require_rtol(rtol: Any) -> float:
     """Return a requested accuracy as a float. ValueError if it is outside [1e-10, 0.1]; rounding limits it below."""
     return check.real("rtol", rtol, low=1e-10, high=0.1)
-
-
-@dataclass(frozen=True, eq=False)
-class Derivatives:
-    """Derivatives at a fixed point, in packed overlaps without units.
-
-    Attributes
-    ----------
-    alpha : sample complexity of the fixed point.
-    names : names of the free families, as in `Packing`.
-    jacobian : (k, k) Jacobian of the map.
-    slopes : (2, L, r, r, k) derivatives of V̂ in both forms.
-    tangent : (k,) derivative of the fixed point in α.
-    """
-
-    alpha: float
-    names: tuple[str, ...]
-    jacobian: np.ndarray
-    slopes: np.ndarray
-    tangent: np.ndarray
-
-    @classmethod
-    def of(cls, root: Root, slopes: np.ndarray) -> Self:
-        """Return the derivatives at a root; `slopes` are the derivatives of V̂ in its units."""
-        J, packing, F = root.jacobian, root.packing, root.F
-        assert J is not None
-        tangent, size = newton_step(J, F.slope_in_alpha(packing, root.overlaps)), packing.sizes
-        return cls(F.alpha, packing.names, J * (size[:, None] / size), slopes / size, tangent * size)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the derivatives stored by `to_dict`."""
-        arrays = {name: np.array(values[name]) for name in ("jacobian", "slopes", "tangent")}
-        return cls(float(values["alpha"]), tuple(values["names"]), **arrays)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as numbers and lists."""
-        arrays = {name: getattr(self, name).tolist() for name in ("jacobian", "slopes", "tangent")}
-        return {"alpha": self.alpha, "names": list(self.names), **arrays}
-
-
-def root_near(F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float) -> Root | None:
-    """Return the fixed point at the α of the map from a `solution` at another α; None if it may be elsewhere.
-
-    The tangent predicts the new fixed point, and the stored Jacobian is used for the first Newton step. Stability under
-    damped steps follows from the updated Jacobian only.
-    """
-    packing, distance = Packing.of(F.model, solution), F.alpha - derivatives.alpha
-    if packing.names != derivatives.names or abs(distance) > NEAR_RANGE * derivatives.alpha:
-        return None
-    start = packing.unpack(packing.pack(solution) + distance * derivatives.tangent / packing.sizes)
-    if len(derivatives.tangent) != len(packing.sizes) or not is_feasible(F.model, start):
-        return None
-    packing = Packing.of(F.model, start)
-    size = packing.sizes
-    jacobian, slopes = derivatives.jacobian * (size / size[:, None]), derivatives.slopes * size
-    try:
-        root = newton(F, start, tol, NEAR_STEPS, jacobian, packing, response_slopes=slopes)
-    except BREAKDOWNS:
-        return None
-    if not root.status.converged or relative_change(start, root.overlaps) > NEAR_MOVE:
-        return None
-    families_remain = all(
-        family_size(root.overlaps, name) >= NEAR_FAMILY * family_size(solution, name) for name in ("m", "theta")
-    )
-    return root if families_remain and root.attracts(NEAR_MARGIN) else None
-
-
-def solve_near(
-    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float, derivatives: Derivatives | None = None
-) -> tuple[StateEvolutionResult, Derivatives | None, bool]:
-    """Solve on a named branch from a known solution; return the result, derivatives there, and whether that succeeded.
-
-    The known solution `near` is at another α or of another model; `derivatives` belong to it and to the same model. If
-    the branch is not found from there, or nothing is known, the branch is solved from its name.
-    """
-    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
-    if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
-        tol = max(F.rule.initial_tolerance, NEAR_ACCURACY * rtol)
-        predicted = None if derivatives is None else root_near(F, near, derivatives, tol)
-        for root in [None] if predicted is None else [predicted, None]:
-            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, NEAR_ITER, GIVEN_DAMPED)
-            result, last = refine_on_branch(root, branch, rtol)
-            if result.converged:
-                return result, _derivatives_at(last, root), True
-    path = path_from(F, branch, 0)
-    root = find_fixed_point(F, path[-1], F.rule.initial_tolerance, MAX_ITER, NAMED_DAMPED)
-    result, last = refine_on_branch(root, branch, rtol)
-    if is_lost(result, branch):
-        result = describe_lost_branch(result, F, branch, path)
-    return result, _derivatives_at(last, root), False
-
-
-def _derivatives_at(last: Root | None, first: Root) -> Derivatives | None:
-    """Return the derivatives at the root on the last rule, with the slopes of V̂ on the first; None without a root."""
-    return None if last is None else Derivatives.of(last, response_slopes(first))

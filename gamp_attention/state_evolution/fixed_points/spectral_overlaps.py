@@ -27,6 +27,7 @@ from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.models.sources import Group
 from gamp_attention.results import Result
+from gamp_attention.state_evolution.dynamics.sample_starts import draw_ensemble
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.equations.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 from gamp_attention.state_evolution.fixed_points.limiting_spectra import average_replicas
@@ -132,17 +133,15 @@ def spectral_overlap(
 
 def _draw_samples(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
     """Return the matrices h at random teacher fields."""
+    if weights != "posterior":
+        return draw_ensemble(model, alpha, weights, n_points, rng)[0]
     shape = Shape.of(model.student, model.n_tokens, model.rank)
-    if weights == "posterior":
-        channel, rho = moment_channel(model), model.coordinates.rho
-        size = rho.shape[0] * rho.shape[1]
-        white = gaussian_points(n_points, size + channel.n_noise, rng)
-        y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
-        seen = channel.observe(y, white[:, size:])
-        h = posterior_weights(field_moments(channel, seen, rho, by_column=shape.columns > 1), rho, alpha)
-    else:
-        y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
-        h = spectral_weights(weights, model.loss, terms.params, shape)
+    channel, rho = moment_channel(model), model.coordinates.rho
+    size = rho.shape[0] * rho.shape[1]
+    white = gaussian_points(n_points, size + channel.n_noise, rng)
+    y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
+    seen = channel.observe(y, white[:, size:])
+    h = posterior_weights(field_moments(channel, seen, rho, by_column=shape.columns > 1), rho, alpha)
     L, c = shape.n_tokens, shape.columns
     return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)
 

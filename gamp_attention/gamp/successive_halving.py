@@ -1,0 +1,300 @@
+"""Message passing from several starts, of which the starts of highest training loss are stopped early.
+
+Several starts are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016): all runs make a
+few iterations, the half with the higher training loss is stopped, the others continue, and so on. The training loss
+after few iterations predicts the final loss well enough to discard poor starts at a fraction of the cost of full runs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._core import check
+from gamp_attention._core.runs import CheckpointFile, Resumable, Tree
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.gamp.loop import Loop, Plan
+from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
+from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
+from gamp_attention.gamp.step import GampState, initial_state
+from gamp_attention.gamp.survey import SurveyPhase
+from gamp_attention.results import Overlaps, Status
+
+ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
+CONTINUED = 0.5  # fraction of the starts that continue after a comparison
+# iterations after which runs from flipped samples are compared, and number of runs that then continue
+COMPARED_FLIPS, FINISHED_FLIPS = 20, 2
+SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
+MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """Last entry of the history of a run that was stopped early, because other starts had a lower training loss."""
+
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+
+class SuccessiveHalving(Resumable):
+    """Message passing from several starts, of which the starts of lowest training loss are run to the end.
+
+    Parameters
+    ----------
+    plan : arguments that all runs share.
+    starts : names and states.
+    n_finish, n_tried : number of starts that are run to the end, and of further starts that are run to the end unless
+        they will end in a higher minimum.
+    escape, V : whether to leave saddles, and first variances of message passing after it; see `run_gamp`.
+    file : checkpoint of all runs, from which they resume; None for no checkpoint.
+    phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
+    rounds : iterations after which starts are compared.
+
+    Attributes
+    ----------
+    n_rounds : number of comparisons so far.
+    stopped : runs that were stopped early, by the index of their start.
+    loops : other runs, by the index of their start.
+
+    Raises
+    ------
+    ValueError : if a run in the checkpoint is beyond `plan.max_iter`.
+    """
+
+    n_rounds: int
+    stopped: dict[int, StoppedRun]
+
+    def __init__(
+        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool, V: ArrayLike | None,
+        file: CheckpointFile | None, phase: SurveyPhase | None, rounds: tuple[int, ...], n_tried: int = 0,
+    ) -> None:  # fmt: skip
+        self._escape, self._V, self._rounds = escape, V, rounds
+        self._plan, self._n_finish, self._n_tried, self._file, self._phase = plan, n_finish, n_tried, file, phase
+        self._names = [name for name, _ in starts]
+        self._batches = [0] * len(starts)  # number of the comparison in which a start takes part
+        self.n_rounds, self.stopped = 0, {}
+        self._results: dict[int, GampResult] = {}
+        self._later: Tree = {}  # snapshots of runs in the checkpoint that `add` begins
+        save = self._save_loop = None if file is None else self.save
+        n = len(starts)
+        titles = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, name in enumerate(self._names, 1)]
+        self.loops = {k: Loop(plan, state, save, titles[k]) for k, (_, state) in enumerate(starts)}
+        tree = None if file is None else file.load()
+        if file is not None and tree is not None and "n_rounds" in tree:
+            self.restore(tree)
+            reached = max(loop.t for loop in self.loops.values())
+            if reached > plan.max_iter:
+                needs = f"at least {reached}, the iteration of the checkpoint {file.path}"
+                raise check.fail("max_iter", plan.max_iter, needs)
+
+    def run(self) -> tuple[GampResult, Loop]:
+        """Return the result of lowest training loss, among converged runs if there are any, and its loop."""
+        n_continue = self._n_finish + self._n_tried
+        for until in self._rounds[self.n_rounds :]:
+            # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
+            if len(self.loops) <= n_continue or until > self._plan.max_iter:
+                break
+            for loop in self.loops.values():
+                loop.run(until)
+            if all(loop.is_only_descent for loop in self.loops.values()):
+                break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
+            last = until == self._rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
+            half = max(n_continue, ceil(CONTINUED * len(self.loops)))
+            self._stop_worst(self.loops, n_continue if last else half, until)
+            self.n_rounds += 1
+        order, until = list(self.loops), min(self._rounds[-1], self._plan.max_iter)
+        if self._n_tried:
+            for loop in self.loops.values():
+                loop.run(until)
+            order = self._sort(order, until)
+        self._finish(self._plan, order, self._n_finish if self._n_tried else len(order))
+        return self._select()
+
+    def _finish(self, plan: Plan, runs: list[int], n_finish: int) -> None:
+        """Run message passing to the end, except in runs after the first `n_finish` that will end in higher minima."""
+        for k in runs[:n_finish]:
+            self.loops[k].run(plan.max_iter)
+        finished = runs[:n_finish] + [k for k in runs[n_finish:] if self._run_unless_higher(k, plan.max_iter)]
+        if any(self.loops[k].ended is None for k in finished):
+            self.save()  # before max_iter ends the runs, so that a later call can continue them
+        self._results |= {k: run_and_settle(plan, self.loops[k]) for k in finished}
+
+    def _run_unless_higher(self, k: int, until: int) -> bool:
+        """Run message passing to an iteration; stop it, and return False, if it will end higher than another run."""
+        loop = self.loops[k]
+        ends = [result.train_loss for result in self._results.values() if result.converged]
+        ends += [other.end_loss for number, other in self.loops.items() if number not in self._results]
+        highest = (1 - SAME_LOSS) * min(ends)
+
+        def ends_higher() -> bool:
+            return loop.lowest_end >= highest
+
+        if loop.run(until, ends_higher) is None and ends_higher():
+            self._stop(k)
+        return k in self.loops
+
+    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
+        """Run message passing from further starts; return the result of all runs and its loop.
+
+        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        `FINISHED_FLIPS` of the runs are stopped.
+        """
+        plan, new = replace(self._plan, hold_after=0) if hold else self._plan, list[int]()
+        batch = self._batches[-1] + 1
+        for name, state in starts:
+            k = len(self._names)
+            self._names.append(name)
+            self._batches.append(batch)
+            if k not in self.stopped:
+                self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
+                new.append(k)
+                if k in self._later:
+                    loop.restore(self._later.pop(k))
+        remaining = [k for k in new if self._run_unless_higher(k, min(COMPARED_FLIPS, plan.max_iter))]
+        self._finish(plan, self._stop_worst(remaining, FINISHED_FLIPS, COMPARED_FLIPS), 0)
+        return self._select()
+
+    def _select(self) -> tuple[GampResult, Loop]:
+        """Return the best result, after leaving saddles, and its loop."""
+        runs = sorted(self._results)
+        best = min(runs, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
+        plan, loop, result = self._plan, self.loops[best], self._results[best]
+        while self._escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
+            Q, loss_bound = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
+            loop.restart_from(initial_state(plan.data, Q, self._V), loss_bound)
+            result = run_and_settle(plan, loop)
+        self._results[best] = result
+        return result, loop
+
+    @property
+    def data(self) -> Dataset:
+        """The samples."""
+        return self._plan.data
+
+    @property
+    def risk(self) -> str:
+        """The risk, "exact" or "asymptotic"."""
+        return self._plan.risk
+
+    @property
+    def reached_limit(self) -> bool:
+        """True if message passing from a start ended at `max_iter`."""
+        return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
+
+    def _stop_worst(self, runs: Iterable[int], n_continue: int, until: int) -> list[int]:
+        """Stop the runs of highest training loss at an iteration; return the others, `n_continue` of lowest loss."""
+        order = self._sort(runs, until)
+        for k in order[n_continue:]:
+            self._stop(k)
+        return order[:n_continue]
+
+    def _sort(self, runs: Iterable[int], until: int) -> list[int]:
+        """Return runs in the order of their training losses at an iteration, or at their ends."""
+        return sorted(runs, key=lambda k: _order(self.loops[k].record.loss_before(until)))
+
+    def _stop(self, k: int) -> None:
+        """Stop a run."""
+        loop = self.loops.pop(k)
+        last_overlaps, norm, loss = loop.record.last
+        self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
+
+    def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
+        """Return a record of every start, compared with the selected result."""
+        losses, records = selected.history.train_loss, list[StartRecord]()
+        batch = next(self._batches[k] for k, loop in self.loops.items() if loop is selected_loop)
+        for k, name in enumerate(self._names):
+            is_selected = self.loops.get(k) is selected_loop
+            end: Any = selected if is_selected else self.stopped.get(k) or self._results[k]
+            # the selected run may have ended before the run from start k was stopped
+            at = min(end.n_iter, len(losses)) - 1 if k in self.stopped and self._batches[k] == batch else -1
+            loss = losses[at] if at >= 0 else selected.train_loss
+            record = StartRecord(
+                name=name, kept=is_selected, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
+                train_loss=end.train_loss, gradient_norm=end.gradient_norm,
+                excess=float(end.train_loss / loss - 1) if loss else 0.0,
+                agreement=1.0 if is_selected else agreement_of(self._plan.data, end.Q, selected.Q),
+                overlaps=end.overlaps, Q=end.Q,
+            )  # fmt: skip
+            records.append(record)
+        return tuple(records)
+
+    def save(self) -> None:
+        """Write all runs to the checkpoint, if there is one."""
+        if self._file is not None:
+            self._file.save(self.snapshot)
+
+    def snapshot(self) -> Tree:
+        """Return the state of all runs that have begun."""
+        surveys = {} if self._phase is None else {"surveys": self._phase}
+        return super().snapshot() | surveys | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
+
+    def restore(self, tree: Tree) -> None:
+        """Continue from a snapshot."""
+        super().restore(tree)
+        self.loops = {k: loop for k, loop in self.loops.items() if k not in self.stopped}
+        trees = {int(k): loop_tree for k, loop_tree in tree.get("loops", {}).items()}
+        self._later = {k: loop_tree for k, loop_tree in trees.items() if k >= len(self._names)}
+        for k in self.loops.keys() & trees.keys():
+            self.loops[k].restore(trees[k])
+
+
+def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
+    name = next(record.name for record in records if record.kept)
+    differ = [record for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
+    if not differ:
+        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
+    weights = (
+        f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    )
+    # runs that ended without convergence below the selected run, which is a critical point
+    lower = [record for record in differ if record.status is not None and record.excess < 0]
+    others = [record.excess for record in differ if record not in lower]
+    return f"{best} {weights}{_describe_losses(others)}.{_describe_lower(records, lower, risk)}"
+
+
+def _describe_losses(excess: list[float]) -> str:
+    """Return a clause on the training losses of starts with other weights, relative to the selected start."""
+    if not excess:
+        return ""
+    many = min(excess) > 0 and max(excess) >= MANY_TIMES
+    low, high = (f"{1 + ratio:.2g}" if many else _percent(ratio) for ratio in (min(excess), max(excess)))
+    span = low if low == high else f"{low} to {high}"
+    remainder = f"the other {len(excess)}" if len(excess) > 1 else "the other one"
+    if many:
+        return f"; {remainder} had {span} times its training loss when stopped"
+    if min(excess) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
+        return f"; the training loss of {remainder} differed by {span} % when stopped"
+    return f"; {remainder} had a training loss {span} % higher when stopped"
+
+
+def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
+    """Return a sentence on the lowest run that has a lower loss but did not converge; nothing without such runs."""
+    if not lower:
+        return ""
+    lowest = min(lower, key=lambda record: record.train_loss)
+    weights = f"result.starts[{records.index(lowest)}].Q"
+    return (
+        f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
+        f"{_percent(-lowest.excess)} % lower: minimize_risk(data, {weights}, {risk!r}) (gamp-attention fit: another "
+        "--seed) may reach a lower minimum."
+    )
+
+
+def _percent(ratio: float) -> str:
+    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits; two digits from 10 000 % on."""
+    return f"{100 * ratio:.0f}" if 0.1 <= abs(ratio) < 100 else f"{100 * ratio:.2g}"
+
+
+def _order(loss: float) -> float:
+    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
+    return loss if np.isfinite(loss) else inf
