@@ -181,17 +181,18 @@ def run_gamp(
         minimum. Each escape counts as an iteration, whose damping is NaN in the history.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
         (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.gamp.survey`), and continue from its weights. If True,
-        surveys are made from each start and from random starts, at Parisi parameters that are determined from the
-        data, until two surveys find the same weights. A positive number, or several, are the Parisi parameters y
-        of the surveys from each start. Message passing continues from surveys of different weights, which are compared
-        after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest
-        minimum follow. Then single samples are moved to other minima of their proximal objectives, from which message
-        passing continues, while the training loss falls (see `gamp_attention.gamp.survey`). `result.surveys` lists
-        the surveys, and `result.starts` all runs of message passing. If "auto", only this continuation from the lowest
-        minimum is made, and only in cases in which it mostly finds better weights: there are at least four starts, at
-        most a quarter of them ended in (nearly) the selected weights, and the training loss is at most a quarter of
-        the loss at zero weights. In addition, samples need to have at most three fields, the loss must not be
-        convex, and survey propagation needs to accept the data and `iteration`.
+        surveys are made from each start and from random starts, at Parisi parameters that are determined from the data,
+        until two surveys find the same weights. A positive number, or several, are the Parisi parameters y of the
+        surveys from each start. Message passing continues from surveys of different weights, which are compared after
+        30 iterations. If True, and if the loss is not convex, a survey and message passing from the lowest minimum
+        follow. Then single samples are moved to other minima of their proximal objectives, from which message passing
+        continues, while the training loss falls (see `gamp_attention.gamp.survey`). Runs that will probably end above
+        the lowest minimum are stopped. `result.surveys` lists the surveys, and `result.starts` all runs of message
+        passing. If "auto", only this continuation from the lowest minimum is made, and only in cases in which it mostly
+        finds better weights: there are at least four starts, at most a quarter of them ended in (nearly) the selected
+        weights, and the training loss is at most a quarter of the loss at zero weights. In addition, samples need to
+        have at most three fields, the loss must not be convex, and survey propagation needs to accept the data and
+        `iteration`.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
     n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
         first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped

@@ -65,10 +65,10 @@ class SpectralRun(NamedTuple):
 
 
 SPECTRAL_RUNS = {
-    "survey, spectral": SpectralRun("survey", STEP, N_ITER, 65536, 8),
-    "GAMP, spectral": SpectralRun("gamp", STEP, N_ITER, 16384, 6),
-    "undamped GAMP, spectral": SpectralRun("gamp", 1.0, 4, 16384, 6),  # later iterations amplify deviations in m
-    "GAMP with kept minima, spectral": SpectralRun("gamp", 0.5, 30, 16384, 6, hold_after=20),
+    "survey, spectral": SpectralRun("survey", STEP, N_ITER, 32768, 8),
+    "GAMP, spectral": SpectralRun("gamp", STEP, N_ITER, 8192, 4),
+    "undamped GAMP, spectral": SpectralRun("gamp", 1.0, 4, 8192, 4),  # later iterations amplify deviations in m
+    "GAMP with kept minima, spectral": SpectralRun("gamp", 0.5, 30, 8192, 4, hold_after=20),
 }
 SPECTRAL = {500: 24, 1000: 24, 2000: 24, 4000: 12}  # number of instances, by d
 DRAWN_SPECTRAL = ("survey, spectral", "GAMP, spectral")
