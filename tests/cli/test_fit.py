@@ -77,7 +77,7 @@ def test_an_interruption_after_the_training_keeps_the_weights(arrays, tmp_path, 
     ("flags", "called", "file"),
     [
         ("--survey", "gamp.survey.survey_step", "c.npz"),
-        ("--path", "experiments.inference.paths.leave_one_out_with_changes", "c.path.npz"),
+        ("--path", "experiments.inference.path_errors.leave_one_out_with_changes", "c.path.npz"),
     ],
 )
 def test_an_interruption_before_the_training_names_the_checkpoint(
