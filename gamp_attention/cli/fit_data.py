@@ -92,10 +92,7 @@ def describe_data(problem: Problem, options: argparse.Namespace) -> str:
             f"{repeated} samples have the same tokens as another sample. The other sample trains the layer if one of "
             f"them is left out, so that leave-one-out errors may be too low{overlap}."
         )
-    if not any(np.any(x) for _, _, x in token_blocks(problem.arrays.tokens)):
-        alone = problem.arrays.positions is None
-        effect = "do not depend on its weights" if alone else "depend on the positions only"
-        lines.append(f"WARNING: All tokens are zero, so that the outputs of the layer {effect}.")
+    lines += _describe_ineffective(problem)
     given = f"The penalty of its weights is λ = {data.lam:g}"
     ridge = given if options.path is None else "Its penalty λ is chosen below"
     form, heads = "softmax(z zᵀ) x with z = x Q/√d", "one head"
@@ -108,6 +105,23 @@ def describe_data(problem: Problem, options: argparse.Namespace) -> str:
     )
     assumptions = [_describe_positions(problem), _describe_units(problem, options.standardize), layer]
     return "\n".join(["Data", indent(*lines), "Assumptions", indent(*assumptions)])
+
+
+def _describe_ineffective(problem: Problem) -> list[str]:
+    """Return a warning if no weights can change the outputs, because the tokens of each sample are equal."""
+    tokens, positions = problem.arrays.tokens, problem.arrays.positions
+    added = 0.0 if positions is None else positions
+    all_zero = not any(np.any(x) for _, _, x in token_blocks(tokens))
+    if any(np.ptp(x + added, axis=1).any() for _, _, x in token_blocks(tokens)):
+        effect = "WARNING: All tokens are zero, so that the outputs of the layer depend on the positions only."
+        return [effect] if all_zero else []
+    if all_zero:
+        why = "All tokens are zero"
+    elif problem.data.n_tokens == 1:
+        why = "Each sample has one token, whose attention to itself is always 1"
+    else:
+        why = "The tokens of each sample are equal"
+    return [f"WARNING: {why}, so that the outputs of the layer do not depend on its weights."]
 
 
 def _describe_positions(problem: Problem) -> str:

@@ -492,6 +492,40 @@ def test_the_choice_among_minima_extends_the_interval_upwards():
     assert ga.leave_one_out(smooth, ga.run_gamp(smooth, "random", seed=0)).selection == 0
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, None])
+def test_near_copies_in_a_random_order_are_not_trusted(spread):
+    """Augmented samples, or measurements of a subject, are scattered over the file: new subjects have larger errors."""
+    rng = np.random.default_rng(0)
+    Q = rng.normal(size=(30, 1))
+
+    def draw(n, copies):
+        x = rng.normal(size=(n, 2, 30)) if spread is not None else rng.normal(size=(n, 2, 2)) @ plane
+        z = x @ Q / np.sqrt(30)
+        y = np.exp(z @ z.swapaxes(1, 2))
+        y = y / y.sum(axis=2, keepdims=True) @ x + 0.3 * rng.normal(size=x.shape)
+        order = rng.permutation(np.arange(n * copies) % n)
+        jitter = (spread or 0.0) * rng.normal(size=(2, n * copies, 2, 30))
+        return x[order] + jitter[0], y[order] + jitter[1]
+
+    plane = rng.normal(size=(2, 30))
+    copies = 1 if spread is None else 5  # tokens in a plane have near neighbors, too, at all distances
+    data = ga.Dataset(*draw(100 // copies, copies), lam=0.03)
+    result = ga.run_gamp(data)
+    loo = ga.leave_one_out(data, result)
+    new = ga.Dataset(*draw(2000, 1), lam=0.03)
+    fields = new.tokens @ result.Q / np.sqrt(30)
+    weights = np.exp(fields @ fields.swapaxes(1, 2))
+    outputs = weights / weights.sum(axis=2, keepdims=True) @ new.tokens
+    error = np.mean((new.outputs - outputs) ** 2)
+    assert loo.dependent == (spread is not None)
+    if spread is None:
+        assert loo.test_error == pytest.approx(error, rel=0.1)
+    else:
+        assert not loo.trusted
+        assert loo.test_error < 0.9 * error
+        assert ("of the samples are nearly equal to a few other samples" in loo.message) == (spread > 0)
+
+
 def test_repeated_samples_are_not_trusted():
     """Leaving out one of two equal samples changes little: the estimate is far below the error of new samples."""
     data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)

@@ -11,12 +11,18 @@ random block has the numbers of samples of the classes of the block of successiv
 Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
 the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
 without each block.
+
+This finds no samples that depend on each other in a random order. Near copies of samples (augmented samples, several
+measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
+times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
+q of distances and tokens in D dimensions (the volumes up to the neighbors are those of a Poisson process).
 """
 
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
+from gamp_attention.data.stores import read_rows
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows
 from gamp_attention.experiments.inference.hysteresis import AWAY, descend
 from gamp_attention.experiments.inference.refits import sample_errors
@@ -32,6 +38,11 @@ FIRST_RANDOM, RANDOM = 20, 100
 MINIMUM = 0.015
 MAXIMUM = 4.0  # the same increase above which the Newton step may be wrong, unless it is exact
 SIGNIFICANT = 4.5  # the same increase in standard deviations over random divisions: a probability of 0.0001 by chance
+COPIES = 10  # maximum number of near copies of a sample; more similar samples count as a class
+GAP = 3.0  # ratio of the distances of the next sample and of the farthest near copy, at least
+MANY_COPIES = 0.2  # fraction of samples with near copies above which samples count as dependent
+COMPARED = 200  # maximum number of samples for which near copies are searched
+ROWS = 1024  # number of samples that are read at the same time in this search
 FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
@@ -73,6 +84,32 @@ def order_effect(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRow
         if not (mean > 0 and root > max(SIGNIFICANT * spread[1], MINIMUM * usual[1])):
             return 0.0
     return float(mean / usual[0])
+
+
+def nearly_repeated(data: Dataset) -> float:
+    """Return the fraction of samples of a layer that have near copies among the samples, if it is large; otherwise 0.
+
+    A sample has near copies if the distances of its tokens to at most `COPIES` samples are `GAP` times smaller than the
+    distances to all others. As for equal samples, rows with labels are not examined. In one or two dimensions,
+    independent samples often have such distances.
+    """
+    n, dimensions = data.n_samples, data.n_tokens * data.dim
+    if data.labels is not None or not data.rows_here or n < COPIES + 2 or dimensions <= 2:
+        return 0.0
+    chosen = np.unique(np.linspace(0, n - 1, min(n, COMPARED)).round().astype(int))
+    queries = np.concatenate([read_rows(data.tokens, slice(k, k + 1)) for k in chosen]).reshape(len(chosen), -1)
+    queries = queries.astype(float)
+    mean = queries.mean(axis=0)
+    queries -= mean
+    nearest = np.empty((len(chosen), 0))
+    for start in range(0, n, ROWS):
+        others = read_rows(data.tokens, slice(start, min(start + ROWS, n)))
+        others = others.reshape(len(others), -1) - mean
+        squares = np.sum(queries**2, axis=1)[:, None] + np.sum(others**2, axis=1) - 2 * queries @ others.T
+        squares[chosen[:, None] == start + np.arange(len(others))] = np.inf  # the sample itself
+        nearest = np.sort(np.concatenate([nearest, np.maximum(squares, 0.0)], axis=1), axis=1)[:, : COPIES + 1]
+    fraction = float(np.mean((nearest[:, 1:] > GAP**2 * nearest[:, :-1]).any(axis=1)))
+    return fraction if fraction > MANY_COPIES else 0.0
 
 
 def _means(errors: list[np.ndarray]) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
-from gamp_attention.experiments.inference.dependence import order_effect
+from gamp_attention.experiments.inference.dependence import nearly_repeated, order_effect
 from gamp_attention.experiments.inference.hessian import (
     TokenRows,
     token_rows,
@@ -52,7 +52,7 @@ class LeaveOneOut(Result):
         too low: 0.4 times the difference between `test_error` and `in_training`, eq. :eq:`selection`; otherwise 0.
     dependent : whether the errors of samples increase if their neighbors in the order of the arrays are left out too,
         as for time series or repeated measurements (only tested by the form "hessian"), or more than 5 % of the samples
-        have the same tokens as another sample (not tested for labels).
+        have the same tokens as another sample, or more than 20 % have near copies (not tested for labels).
     covariance : the part of the squared standard error that is due to the covariance of the errors of different
         samples, eq. :eq:`loo-variance`; 0 if the training did not end in a minimum.
     in_training : mean error of the samples under the weights trained on all of them.
@@ -180,11 +180,13 @@ SELECTION = 0.4
 SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
 DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
 SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
-ABOUT_REPEATED = (
-    "{:.0%} of the samples repeat the tokens of another sample, so that the weights are still trained on them if one "
-    "sample is left out: the estimate is too low unless new data repeat tokens too; remove repeated samples, or use "
-    "regularization_path(..., groups=...) (gamp-attention fit: --groups)"
+STILL_TRAINED = (
+    "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
+    "repeat tokens too; remove repeated samples, or use regularization_path(..., groups=...) (gamp-attention fit: "
+    "--groups)"
 )
+ABOUT_REPEATED = f"{{:.0%}} of the samples repeat the tokens of another sample, {STILL_TRAINED}"
+ABOUT_COPIES = f"{{:.0%}} of the samples are nearly equal to a few other samples, {STILL_TRAINED}"
 ABOUT_ORDER = (
     "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
     "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
@@ -289,8 +291,10 @@ def _estimate(
             if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
                 estimate.order_effect = effect
                 reasons = [*reasons, ABOUT_ORDER.format(effect)]
-    estimate.repeated = _repeated_fraction(data)
-    return estimate, [*reasons, ABOUT_REPEATED.format(estimate.repeated)] if estimate.repeated else reasons
+    estimate.repeated, words = _repeated_fraction(data), ABOUT_REPEATED
+    if not estimate.repeated:
+        estimate.repeated, words = nearly_repeated(data), ABOUT_COPIES
+    return estimate, [*reasons, words.format(estimate.repeated)] if estimate.repeated else reasons
 
 
 def _repeated_fraction(data: Dataset) -> float:
