@@ -59,8 +59,8 @@ class IterationOptions(DisplayMixin):
     Parameters
     ----------
     V_hat : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
-        same start and damping; or an array (T, S, r, r) of responses, the last of which is repeated. S = L, or the
-        number of sources of a mixture.
+        same start, which must be independent of the samples, and damping; or an array (T, S, r, r) of responses, the
+        last of which is repeated. S = L, or the number of sources of a mixture.
     empirical_after : iteration from which the empirical response is used, whatever `V_hat` is; None for never. If
         proximal maps jump, state evolution describes only runs with the predicted response, whereas the gradient
         goes to zero only with the empirical response.
@@ -461,7 +461,8 @@ def response_rule(
 
     Raises
     ------
-    TypeError, ValueError : if `options.V_hat` is not a response, or "state_evolution" for data without a model.
+    TypeError, ValueError : if `options.V_hat` is not a response, or "state_evolution" for data without a model
+        or for a start that is computed from the samples.
     """
     V_hat = options.V_hat
     if isinstance(V_hat, str):
@@ -469,6 +470,11 @@ def response_rule(
             return lambda t: None
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
+        if isinstance(init, str) and init in ("spectral", "posterior"):
+            remedy = "an array: state evolution describes weights that are independent of the samples"
+            if init == "spectral":
+                remedy = "trajectory(data.instance_model(), data.alpha, 'spectral', damping=...).V_hat"
+            raise check.fail("V_hat", V_hat, f"{remedy}, for the start {init!r}")
         if isinstance(init, str) and init in STARTS and options.V is None:
             start: str | Overlaps = init
         else:
