@@ -23,6 +23,7 @@ from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTe
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import InterceptPenalty, require_penalty
 
+MIN_LABEL = 1e-100  # smallest size of the largest label
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),
     LogisticLoss: LogisticLabels(),
@@ -123,6 +124,9 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
     if isinstance(loss, SequenceLoss):  # its derivatives are exact, and `sequence_model` has verified the rest
         return require_targets(labels, loss, n, n_tokens, rank)
     labels = np.array(check.array("labels", labels, (n, "P")), order="C")
+    if 0 < (largest := np.abs(labels).max()) < MIN_LABEL:
+        needs = f"sizes of at least {MIN_LABEL:g}, as smaller squares are rounded to zero (multiply them by a factor)"
+        raise check.fail_words("labels", f"at most {largest:.3g}", needs)
     width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
     if type(loss) in DEFAULT_LABELS and labels.shape[1] != width:
         raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")

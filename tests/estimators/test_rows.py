@@ -195,9 +195,10 @@ def test_small_labels_are_fitted_as_accurately(lam, l1):
         (ga.GampClassifier(lam=0), X, X[:, 0] > 2, "lam: needs a value above 0 for classes that a plane separates"),
         (ga.GampClassifier(lam=0), X, FIELDS.argmax(1), "lam: needs a value above 0 for classes that a plane"),
         (ga.GampRegressor(lam=-1), X, FIELDS[:, 0], "lam: needs"),
+        (ga.GampRegressor(), X, 1e-150 * FIELDS[:, 0], "labels: needs sizes of at least 1e-100"),
     ],
 )
-def test_data_without_a_minimum_raise_a_named_error_without_penalty(model, rows, y, words):
+def test_unsuitable_data_raise_a_named_error(model, rows, y, words):
     with pytest.raises(ValueError, match=words):
         model.fit(rows, y)
 

@@ -17,8 +17,8 @@ method, d = 300.
 Criterion: in at least 95 % of the instances at α = 1, and 80 % at α = 0.7, the training loss is at most (1 + 1e-6)
 times the informed loss and survey propagation takes at most 10 times the processor time of one GAMP run from the same
 start (the mean of one run before it and one after it); the same in new instances (seeds from 4000 on), which no part of
-the schedule was chosen with; every result of survey propagation has a gradient norm of at
-most 1e-8 and is a minimum; in equal time, survey propagation has the lowest median training loss in each setting.
+the schedule was chosen with; every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum;
+in equal time, survey propagation has the lowest median training loss in each setting.
 
 Comparisons: for each setting and competitor, the exact sign test of equal numbers of lower and higher losses, corrected
 for the number of comparisons (Holm, 1979).
