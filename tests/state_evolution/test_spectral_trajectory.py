@@ -91,6 +91,8 @@ def test_message_passing_follows_the_prediction(name):
         options = {"damping": damping, "n_paths": 4096, "n_replicas": 3}
         path = ga.trajectory(model, alpha, "spectral", n_iter=n_iter, **options)
         assert compute_deviations(runs, path).max() <= 4.5  # 4.5 is the 99.7 % point of |t| with 7 degrees of freedom
+        if len(model.coordinates.weight) > 1:
+            continue  # overlaps do not determine independent weights with several classes of coordinates
         known = path.q[0], path.m[0], path.theta[0], np.full_like(path.V[0], np.nan)
         independent = ga.trajectory(model, alpha, ga.Overlaps(*known), n_iter=1, **options)
         deviations = compute_deviations(runs[:, :2], independent)
@@ -124,6 +126,8 @@ def test_survey_propagation_follows_the_prediction(name, parisi):
     assert path.jump_mass.shape == (0, *path.V.shape[1:])
     assert path.V_hat.shape == (8, *path.V.shape[1:])
     if name == "attention":  # runs are not described without the memory
+        if len(model.coordinates.weight) > 1:
+            continue  # overlaps do not determine independent weights with several classes of coordinates
         known = path.q[0], path.m[0], path.theta[0], np.full_like(path.V[0], np.nan)
         independent = ga.trajectory(model, alpha, ga.Overlaps(*known), **options, n_paths=4096)
         assert compute_deviations(runs, independent)[1].max() > 6
