@@ -126,8 +126,6 @@ def test_survey_propagation_follows_the_prediction(name, parisi):
     assert path.jump_mass.shape == (0, *path.V.shape[1:])
     assert path.V_hat.shape == (8, *path.V.shape[1:])
     if name == "attention":  # runs are not described without the memory
-        if len(model.coordinates.weight) > 1:
-            continue  # overlaps do not determine independent weights with several classes of coordinates
         known = path.q[0], path.m[0], path.theta[0], np.full_like(path.V[0], np.nan)
         independent = ga.trajectory(model, alpha, ga.Overlaps(*known), **options, n_paths=4096)
         assert compute_deviations(runs, independent)[1].max() > 6
