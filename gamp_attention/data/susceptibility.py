@@ -59,7 +59,7 @@ def susceptibility(
 
 
 def _variances(data: Dataset, V_hat: np.ndarray, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return W (S, r, r) of the input denoiser at a minimum, where the multipliers of spherical columns are known."""
+    """Return W (S, r, r) of the input denoiser at a minimum, with known multipliers of spherical columns."""
     penalty = data.penalty
     if has_spheres(penalty):
         penalty = ColumnRidge(tuple(penalty.multipliers(Q, at.smooth).tolist()))

@@ -44,6 +44,7 @@ from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.input import (
     MIN_CURVATURE,
     denoise_weights,
+    field_variances,
     initial_variances,
     precisions,
     prior_response,
@@ -384,6 +385,32 @@ def average_weights(
     shape = (len(Q), *A.shape[1:])
     A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
     return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
+
+
+class ClusterUpdate(NamedTuple):
+    """Weights and variances of the fields after a step of survey propagation."""
+
+    Q: np.ndarray  # (d, r) mean weights of the cluster
+    V: np.ndarray  # (L, r, r) variances of the fields within it
+    U: np.ndarray  # (L, r, r) variances of the inner fields
+    W: np.ndarray  # (L, r, r) the values that V approaches
+    W_inner: np.ndarray  # (L, r, r) the values that U approaches
+
+
+def update_cluster(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
+    V: np.ndarray, U: np.ndarray, parisi: float, beta: float,
+) -> ClusterUpdate:  # fmt: skip
+    """Return the weights and the variances after a step β; other arguments as for `average_weights`.
+
+    Eq. :eq:`survey-step`.
+    """
+    new = average_weights(penalty, spectra, V_hat, spread, force, Q, parisi)
+    of_inner, of_covariance = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
+    W = field_variances(penalty, of_inner, new.inner)
+    W_inner = symmetrize(np.einsum("li,iab->lab", of_covariance, new.covariance)) / len(new.covariance)
+    Q, V, U = (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner
+    return ClusterUpdate(Q, V, U, W, W_inner)
 
 
 class QuadraticClusters(NamedTuple):

@@ -22,7 +22,7 @@ from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
-from gamp_attention.data.starts import default_start, several_starts
+from gamp_attention.data.starts import DATA_STARTS, default_start, several_starts
 from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, build_result
@@ -470,7 +470,7 @@ def response_rule(
             return lambda t: None
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
-        if isinstance(init, str) and init in ("spectral", "posterior"):
+        if isinstance(init, str) and init in DATA_STARTS and init not in STARTS:
             remedy = "an array: state evolution describes weights that are independent of the samples"
             if init == "spectral":
                 remedy = "trajectory(data.instance_model(), data.alpha, 'spectral', damping=...).V_hat"

@@ -51,14 +51,8 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import denoise_at, is_convex, risk_at
 from gamp_attention.data.survey_pass import Inner
 from gamp_attention.data.symmetries import agreement_of
-from gamp_attention.denoisers.input import field_variances
 from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.denoisers.survey import (
-    InnerAverages,
-    average_weights,
-    first_variances,
-    inner_nodes,
-)
+from gamp_attention.denoisers.survey import InnerAverages, first_variances, inner_nodes, update_cluster
 from gamp_attention.gamp.step import (
     GampState,
     averaged_memory,
@@ -177,16 +171,11 @@ def survey_step(
     out = data.survey_pass(risk, Q, state.D, V, state.z, Inner(U, y, jumps))
 
     V_hat, spread = symmetrize(out.sums.response) / data.dim, symmetrize(out.sums.spread) / data.dim
-    new = average_weights(penalty, data.spectra, V_hat, spread, out.sums.force, Q, y)
-    W = field_variances(penalty, _spectra_of(data, new.inner), new.inner)
-    W_inner = symmetrize(np.einsum("li,iab->lab", _spectra_of(data, new.covariance), new.covariance))
-    W_inner /= len(new.covariance)
-
-    D = out.remember(averaged_memory, V, W + y * W_inner, beta)
-    after = SurveyState(
-        (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner, D, out.z
+    new = update_cluster(penalty, data.spectra, V_hat, spread, out.sums.force, Q, V, U, y, beta)
+    D = out.remember(averaged_memory, V, new.W + y * new.W_inner, beta)
+    return SurveyState(new.Q, new.V, new.U, D, out.z), SurveyReport(
+        out.omega, out.averages, V_hat, spread, new.W, new.W_inner
     )
-    return after, SurveyReport(out.omega, out.averages, V_hat, spread, W, W_inner)
 
 
 def _check_shapes(data: Dataset, state: SurveyState) -> None:
@@ -200,11 +189,6 @@ def _check_shapes(data: Dataset, state: SurveyState) -> None:
     for name, shape in shapes.items():
         if not is_remote(getattr(state, name)):
             check.require_shape(f"state.{name}", getattr(state, name), shape)
-
-
-def _spectra_of(data: Dataset, values: np.ndarray) -> np.ndarray:
-    """Return the variances of the coordinates, one column for each of the values."""
-    return np.broadcast_to(data.spectra, (len(data.spectra), len(values)))
 
 
 @ignore_float_errors

@@ -184,7 +184,7 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
 
 
 def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, monkeypatch):
-    """Such errors are increased by a quarter, so that the largest plausible value is another one."""
+    """Such errors are increased by a quarter, so that the largest plausible value changes."""
     from gamp_attention.experiments.inference import paths
 
     compute, lams, failed = paths.path_errors, np.geomspace(0.05, 20, 8), []

@@ -1,9 +1,9 @@
-"""Survey propagation from random weights at two dimensions, beside paths of averages and paths of exactly αd samples.
+"""Survey propagation from random weights at two dimensions, with paths of averages and paths of exactly αd samples.
 
 Method: surveys of ten iterations from random weights at the five points with the largest deviations of nonlinear theory
 in `survey_growth`, at d = 150 and 600, with new seeds. Each survey is made twice for the same tokens, labels and
-weights: with the Parisi parameter y, the first V and the exact risk of `run_gamp` ("own"), and with y and V of theory
-and the asymptotic risk ("fixed"). Theory takes the means of y and V over eight data sets of the same d.
+weights: with the Parisi parameter y, the first V and the exact risk of `run_gamp` ("default"), and with y and V of
+theory and the asymptotic risk ("fixed"). Theory takes the means of y and V over eight data sets of the same d.
 
 *Averages* (`sample_cosines`): state evolution at the overlaps of each path, with fluctuations of the forces on the
 teacher and on the positions. *Samples* (`sample_survey`): the fields of exactly αd samples, so that V, U and the growth
@@ -19,13 +19,13 @@ Criteria, fixed before the runs:
 
 The first plan had 150 surveys, 120 to 150 paths of averages and up to 300 of samples. The numbers were reduced to 100
 and 200 after 56 surveys at each point, because the processor was slower than expected; deviations had been seen. Paths
-of averages with four times as many fields were planned and not computed for the same reason.
+of averages with a fourfold number of fields were planned and not computed for the same reason.
 
 At d = 150, ω = 0.3, α = 1.5, V of samples failed the criterion (4.1 standard errors). This point is repeated with new
 surveys and paths. The repetition has the same criterion and was planned after the failure, with 200 of each; it was
 stopped for lack of time after 80, before they were evaluated. The failure remains a failure.
 
-Reported: mean differences at both d, and the effect of the parameters of theory (own minus fixed surveys).
+Reported: mean differences at both d, and the effect of the parameters of theory (default minus fixed surveys).
 """
 
 from functools import cache, partial
@@ -75,13 +75,13 @@ def find_start(omega, sigma, alpha, d):
 
 
 def run_surveys(omega, sigma, alpha, d, seed):
-    """Return the overlaps of the survey of one data set with its own y and V, and with y and V of theory."""
+    """Return the overlaps of the survey of one data set with the y and V of `run_gamp`, and with y and V of theory."""
     data = ga.sample(build_model(omega, sigma), d, alpha, seed)
     Q, (parisi, V) = draw_starts(data, 1, seed)[0], find_start(omega, sigma, alpha, d)
-    own, unit = ga.initial_survey(data, "exact", Q)
-    fixed = ga.SurveyState(own.Q, V, own.U, own.D)
+    state, unit = ga.initial_survey(data, "exact", Q)
+    fixed = ga.SurveyState(state.Q, V, state.U, state.D)
     return {
-        "own": follow_run(data, "exact", own, LADDER[0] * unit),
+        "default": follow_run(data, "exact", state, LADDER[0] * unit),
         "fixed": follow_run(data, "asymptotic", fixed, parisi),
     }
 
@@ -218,9 +218,9 @@ def check_repetition(verdict, rows):
 
 
 def compare_parameters(rows, points, d):
-    """Return the mean paired difference of fractions, own minus fixed surveys, with its error."""
-    parts = [[find_events(select(rows, "survey", point, d, part)) for part in ("own", "fixed")] for point in points]
-    differences = [own.astype(float) - fixed for own, fixed in parts]
+    """Return the mean paired difference of fractions, default minus fixed surveys, with its error."""
+    parts = [[find_events(select(rows, "survey", point, d, part)) for part in ("default", "fixed")] for point in points]
+    differences = [default.astype(float) - fixed for default, fixed in parts]
     errors = [each.std(ddof=1) / np.sqrt(len(each)) for each in differences]
     return float(np.mean([each.mean() for each in differences])), float(np.linalg.norm(errors) / len(points))
 
@@ -252,7 +252,7 @@ def format_fractions(rows, sizes, points):
     for point in points:
         for d in sizes:
             (omega, sigma), alpha = point
-            groups = [select(rows, "survey", point, d, part) for part in ("own", "fixed")]
+            groups = [select(rows, "survey", point, d, part) for part in ("default", "fixed")]
             groups += [select(rows, kind, point, d) for kind in ("samples", "averages")]
             cells = [format_fraction(group) for group in groups]
             lines.append([f"{omega:g}, {sigma:g}", f"{alpha:g}", f"{d}", *cells])
@@ -295,10 +295,10 @@ def main():
         for kind in ("samples", "averages"):
             required = kind == "samples" or d == max(sizes)
             numbers[f"{kind}, d = {d}"] = check_kind(verdict, rows, points, d, kind, required)
-        numbers[f"own minus fixed, d = {d}"] = compare_parameters(rows, points, d)
+        numbers[f"default minus fixed, d = {d}"] = compare_parameters(rows, points, d)
         numbers[f"samples minus averages, d = {d}"] = compare_theories(rows, points, d)
         print(f"d = {d}, samples minus averages:", plus_minus(*numbers[f"samples minus averages, d = {d}"]))
-        print(f"d = {d}, own minus fixed surveys:", plus_minus(*numbers[f"own minus fixed, d = {d}"]))
+        print(f"d = {d}, default minus fixed surveys:", plus_minus(*numbers[f"default minus fixed, d = {d}"]))
     if any(row["key"][0] == "surveys again" for row in rows):
         numbers["repetition"] = check_repetition(verdict, rows)
     verdict.write_table(format_fractions(rows, sizes, points))

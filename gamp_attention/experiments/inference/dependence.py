@@ -15,7 +15,7 @@ without each block.
 This finds no samples that depend on each other in a random order. Near copies of samples (augmented samples, several
 measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
 times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
-q of distances and tokens in D dimensions (the volumes up to the neighbors are those of a Poisson process).
+q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson process).
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Random trajectories of survey propagation at finite d, whose fields are those of exactly n = αd samples.
+"""Random trajectories of survey propagation at finite d, with the fields of exactly n = αd samples.
 
 State evolution replaces the sums over the samples of a data set by averages. At finite d the sums fluctuate: not only
 the forces on the teacher and on the positions (`survey_paths.sample_cosines`), but also V̂ and Δ, and with them V and U,
@@ -25,8 +25,7 @@ import numpy as np
 
 from gamp_attention._core.numerics import symmetrize
 from gamp_attention.damping import Damping
-from gamp_attention.denoisers.input import field_variances
-from gamp_attention.denoisers.survey import average_fields, average_weights
+from gamp_attention.denoisers.survey import average_fields, update_cluster
 from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveySample, axes_of
@@ -121,11 +120,9 @@ def sample_survey(
         g = averages.g[..., 0]
         force = Z.transpose_times((roots * g).ravel()) + g.sum(axis=0) @ tau / d
         V_hat, spread = (symmetrize(values.sum(axis=0)) / d for values in (averages.response, averages.spread))
-        new = average_weights(model.penalty, spectra, V_hat, spread, force[:, None], Q, parisi)
-        W = field_variances(model.penalty, spectra, new.inner)
-        W_inner = symmetrize(np.einsum("li,iab->lab", spectra, new.covariance))
-        D = (1 - beta) * D + beta * np.einsum("lab,nlb->nla", W + parisi * W_inner, averages.g)
-        Q, V, U = (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner
+        new = update_cluster(model.penalty, spectra, V_hat, spread, force[:, None], Q, V, U, parisi, beta)
+        D = (1 - beta) * D + beta * np.einsum("lab,nlb->nla", new.W + parisi * new.W_inner, averages.g)
+        Q, V, U = new.Q, new.V, new.U
         cosines.append(directions @ Q[:, 0] / np.linalg.norm(Q))
         sizes.append((np.mean(Q**2) * gamma, V[:, 0, 0], U[:, 0, 0]))
     return SurveySample(*np.transpose(cosines), *(np.array(values) for values in zip(*sizes, strict=True)))

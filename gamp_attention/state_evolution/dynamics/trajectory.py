@@ -466,7 +466,7 @@ def _trajectory_of_current_minima(run: CurrentMinima, compression: float, memory
 def _starts(
     model: Model, alpha: float, init: Any, n_replicas: int, rng: np.random.Generator, needs_V: bool = True
 ) -> list[StartLaw]:
-    """Return the distribution of the initial weights for each replica; spectral starts have their own points."""
+    """Return the distribution of the initial weights for each replica; spectral starts have separate points."""
     if isinstance(init, str) and init == SPECTRAL:
         return [spectral_start(model, alpha, rng) for _ in range(n_replicas)]
     return [start_law(model, init, needs_V)] * n_replicas
