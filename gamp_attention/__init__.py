@@ -40,7 +40,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "gradient", "hessian_spectrum", "law_of", "sample", "sampled_test_error", "spectral_directions", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
-    "estimators": ("GampAttention", "GampClassifier", "GampRegressor"),
+    "estimators": ("GampAttention",),
     "experiments": (
         "Boundary", "Comparison", "DebiasedWeights", "LeaveOneOut", "PhaseBoundaries", "RegularizationPath",
         "Sweep", "compare", "debias", "leave_one_out", "local_pool", "phase_boundaries", "plot_comparison",

@@ -163,14 +163,6 @@ CASES = {
         lambda d, m: ga.regularization_path(d, [0.1], groups=np.ma.masked_array([0, 0, 1, 1, 2], [0, 1, 0, 0, 0])),
         "groups: .*masked",
     ),
-    "masked rows of an estimator": (
-        lambda d, m: ga.GampRegressor().fit(np.ma.masked_array(X[:, 0], X[:, 0] > 0), Y[:, 0, 0]),
-        "X: .*masked",
-    ),
-    "masked classes of an estimator": (
-        lambda d, m: ga.GampClassifier().fit(X[:, 0], np.ma.masked_array([0, 1, 0, 1, 1], [1, 0, 0, 0, 0])),
-        "y: .*masked",
-    ),
     "masked tokens of an estimator": (
         lambda d, m: ga.GampAttention().fit(np.ma.masked_array(X, X > 0), Y),
         "tokens: .*masked",

@@ -33,7 +33,7 @@ class StoredArrays(NamedTuple):
     names: tuple[str, ...]
 
 
-ROWS = " (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
+ROWS = " (for rows X (n, d) with labels y (n,) use scikit-learn, or LabelledDataset in Python)"
 
 
 def load_arrays(path: str | Path) -> StoredArrays:

@@ -14,7 +14,7 @@ from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention._core.numerics import diagonalize, symmetrize
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
-from gamp_attention.penalties.standard import InterceptPenalty, ScaledPenalty
+from gamp_attention.penalties.standard import InterceptPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -187,8 +187,7 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
         last = (vectors * np.maximum(spectrum, MIN_CURVATURE * penalty.strength)[:, None]) @ vectors.transpose(0, 2, 1)
         return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
     spectrum, vectors = _spectrum(spectra, V_hat)
-    convexity = penalty.convexity  # a number, or an array with a number for each coordinate
-    lowest = np.maximum(MIN_PRECISION * convexity, MIN_CURVATURE * penalty.strength) - convexity
+    lowest = max(MIN_PRECISION * penalty.convexity, MIN_CURVATURE * penalty.strength) - penalty.convexity
     spectrum = np.maximum(spectrum, lowest)
     vectors = np.broadcast_to(vectors, (len(spectrum), *vectors.shape[1:]))
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
@@ -212,8 +211,6 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
 
     Eq. :eq:`input-denoiser`.
     """
-    if isinstance(penalty, ScaledPenalty):
-        return _denoise_scaled(penalty, b, A)
     if isinstance(penalty, InterceptPenalty):
         eta, C = denoise_weights(penalty.penalty, b[:-1], A[:-1])
         last = np.linalg.inv(A[-1:])
@@ -225,17 +222,6 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
     denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # the former is compiled in less time
     denoise(penalty, b, read_only(np.ascontiguousarray(A)), eta, C)
-    return eta, C
-
-
-def _denoise_scaled(penalty: ScaledPenalty, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return η and C: ρ is applied in the units of each row; rows without a penalty are solutions of linear systems."""
-    c, unpenalized = penalty.units, penalty.scales == 0
-    A = A + penalty.ridge[:, None, None] * np.eye(A.shape[1])
-    eta, C = denoise_weights(penalty.penalty, b / c[:, None], A / c[:, None, None] ** 2)
-    eta, C = eta / c[:, None], C / c[:, None, None] ** 2
-    C[unpenalized] = np.linalg.inv(A[unpenalized])
-    eta[unpenalized] = products(C[unpenalized], b[unpenalized])
     return eta, C
 
 

@@ -379,8 +379,7 @@ def average_weights(
         return WeightAverages(eta, clusters.inner, clusters.covariance)
     delta = np.einsum("li,lab->iab", spectra, spread)
     A = precisions(penalty, spectra, V_hat)
-    convexity = np.broadcast_to(penalty.convexity, (len(A), 1))[..., None] * np.eye(A.shape[1])
-    largest = np.linalg.inv(A + convexity)
+    largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
     delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
     shape = (len(Q), *A.shape[1:])
     A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: an attention layer, and regression and classification of rows."""
+"""Estimator for scikit-learn: an attention layer."""
 
 try:
     from sklearn.utils.validation import validate_data  # since scikit-learn 1.6
@@ -6,6 +6,5 @@ except ImportError as error:
     raise ImportError("estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'") from error
 
 from gamp_attention.estimators.attention import GampAttention
-from gamp_attention.estimators.rows import GampClassifier, GampRegressor
 
-__all__ = ["GampAttention", "GampClassifier", "GampRegressor"]
+__all__ = ["GampAttention"]

@@ -1,5 +1,6 @@
 """Attention layer as an estimator of scikit-learn."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -17,15 +18,23 @@ from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
-from gamp_attention.estimators.training import InferenceMixin, require_sample_weight, train, without_zeros
-from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
+from gamp_attention.estimators.training import (
+    average_by_weight,
+    choose_seed,
+    require_sample_weight,
+    train,
+    without_zeros,
+)
+from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
+from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.models.attention import attention_model, require_heads, with_heads
 from gamp_attention.models.sequence import SequenceModel
 from gamp_attention.penalties.base import Penalty
 
 
 @dataclass(eq=False, repr=False)
-class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
+class GampAttention(RegressorMixin, BaseEstimator):
     """Dot-product attention layer with low-rank weights, trained by message passing.
 
     By default, the layer is f(x) = S[z](x + p) with fields z = (x + p) Q/√d and outputs (n, L, d), where S is the mean
@@ -197,6 +206,71 @@ class GampAttention(InferenceMixin, RegressorMixin, BaseEstimator):
         With `value_rank`, outputs have p numbers in place of d.
         """
         return mean_and_error(self._fitted.errors(self._tokens("X", X), self._outputs(y)))
+
+    def leave_one_out(self, **options: Any) -> LeaveOneOut:
+        """Estimate the test error from the training data: each sample is predicted by a fit without it.
+
+        Parameters
+        ----------
+        options : keyword arguments of `gamp_attention.leave_one_out`, which is applied to `data_` and `result_`.
+
+        Returns
+        -------
+        LeaveOneOut. `errors` are ‖y − f(x)‖²/(dL) in the units of the outputs, as in `test_error`. If samples have
+        weights, `test_error` is the weighted mean of the errors, and a sample is left out with all of its weight.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        loo, weights = leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight
+        if weights is not None:
+            loo = replace(average_by_weight(loo, weights, "with_choice", "selection"), errors=loo.errors / weights)
+        return self._convert_errors(loo)
+
+    def debias(self) -> DebiasedWeights:
+        """Compute weights without the bias of the penalty, with standard deviations and intervals.
+
+        Returns
+        -------
+        DebiasedWeights in the units of `Q_`, see `gamp_attention.debias`.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        return debias(self.data_, self.result_)
+
+    def regularization_path(self, lams: Sequence[float] | np.ndarray, **options: Any) -> RegularizationPath:
+        """Train at each value of λ on the data of the fit, and estimate each test error by leave-one-out.
+
+        Parameters
+        ----------
+        lams : (k,) values of `lam`, or of the λ of the penalty if there is one.
+        options : keyword arguments of `gamp_attention.regularization_path`.
+
+        Returns
+        -------
+        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardized layer are in the
+        standard units of the fit, in which all coordinates count equally. If samples have weights, test errors are
+        weighted means. The estimator does not change: train it with the chosen value by `set_params(lam=...)` and
+        `fit`.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        ValueError : if `checkpoint` is given, but neither `random_state` nor the option `seed` is an integer.
+        """
+        check_is_fitted(self)
+        init, n_starts = self._start
+        is_fixed = isinstance(self.random_state, numbers.Integral) or "seed" in options
+        if options.get("checkpoint") is not None and not is_fixed:  # a resumed path would draw another seed
+            raise check.fail("random_state", self.random_state, "an integer if a checkpoint is given")
+        options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
+        path = regularization_path(self.data_, lams, init, **options)
+        return average_by_weight(path, self.data_.sample_weight, "errors")
 
     def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
         """Convert errors to the units of the outputs, if the layer was trained on standardized arrays."""

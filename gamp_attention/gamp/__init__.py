@@ -1,7 +1,6 @@
 """Message passing at finite d: one iteration, runs to a critical point, and descents that complete runs that cycle."""
 
 from gamp_attention._core.runs import Checkpoint
-from gamp_attention.gamp.convex_start import can_start, newton_start
 from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration, Budget
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp

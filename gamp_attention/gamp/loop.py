@@ -560,10 +560,7 @@ class Loop(Run[Status]):
 
     def _end_at_start(self) -> Status:
         """End a run that is only a descent; return STALLED, so that the descent follows, unless it is not needed."""
-        return self.end_at(risk_at(self._plan.data, self.state.Q, self._plan.risk))
-
-    def end_at(self, at: RiskAtPoint) -> Status:
-        """End the run without an iteration at the current state, at which the risk is `at`; return its status."""
+        at = risk_at(self._plan.data, self.state.Q, self._plan.risk)
         self.monitor.keep_best(self.state, at.gradient_norm, at.train_loss)
         self._add_to_history(at)
         if not np.isfinite(at.gradient_norm):

@@ -176,12 +176,10 @@ def _settle_and_report(plan: Plan, loop: Loop, ending: Status, start: np.ndarray
         resumed = loop.run()
         assert resumed is not None
         ending = resumed
-    return build_result(plan, loop, ending, descents, start is not None)
+    return _build_result(plan, loop, ending, descents, start is not None)
 
 
-def build_result(
-    plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool, known: RiskAtPoint | None = None
-) -> GampResult:
+def _build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool) -> GampResult:
     """Select the best weights of message passing and descents, check them, and return the result.
 
     Parameters
@@ -190,16 +188,13 @@ def build_result(
     ending : status at the end of message passing.
     descents : ends of the descents after it.
     at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
-    known : risk at the weights of the best state, if it is known.
     """
     data, risk, tol = plan.data, plan.risk, plan.tol
     keep_last = ending is Status.CONVERGED or (tol == 0 and ending is Status.MAX_ITER)
     best = loop.state if keep_last else loop.monitor.best_state
     Q, V, status, descent = best.Q, best.V, ending, None
     if tol > 0 and not data.penalty.smooth:
-        moved, free, _ = on_kinks(data.penalty, Q, (risk_at(data, Q, risk) if known is None else known).smooth)
-        if known is None or not np.array_equal(moved[free == 0], Q[free == 0]):
-            Q, known = moved, None
+        Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     if descents:
         status, settled = _select_descent(plan, loop, ending, descents, at_start, Q)
         if settled is not None:
@@ -207,7 +202,7 @@ def build_result(
     message = _describe_ending(loop, ending, descents, at_start, status)
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
-    at = risk_at(data, Q, risk) if known is None else known
+    at = risk_at(data, Q, risk)
     if descents and can_solve_for_variances(data, loop.bounded):
         solved_V = susceptibility(data, at, Q, quick=loop.bounded, start=V if loop.handed_over else None)
         V = solved_V if np.isfinite(solved_V).all() else V

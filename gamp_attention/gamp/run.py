@@ -21,11 +21,11 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
+from gamp_attention.data.risk import is_convex, overlaps, risk_at
 from gamp_attention.data.starts import DATA_STARTS, default_start, several_starts
 from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
-from gamp_attention.gamp.result import GampResult, StartRecord, build_result
+from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.successive_halving import AGREEMENT, ROUNDS, SAME_LOSS, SuccessiveHalving, summarize_starts
 from gamp_attention.gamp.survey import (
@@ -254,7 +254,7 @@ def run_gamp(
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
     V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
     mode = _select_acceleration(data, accelerate, damping, tol, options)
-    direction = init.direction if isinstance(init, GampResult | GampState) else None
+    direction = init.direction if isinstance(init, GampResult) else None
     plan = Plan(
         data, risk, damping, tol, max_iter, _select_hold_after(data, tol, options), mode, settling, V_hat,
         options.memory, callback, direction, _is_bounded(data, tol, options), _may_bound(tol, options),
@@ -329,21 +329,6 @@ def _select_hold_after(data: Dataset, tol: float, options: IterationOptions) -> 
     if options.hold_after is not None:
         return options.hold_after
     return HOLD_AFTER if tol > 0 or _is_bounded(data, tol, options) else sys.maxsize
-
-
-def report_minimum(data: Dataset, state: GampState, at: RiskAtPoint, tol: float, max_iter: int) -> GampResult:
-    """Return the result of `run_gamp` from a state at a minimum of the exact risk, without an iteration.
-
-    The risk at the minimum is `at`; its gradient norm must be at most `tol`.
-    """
-    plan = Plan(
-        data, "exact", "adaptive", tol, max_iter, HOLD_AFTER, LATE, True, lambda t: None, averaged_memory, None,
-        state.direction, False, False,
-    )  # fmt: skip
-    runs = SuccessiveHalving(plan, [("given", state)], 1, False, None, None, None, ROUNDS)
-    loop = runs.loops[0]
-    result = build_result(plan, loop, loop.end_at(at), [], False, at)
-    return replace(result, starts=runs.records(result, loop))
 
 
 def run_surveys(

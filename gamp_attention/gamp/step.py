@@ -128,14 +128,12 @@ class GampState(DisplayMixin):
     V : (L, r, r) variances of the fields. For mixtures, V, V_hat and W have a matrix for each of the S sources.
     D : (n, L, r) Onsager memory.
     z : (n, L, r) minimizers of the last proximal step, from which the next proximal step starts; None before the first.
-    direction : (d, r) direction of low curvature of the risk, near which its lowest curvature is searched for; or None.
     """
 
     Q: np.ndarray
     V: np.ndarray
     D: np.ndarray
     z: np.ndarray | None = None
-    direction: np.ndarray | None = None
 
     def fetch(self) -> "GampState":
         """Return the state with D and z copied from workers, if they are there, to this process."""
@@ -189,10 +187,9 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
         raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
     n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
     wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
-    wanted["state.direction"] = wanted["state.Q"]
-    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z, state.direction)
+    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
-        if array is None and name in ("state.z", "state.direction", "V_hat"):
+        if array is None and name in ("state.z", "V_hat"):
             continue
         if not is_remote(array):
             check.require_shape(name, array, shape)

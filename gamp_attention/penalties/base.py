@@ -148,13 +148,6 @@ def proxes(penalty, b, a, x, dx):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
 
 
-@kernel
-def proxes_of_each(penalty, b, a, x, dx):
-    """Fill x (n,) and dx/db for b (n,) and a > 0 (n,)."""
-    for i in range(b.shape[0]):
-        x[i], dx[i] = penalty_prox(penalty, b[i], a[i])
-
-
 PROX_CURVATURES = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
 DIFFERENCE_STEP = 1e-6  # step of finite differences
 DIFFERENCE_TOL = 1e-4  # largest deviation of finite differences, in units of the strength

@@ -1,4 +1,4 @@
-"""The penalties `Ridge` and `ElasticNet`, factors for rows of weights, intercepts, and penalties of whole matrices.
+"""The penalties `Ridge` and `ElasticNet`, intercepts, and penalties of whole matrices.
 
 **Intercept.** The last row of the weights may be an unpenalized intercept. An intercept b (r,) is added to the fields
 of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
@@ -9,8 +9,8 @@ fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
 
 import math
 import numbers
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ from gamp_attention.penalties.base import (
     PENALTIES,
     check_penalty,
     proxes,
-    proxes_of_each,
     register_penalty,
     slopes,
     values,
@@ -28,17 +27,26 @@ from gamp_attention.penalties.base import (
 from gamp_attention.penalties.columns import SPHERE, ColumnRidge, curvature_of, has_spheres
 
 
-class WrappedPenalty:
-    """Base of penalties of whole matrices that apply a penalty of single weights to some of the weights."""
+@dataclass(frozen=True)
+class InterceptPenalty:
+    """Penalty of all rows of Q except the last, the intercept.
 
-    penalty: Any
+    Raises
+    ------
+    ValueError : if the penalty has spherical columns.
+    """
 
-    # λ differs between rows, so that code for a single λ does not apply
-    quadratic = False
+    penalty: Any  # the penalty of the other rows
+    quadratic = False  # λ differs between rows, so that code for a single λ does not apply
+
+    def __post_init__(self) -> None:
+        if has_spheres(self.penalty):
+            needs = "a number for each column, as columns on a sphere have no intercept"
+            raise check.fail("lam", list(self.penalty.lams), needs)
 
     @property
     def lam(self) -> float:
-        """Return λ of the penalty of single weights."""
+        """Return λ of the penalty of the other rows."""
         return float(self.penalty.lam)
 
     @property
@@ -50,23 +58,6 @@ class WrappedPenalty:
     def smooth(self) -> bool:
         """Return whether the penalty has no kinks."""
         return bool(self.penalty.smooth)
-
-
-@dataclass(frozen=True)
-class InterceptPenalty(WrappedPenalty):
-    """Penalty of all rows of Q except the last, the intercept.
-
-    Raises
-    ------
-    ValueError : if the penalty has spherical columns.
-    """
-
-    penalty: Any  # the penalty of the other rows
-
-    def __post_init__(self) -> None:
-        if has_spheres(self.penalty):
-            needs = "a number for each column, as columns on a sphere have no intercept"
-            raise check.fail("lam", list(self.penalty.lams), needs)
 
     @property
     def strength(self) -> float:
@@ -108,40 +99,6 @@ def refuse_intercept(present: bool, needs: str) -> None:
     """Raise ValueError, for the argument `needs` describes, if there is an intercept."""
     if present:
         raise check.fail("intercept", True, needs)
-
-
-@dataclass(frozen=True, eq=False)
-class ScaledPenalty(WrappedPenalty):
-    """r(Q) = Σ_ia [ρ(c_i Q_ia) + ε_i Q_ia²/2] for a penalty ρ of single weights.
-
-    If column i of the rows is divided by s_i, its weight is multiplied by s_i, and c_i = 1/s_i keeps the penalty of the
-    original weight. c_i = 0 leaves row i without a penalty (an intercept). Ridge(0) is allowed here, for data that
-    determine the weights without a penalty.
-    """
-
-    penalty: Any  # the penalty ρ
-    scales: np.ndarray  # (d,) factors c_i >= 0
-    # smallest and largest `strength`, > 0. If the penalty is much weaker or stronger than the curvature of the data,
-    # gradients and variances are measured in units of that curvature.
-    bounds: tuple[float, float]
-    ridge: np.ndarray  # (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat
-
-    @cached_property  # iterations evaluate it many times
-    def strength(self) -> float:
-        """Return the strength of ρ at the median factor of the penalized rows, within `bounds`."""
-        positive = self.scales[self.scales > 0]
-        middle = float(np.median(positive)) if len(positive) else 0.0
-        return float(np.clip(float(self.penalty.strength) * middle**2, *self.bounds))
-
-    @property
-    def convexity(self) -> np.ndarray:
-        """Return numbers μ_i (d, 1) such that the penalty of a weight in row i, minus μ_i x²/2, is convex."""
-        return (self.penalty.convexity * self.scales**2 + self.ridge)[:, None]
-
-    @property
-    def units(self) -> np.ndarray:
-        """Return factors c_i (d,), with 1 in place of 0, as divisors."""
-        return np.where(self.scales > 0, self.scales, 1.0)
 
 
 @register_penalty
@@ -251,9 +208,6 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
         return penalty
     if isinstance(penalty, InterceptPenalty):
         return InterceptPenalty(require_penalty(penalty.penalty))
-    if isinstance(penalty, ScaledPenalty):
-        inner = penalty.penalty
-        return penalty if type(inner) is Ridge and inner.lam == 0 else replace(penalty, penalty=require_penalty(inner))
     if type(penalty) is Ridge:
         return Ridge(check.real("lam", penalty.lam, low=0, strict=True))
     if type(penalty) is ElasticNet:
@@ -285,10 +239,6 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
     if isinstance(penalty, InterceptPenalty):
         return InterceptPenalty(with_lam(penalty.penalty, lam))
-    if isinstance(penalty, ScaledPenalty):
-        if type(penalty.penalty) is Ridge:  # λ = 0 is allowed
-            return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))
-        return replace(penalty, penalty=with_lam(penalty.penalty, lam))
     if isinstance(penalty, ColumnRidge):
         return penalty.scale_to(check.real("lam", lam, low=0))
     if "lam" not in penalty._fields:
@@ -300,9 +250,6 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
     if isinstance(penalty, InterceptPenalty):
         return penalty_total(penalty.penalty, Q[:-1])
-    if isinstance(penalty, ScaledPenalty):
-        ridge = 0.5 * float(penalty.ridge @ np.sum(Q**2, axis=1))
-        return ridge + penalty_total(penalty.penalty, penalty.scales[:, None] * Q)
     if isinstance(penalty, ColumnRidge):
         return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
@@ -317,9 +264,6 @@ def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
     """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
     if isinstance(penalty, InterceptPenalty):
         return np.append(penalty_of_rows(penalty.penalty, Q[:-1]), 0.0)
-    if isinstance(penalty, ScaledPenalty):
-        ridge = 0.5 * penalty.ridge * np.sum(Q**2, axis=1)
-        return ridge + penalty_of_rows(penalty.penalty, penalty.scales[:, None] * Q)
     flat = np.ascontiguousarray(Q, dtype=float).ravel()
     out = np.empty(flat.shape)
     values(penalty, flat, out)
@@ -334,10 +278,6 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     """
     if isinstance(penalty, InterceptPenalty):
         return np.concatenate([smallest_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
-    if isinstance(penalty, ScaledPenalty):
-        c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
-        subgradient = c * smallest_subgradient(penalty.penalty, c * Q, smooth / c)
-        return np.where(penalty.scales[:, None] > 0, subgradient, smooth)
     if isinstance(penalty, ColumnRidge):
         excess = np.sum(Q**2, axis=0) / len(Q) - 1
         outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
@@ -356,14 +296,6 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
         parts = proximal_map(penalty.penalty, b[:-1], a)
         last = b[-1:] / a, np.full((1, b.shape[1]), 1 / a)
         return np.concatenate([parts[0], last[0]]), np.concatenate([parts[1], last[1]])
-    if isinstance(penalty, ScaledPenalty):
-        c, total = penalty.units[:, None], np.broadcast_to(a + penalty.ridge[:, None], b.shape)
-        moved, response = np.empty(b.shape), np.empty(b.shape)
-        proxes_of_each(
-            penalty.penalty, (b / c).ravel(), (total / c**2).ravel(), moved.reshape(-1), response.reshape(-1)
-        )
-        free = penalty.scales[:, None] == 0
-        return np.where(free, b / total, moved / c), np.where(free, 1 / total, response / c**2)
     if isinstance(penalty, ColumnRidge):
         response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
         return response * b, response
@@ -390,12 +322,6 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
         parts = on_kinks(penalty.penalty, Q[:-1], smooth[:-1])
         moved, free, curvature = (np.concatenate([part, end]) for part, end in zip(parts, ends, strict=True))
         return moved, free, curvature
-    if isinstance(penalty, ScaledPenalty):
-        c, smooth = penalty.units[:, None], smooth + penalty.ridge[:, None] * Q
-        moved, free, curvature = on_kinks(penalty.penalty, c * Q, smooth / c)
-        bare = penalty.scales[:, None] == 0  # rows without a penalty
-        moved, free = np.where(bare, Q, moved / c), np.where(bare, 1.0, free)
-        return moved, free, np.where(bare, 0.0, c**2 * curvature) + penalty.ridge[:, None] * free
     if isinstance(penalty, ColumnRidge):
         return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
     if penalty.quadratic:

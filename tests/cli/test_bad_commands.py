@@ -53,7 +53,7 @@ def bad_file(kind, path):
         return "lacks the arrays outputs"
     elif kind == "rows":
         np.savez(path, X=np.ones((3, 4)), y=np.ones(3))
-        return "has X, y (for rows X (n, d) with labels y (n,) use GampRegressor or GampClassifier in Python)"
+        return "has X, y (for rows X (n, d) with labels y (n,) use scikit-learn, or LabelledDataset in Python)"
     else:
         name, array = WRONG_ARRAYS[kind]
         stored(path, **{name: array})

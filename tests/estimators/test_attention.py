@@ -1,6 +1,8 @@
 """GampAttention: the fitted layer, and its use with scikit-learn."""
 
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -271,3 +273,29 @@ def test_heads_of_a_layer_without_values():
 def test_bad_heads_and_values(sampled, options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         ga.GampAttention(**options).fit(sampled.tokens, sampled.outputs)
+
+
+def test_two_dimensional_input_raises_a_named_error():
+    """scikit-learn provides no checks for input with three axes."""
+    rows, tokens = np.random.default_rng(0).standard_normal((20, 5)), np.ones((20, 2, 5))
+    with pytest.raises(ValueError, match=r"tokens: needs shape \(n, L, d\), got shape \(20, 5\)"):
+        ga.GampAttention().fit(rows, rows)
+    with pytest.raises(ValueError, match=r"outputs: needs shape \(n, L, d\), got shape \(20, 5\)"):
+        ga.GampAttention().fit(tokens, rows)
+    assert not ga.GampAttention().__sklearn_tags__().input_tags.two_d_array
+
+
+def test_without_scikit_learn_the_error_names_the_package_to_install():
+    code = """
+import sys
+sys.modules["sklearn"] = None
+import gamp_attention as ga
+from gamp_attention import *
+assert "GampAttention" in dir(ga) and "GampAttention" not in globals()
+try:
+    ga.GampAttention
+except ImportError as error:
+    print(error)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'\n"

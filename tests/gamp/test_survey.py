@@ -16,7 +16,6 @@ from gamp_attention.data import risk_at
 from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
 from gamp_attention.gamp import SurveyPhase
 from gamp_attention.losses import pack_attention_parameters
-from gamp_attention.penalties import ScaledPenalty
 from tests.conftest import CLASSES, MEANS, SIGMA, MarginLoss, examples
 from tests.properties.strategies import instances
 from validation._tools.glasses import AmplitudeLoss
@@ -110,13 +109,10 @@ def test_the_node_rule_for_weights_equals_the_closed_form_of_the_ridge(rank):
     root, other = rng.normal(size=(2, 2, rank, rank))
     V_hat, spread = root @ root.transpose(0, 2, 1) + 0.3 * np.eye(rank), 0.02 * other @ other.transpose(0, 2, 1)
     closed = average_weights(ga.Ridge(0.5), spectra, V_hat, spread, force, Q, parisi)
-    one = np.ones(d)
-    scaled = ScaledPenalty(ga.Ridge(0.5), one, (0.5, 0.5), 0 * one)
-    for penalty in (ga.ElasticNet(0.5, 0.0), scaled):
-        general = average_weights(penalty, spectra, V_hat, spread, force, Q, parisi)
-        assert np.allclose(general.eta, closed.eta, rtol=1e-9, atol=1e-12)
-        assert np.allclose(general.inner, closed.inner, rtol=1e-9, atol=1e-12)
-        assert np.allclose(general.covariance, closed.covariance, rtol=1e-9, atol=1e-12)
+    general = average_weights(ga.ElasticNet(0.5, 0.0), spectra, V_hat, spread, force, Q, parisi)
+    assert np.allclose(general.eta, closed.eta, rtol=1e-9, atol=1e-12)
+    assert np.allclose(general.inner, closed.inner, rtol=1e-9, atol=1e-12)
+    assert np.allclose(general.covariance, closed.covariance, rtol=1e-9, atol=1e-12)
 
 
 def test_the_node_rule_for_the_lasso_agrees_with_dense_integration():

@@ -10,7 +10,7 @@ from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.data import passes
 from gamp_attention.denoisers import output, prox
-from gamp_attention.losses import IndirectLoss, for_kernels, sample_derivatives, sample_loss
+from gamp_attention.losses import IndirectLoss, PointLoss, WeightedLoss, for_kernels, sample_derivatives, sample_loss
 
 
 @ga.register_loss
@@ -137,3 +137,22 @@ def test_an_exception_in_an_indirect_loss_is_raised():
     assert ga.denoise(loss, params, np.ones((3, 1, 1)), np.ones((1, 1, 1))).solved.all()
     with pytest.raises(ValueError, match="too far"):
         ga.denoise(loss, params, np.full((3, 1, 1), 1e4), np.ones((1, 1, 1)))
+
+
+def test_losses_of_single_fields_equal_compiled_losses():
+    """Many samples are computed in numpy, by formulas that are compiled for one sample elsewhere."""
+    rng = np.random.default_rng(5)
+    z, p = 3 * rng.standard_normal((50, 1, 1)), np.sign(rng.standard_normal((50, 1)))
+    weighted = np.column_stack([p, np.full(50, 0.3)])
+    for loss in (ga.SquaredLoss(), ga.LogisticLoss()):
+        value, slope, curvature = (part.ravel() for part in sample_derivatives(PointLoss(loss, 1, 1), p, z))
+        expected = [loss.value(label, field) for label, field in zip(p, z, strict=True)]
+        assert np.allclose(value, expected, rtol=1e-14)
+        grad, hess = np.empty(1), np.empty((1, 1))
+        for mu in range(50):
+            assert np.isclose(loss.derivatives(p[mu], z[mu], grad, hess), value[mu], rtol=1e-14)
+            assert np.allclose([grad[0], hess[0, 0]], [slope[mu], curvature[mu]], rtol=1e-13)
+        parts = sample_derivatives(WeightedLoss(PointLoss(loss, 1, 1)), weighted, z)
+        assert np.allclose(
+            np.array([part.ravel() for part in parts]), 0.3 * np.array([value, slope, curvature]), rtol=1e-14
+        )

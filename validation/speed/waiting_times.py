@@ -6,7 +6,7 @@ The targets refer to commit 9144762, and for the column of a diagram and the bou
 checkout is --older PATH. Rows without another checkout are ratios of two methods in this checkout, or seconds. A
 default run starts from spectral weights, and L-BFGS-B of scipy on our compiled risk from random weights, on 300 samples
 of L tokens with d = 64, with default settings, and up to the gradient norm of default runs. Iterations over `X @ Q` and
-critical points over L-BFGS-B are measured by `gamp_speed`, scikit-learn by `glm_speed`, and tests by CI.
+critical points over L-BFGS-B are measured by `gamp_speed`, and tests by CI.
 
 Two-layer attention of the manual (L = r = 2) is solved to 1e-2 and 1e-3, with the accuracy that is reached.
 
