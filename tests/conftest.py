@@ -30,7 +30,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_configure(config):
-    """Restrict parallel workers and their child processes to one thread, because idle BLAS threads use CPU time."""
+    """Set what parallel workers and child processes inherit: one thread, because idle BLAS threads use CPU time.
+
+    A shell without job control starts background processes with Ctrl-C ignored. Tests that press Ctrl-C restore it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config.option, "numprocesses", None):
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ.setdefault(name, "1")
@@ -62,6 +67,7 @@ settings.register_profile("ci", derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+PATIENCE = 600  # seconds after which a process that does not end or answer fails a test, on a machine under any load
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
 # mixture: joint probabilities of the classes of two tokens, class means and standard deviations
@@ -182,9 +188,7 @@ def start():
 
     def run(*command):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # a shell without job control ignores Ctrl-C in background processes, and child processes inherit this
-        signals = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **signals))
+        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes))
         return started[-1]
 
     yield run
@@ -196,7 +200,7 @@ def start():
 def interrupted(process):
     """Send SIGINT to a process and return its standard error."""
     process.send_signal(signal.SIGINT)
-    message = process.communicate(timeout=30)[1]
+    message = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     assert "Traceback" not in message
     return message

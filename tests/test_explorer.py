@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from docs import _explorer, _results
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 STATIC = ROOT / "docs" / "_static"
@@ -79,7 +79,7 @@ def test_the_page_shows_the_point_of_its_address_in_a_browser(page, alpha, omega
     address = f"{page.as_uri()}#alpha={alpha}&omega={omega}"
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
              f"--window-size={width},900", "--virtual-time-budget=8000", "--dump-dom", address]  # fmt: skip
-    dom = html.unescape(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.decode())
+    dom = html.unescape(subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout.decode())
     stored = _results.load_stored("explorer")
     i = min(range(len(stored["alphas"])), key=lambda k: abs(stored["alphas"][k] - alpha))
     j = min(range(len(stored["omegas"])), key=lambda k: abs(stored["omegas"][k] - omega))

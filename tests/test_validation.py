@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from docs import _results
-from tests.conftest import ROOT, interrupted
+from tests.conftest import PATIENCE, ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalog
 from validation._tools.resumable import hash_origin
@@ -38,7 +38,7 @@ sys.exit({status})
 MORE = {
     "raises": "if not (out / 'mended').exists(): raise RuntimeError('broken')",
     "sleeps": "from validation._tools.report import quiet_interrupts; import time\n"
-    "quiet_interrupts(); time.sleep(0 if (out / 'mended').exists() else 60)",
+    f"quiet_interrupts(); time.sleep(0 if (out / 'mended').exists() else {PATIENCE})",
 }
 
 

@@ -2,7 +2,7 @@
 
 During imports, the process prints one line instead of a traceback and ends, because no work has been done. This module
 is imported before all others. It has no effect on processes that use the package without its command line. During
-compilation and during a command, libraries may ignore the interrupt, so it is sent again.
+compilation and during long calls, libraries may ignore the interrupt, so it is sent again.
 """
 
 import _thread
@@ -41,8 +41,9 @@ def raise_interrupts() -> None:
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt in or after the block if Ctrl-C was pressed in it and a library has ignored that.
 
-    Python prints and drops exceptions in callbacks from C: LLVM then compiles on, and the Sobol generator of scipy
-    returns wrong numbers. So a dropped interrupt is sent again, and an error after Ctrl-C counts as the interrupt.
+    Python prints and drops exceptions in callbacks from C and of its garbage collector: LLVM then compiles on, and the
+    Sobol generator of scipy returns wrong numbers. So a dropped interrupt is sent again, and an error after Ctrl-C
+    counts as the interrupt.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -31,7 +31,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel
 from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels, are_equal
 
-RANK_ERROR = 1e-9  # relative size of variances that count as zero
+RANK_ERROR = 1e-9  # size of covariances, relative to the variances of the teacher, that count as zero
 KNOWN_ERROR = 1e-6  # relative difference up to which fields of fixed columns agree with the values of the columns
 
 
@@ -138,7 +138,7 @@ def separate_known_columns(model: Model, *, centered: bool = False) -> KnownColu
     kept = scales > RANK_ERROR * max(scales[-1], 1e-300)
     whitening = vectors[:, kept] / np.sqrt(scales[kept])
     known = whitening.T @ values.T @ cov
-    directions = _directions(cov - known.T @ known)
+    directions = _directions(cov - known.T @ known, RANK_ERROR * np.trace(cov))
     if not directions.shape[1]:
         needs = "at least one column of the teacher that the fixed columns do not determine"
         raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
@@ -165,15 +165,18 @@ def _coefficients(labels: SequenceLabels, L: int, T: int, f: int) -> np.ndarray:
     return np.asarray(rows[:, -L * f :].T.reshape(L * f, L, T))
 
 
-def _directions(rest: np.ndarray) -> np.ndarray:
-    """Return R (T, t) with R Rᵀ = rest; columns of the teacher that are independent of all others are kept."""
-    T = len(rest)
+def _directions(rest: np.ndarray, rounding: float) -> np.ndarray:
+    """Return R (T, t) with R Rᵀ = rest; columns of the teacher that are independent of all others are kept.
+
+    Entries up to the size `rounding` count as zero.
+    """
+    T, rest = len(rest), np.where(np.abs(rest) > rounding, rest, 0.0)
     apart = [c for c in range(T) if rest[c, c] > 0 and not np.delete(rest[c], c).any()]
     joint = [c for c in range(T) if c not in apart]
     columns = [np.sqrt(rest[c, c]) * np.eye(T)[c] for c in apart]
     scales, vectors = np.linalg.eigh(rest[np.ix_(joint, joint)])
     for scale, vector in zip(scales, vectors.T, strict=True):
-        if scale > RANK_ERROR * max(np.trace(rest), 1e-300):
+        if scale > rounding:
             column = np.zeros(T)
             column[joint] = np.sqrt(scale) * vector
             columns.append(column)

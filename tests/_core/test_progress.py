@@ -1,5 +1,6 @@
 """Progress on a terminal: nested tasks, no output elsewhere, and Ctrl-C during compilation."""
 
+import gc
 import io
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core import progress
+from tests.conftest import PATIENCE
 
 MAIN = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
 
@@ -155,10 +157,9 @@ class PseudoTerminal:
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.environ.update(environment)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background process ignores Ctrl-C, and children inherit it
             os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
 
-    def read(self, pattern=None, seconds=120):
+    def read(self, pattern=None, seconds=PATIENCE):
         """Read until a pattern appears or the output ends; return the text read so far."""
         while pattern is None or not re.search(pattern, self.text):
             left = seconds - (time.monotonic() - self.began)
@@ -222,6 +223,27 @@ def test_compilation_is_announced_once_in_each_task(capsys):
         assert capsys.readouterr().err.count("compiling kernels") == count
     progress.announce_compilation()
     assert not capsys.readouterr().err
+
+
+def test_ctrl_c_that_python_drops_ends_a_run(data):
+    """Python prints and drops exceptions in callbacks of its garbage collector, which several libraries define."""
+    pressed = []
+
+    def press(phase, info):
+        if not pressed:
+            pressed.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    def collect(t, state, report):
+        if t == 2:
+            gc.callbacks.append(press)
+            gc.collect()
+            gc.callbacks.remove(press)
+
+    with pytest.raises(KeyboardInterrupt):
+        ga.run_gamp(data, "semantic", callback=collect)
+    assert pressed
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow(keep=1)

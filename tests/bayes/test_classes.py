@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from time import process_time
 
 import numpy as np
 import pytest
@@ -354,7 +353,7 @@ def test_fields_of_tokens_without_influence_keep_their_prior():
 
 @pytest.mark.slow
 def test_a_pair_of_spikes_in_eleven_tokens_has_121_classes():
-    """It takes 18 s, as moments are products of few features of each class and matrices."""
+    """Moments are products of few features of each class and matrices, so that this does not take minutes."""
     places = list(product(range(11), repeat=2))
     spikes = np.zeros((121, 11, 2))
     for c, (first, second) in enumerate(places):
@@ -364,9 +363,7 @@ def test_a_pair_of_spikes_in_eleven_tokens_has_121_classes():
         lambda u, noise, c: u[c // 11, 1] + NOISE * noise[0], 11, 2, n_noise=1, classes=np.full(121, 1 / 121),
         spikes=spikes,
     )  # fmt: skip
-    began = process_time()
     point = ga.solve_bayes_state_evolution(model, 1.0, n_points=512, n_replicas=2)
-    assert process_time() - began < 60
     assert point.converged
     assert 0.5 < point.q[0, 0] < 4 / 5  # q = α a²/(1 + α a²) for known places and no labels
     assert point.q[0, 0] - point.q_error[0, 0] < point.q[1, 1]  # the labels are fields of the second column

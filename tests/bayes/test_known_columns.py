@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import gamp_attention as ga
+from gamp_attention.bayes.known_columns import separate_known_columns
 
 NOISE = 0.3
 
@@ -134,6 +135,16 @@ def test_columns_that_are_fixed_one_after_another():
     mean = np.linalg.solve(np.eye(60) + scaled.T @ scaled, scaled.T @ data.targets[:, 0] / NOISE)
     assert np.linalg.norm(run.Q[:, 0] - mean) < 0.05 * np.linalg.norm(mean)
     assert_allclose(run.Q[:, 1:], data.Q_star[:, 1:], atol=1e-10)
+
+
+def test_rounding_errors_of_fixed_columns_are_not_estimated():
+    """Two fixed columns are multiples of two columns of the teacher; only the first column is unknown."""
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + noise[0], lambda z: z[0, 0] + z[0, 1] + z[0, 2], n_tokens=1, rank=3, n_noise=1
+    )  # fmt: skip
+    for first, second in np.random.default_rng(0).normal(size=(50, 2)):
+        known = ga.fix_columns(model, {1: [0.0, first, 0.0], 2: [0.0, 0.0, second]})
+        assert_allclose(separate_known_columns(known).directions, [[1.0], [0.0], [0.0]], atol=1e-12)
 
 
 def test_starts_and_messages(gated):

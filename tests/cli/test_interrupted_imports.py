@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import interrupted
+from tests.conftest import PATIENCE, interrupted
 
 SCRIPT = "import sys\nfrom gamp_attention.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 HANDLER = "signal.getsignal(signal.SIGINT)"
@@ -21,10 +21,9 @@ def replaced_solver(name):
 
 def wait_until_mapped(process, library):
     """Wait until a process has loaded a compiled module of a library."""
-    maps, began = Path(f"/proc/{process.pid}/maps"), time.monotonic()
+    maps = Path(f"/proc/{process.pid}/maps")
     while library not in maps.read_text():
         assert process.poll() is None
-        assert time.monotonic() - began < 60
         time.sleep(0.001)
 
 
@@ -44,7 +43,7 @@ def test_ctrl_c_during_imports_leaves_one_line(start, tmp_path, library, way):
 
 
 def test_an_interrupted_command_reports_that_nothing_was_written(start):
-    wait = "def wait(*_, **__):\n    print('begun', flush=True); time.sleep(60)\n"
+    wait = f"def wait(*_, **__):\n    print('begun', flush=True); time.sleep({PATIENCE})\n"
     process = start("-c", f"import sys, time\n{wait}{replaced_solver('wait')}", "solve")
     assert process.stdout.readline() == "begun\n"
     assert interrupted(process).startswith(
@@ -60,7 +59,7 @@ def test_an_interrupted_command_reports_that_nothing_was_written(start):
 )  # fmt: skip
 def test_the_package_does_not_change_handlers_of_signals(start, before, module, handler):
     code = f"import signal\n{before}\nimport {module}\nprint({HANDLER} is {handler})"
-    assert start("-c", code).communicate(timeout=60)[0] == "True\n"
+    assert start("-c", code).communicate(timeout=PATIENCE)[0] == "True\n"
 
 
 def test_an_interrupt_that_a_library_drops_is_sent_again(start):
@@ -68,10 +67,10 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
     work = (
         "def work(*_, **__):\n"
         "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
-        "    press(); time.sleep(30); sys.exit('went on')\n"
+        f"    press(); time.sleep({PATIENCE}); sys.exit('went on')\n"
     )
     process = start("-c", f"import ctypes, os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
-    message = process.communicate(timeout=25)[1]
+    message = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     assert message.startswith("gamp-attention solve: interrupted")
     assert message.count("\n") == 1
@@ -80,9 +79,9 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
 def test_an_error_that_an_interrupt_caused_counts_as_the_interrupt(start):
     work = (
         "def work(*_, **__):\n"
-        "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+        f"    try: os.kill(os.getpid(), signal.SIGINT); time.sleep({PATIENCE})\n"
         "    except KeyboardInterrupt: raise ImportError('a library turned the interrupt into this') from None\n"
     )
     process = start("-c", f"import os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
-    assert process.communicate(timeout=25)[1].startswith("gamp-attention solve: interrupted")
+    assert process.communicate(timeout=PATIENCE)[1].startswith("gamp-attention solve: interrupted")
     assert process.returncode == 130

@@ -15,7 +15,7 @@ from gamp_attention.cli.main import main
 from gamp_attention.experiments import comparison
 from gamp_attention.experiments.sweeps import Store
 from gamp_attention.gamp import loop as message_passing
-from tests.conftest import interrupted
+from tests.conftest import PATIENCE, interrupted
 
 COMMAND = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
 CELLS = ["--alpha", "1.0", "--method", "GAMP", "--d", "60", "--seed", *map(str, range(400))]
@@ -103,7 +103,7 @@ def test_commands_without_a_finished_part_report_that_they_must_be_run_again(com
 def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):
     code = (
         "import time; from validation._tools.report import options\n"
-        "options(''); print('ready', flush=True); time.sleep(60)"
+        f"options(''); print('ready', flush=True); time.sleep({PATIENCE})"
     )
     process = start("-c", code, "--out", str(tmp_path / "results"))
     assert process.stdout.readline() == "ready\n"
@@ -115,7 +115,7 @@ def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
     code = (
         "import sys, time; from gamp_attention._core.files import write_atomically\n"
         "def slowly(file):\n"
-        "    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep(60)\n"
+        f"    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep({PATIENCE})\n"
         "write_atomically(sys.argv[1], slowly, overwrite=True)"
     )
     for before in (None, b"old and whole"):

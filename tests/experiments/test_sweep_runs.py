@@ -16,7 +16,7 @@ import gamp_attention as ga
 from gamp_attention.experiments import sweep
 from gamp_attention.experiments.sweeps import Store, jobs, kernel_threads, local_pool, to_dataset
 from gamp_attention.models import with_parameter
-from tests.conftest import CELLS, QUICK, TINY
+from tests.conftest import CELLS, PATIENCE, QUICK, TINY
 
 SCRIPT = """
 import json, sys
@@ -181,7 +181,7 @@ def test_kill_9_of_a_pool_leaves_no_workers(model, start, tmp_path):
     process.kill()
     process.wait()
     assert len(workers) >= 2
-    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    assert psutil.wait_procs(workers, timeout=PATIENCE)[1] == []
 
 
 @pytest.mark.parametrize(

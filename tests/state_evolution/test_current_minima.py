@@ -34,6 +34,18 @@ def test_without_jumps_kept_minima_change_nothing(model, n_iter, n_paths):
     assert np.ptp(q) > 0.05 * q[0]  # the start is not a fixed point
 
 
+@pytest.mark.parametrize("settings", [{"hold_after": 0}, {"method": "gd", "lr": 0.5, "compression": 0.01}])
+def test_fields_that_earlier_fields_determine_are_finite(settings):
+    """Fields of zero weights are zero, and fields of the teacher's weights are the teacher's up to rounding errors."""
+    model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]])
+    zero, settings = np.zeros((model.n_sources, 1, 1)), {"n_paths": 512, "n_replicas": 2, **settings}
+    paths = [ga.trajectory(model, 1.5, "semantic", n_iter=1, seed=seed, **settings) for seed in range(10)]
+    paths += [ga.trajectory(model, 1.5, ga.Overlaps(zero, zero[:, 0], zero, zero + 1), n_iter=2, **settings)]
+    for path in paths:
+        assert np.isfinite([path.q, path.error.q, path.theta, path.error.theta]).all()
+        assert np.isfinite([path.train_loss, path.train_loss_error]).all()
+
+
 @pytest.mark.slow
 def test_runs_with_current_minima_follow_the_prediction():
     model, alpha, n_iter, times = ga.paper_model(), 1.5, 30, [10, 20, 30]

@@ -1,6 +1,5 @@
 """Importance sampling and searches at a part of the points: averages have no bias and less variance."""
 
-import gc
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from gamp_attention.denoisers import output
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations import Channel, conjugates
 from gamp_attention.state_evolution.rules import Proposal, SobolRule
+from tests.conftest import PATIENCE
 
 
 def two_layer_channel():
@@ -90,36 +90,25 @@ def test_total_work_ends_a_call():
     assert np.isfinite(se.test_error_error)
 
 
-@pytest.fixture
-def _no_collections():
-    # Python ignores exceptions in callbacks of its garbage collector, such as the one of hypothesis. A Ctrl-C that
-    # arrives there is lost.
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_no_collections")
 def test_ctrl_c_ends_a_long_average(monkeypatch):
-    """Python handles signals only between compiled calls; less than 1/16 of the average is computed here."""
-    channel = two_layer_channel()
-    SobolRule(n_points=64).moments(channel)  # compiles
-    results, allocate = [], output.allocate_result
+    """Kernels of other threads end once the main thread has received Ctrl-C, which is pressed after the first block."""
+    channel, evaluate, results = two_layer_channel(), output._denoise_block, []
 
-    def allocate_result(*args):
-        results.append(allocate(*args))
-        return results[-1]
-
-    def press():
-        while not (results and results[0].n_hessians[0]):  # the number of Hessians of a point, once it is computed
+    def block(first, last, *arguments):
+        *_, stop, out = arguments
+        if first == 0:
+            results.append(out)
+            evaluate(first, last, *arguments)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        for _ in range(1000 * PATIENCE):
+            if stop[0]:
+                break
             time.sleep(1e-3)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        evaluate(first, last, *arguments)
 
-    monkeypatch.setattr(output, "allocate_result", allocate_result)
-    thread = threading.Thread(target=press)
-    thread.start()
+    monkeypatch.setattr(output, "_denoise_block", block)
     with pytest.raises(KeyboardInterrupt):
-        SobolRule(n_points=1 << 18).moments(channel)
-    thread.join()
-    (first,) = results  # of eight replicas
-    assert 0 < np.count_nonzero(first.n_hessians) < len(first.n_hessians) / 2
+        SobolRule(n_points=1 << 14).moments(channel)
+    (out,) = results
+    assert out.n_hessians[: output.BLOCK].all()
+    assert not out.n_hessians[output.BLOCK :].any()

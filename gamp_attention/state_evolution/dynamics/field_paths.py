@@ -27,6 +27,7 @@ from gamp_attention.state_evolution.equations.channel import fields_and_terms, t
 from gamp_attention.state_evolution.rules.sobol import component_points
 
 FRESH = 1e-3  # size of independent random numbers in new columns that are taken from other paths
+ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
 EQUAL = 1e-12  # largest relative difference between loss parameters of two mirror images that counts as rounding
 
 
@@ -113,8 +114,8 @@ class GaussianPath:
         """
         if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
             raise FloatingPointError("the covariances of the fields are not finite numbers")
-        # past directions of relative size below 1e-7 are rounding errors and must not be amplified
-        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
+        # past directions that are rounding errors must not be amplified
+        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=ROUNDING)[0].T
         return slope, covariance - slope @ slope.T
 
     def combine(self, slope: np.ndarray) -> np.ndarray:
@@ -150,7 +151,7 @@ class GaussianPath:
         leading : number of columns of w for which the identity is imposed.
         """
         gap = values.T @ self._white[:, :leading] / len(values) - sampled @ self._factor[:, :leading]
-        change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T
+        change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=ROUNDING)[0].T
         return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
 
     def slopes(self, values: np.ndarray, select: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
@@ -166,7 +167,7 @@ class GaussianPath:
             return self.responses(values, sampled, len(self._factor))
         chosen = select(len(self._factor))
         moments = values.T @ self._white / len(values)
-        sampled[:, chosen] = np.linalg.lstsq(self._factor[chosen].T, moments.T, rcond=1e-7)[0].T
+        sampled[:, chosen] = np.linalg.lstsq(self._factor[chosen].T, moments.T, rcond=ROUNDING)[0].T
         return sampled
 
 
@@ -248,12 +249,17 @@ class FieldPaths:
         return fields, np.sqrt(unexplained)
 
     def _new_part(self, fields: np.ndarray) -> np.ndarray:
-        """Return the part (n/2, L r) of fields (n, L, r) that no earlier column explains, in units of its largest."""
+        """Return the part (n/2, L r) of fields (n, L, r) that no earlier column explains, in units of its largest.
+
+        It is zero for tokens whose fields the earlier columns determine up to rounding errors.
+        """
         n, L, _ = fields.shape
         white = self._white.array
         flat = fields.reshape(n, -1)
         new = (flat - white @ (white.T @ flat) / n)[: self._n_paths // 2].reshape(-1, L, fields.shape[2])
-        return (new / np.sqrt((new**2).mean(axis=0).max(axis=1))[:, None]).reshape(len(new), -1)
+        size, whole = (np.sqrt((values**2).mean(axis=0).max(axis=1)) for values in (new, fields))
+        units = np.where(size > ROUNDING * whole, size, np.inf)
+        return (new / units[:, None]).reshape(len(new), -1)
 
     def _with_past(self, l: int, overlaps: Overlaps, covariances: np.ndarray) -> np.ndarray:
         """Return the covariances (r, k) of ω̃_l at a time with y_l and with its values at the times drawn so far."""

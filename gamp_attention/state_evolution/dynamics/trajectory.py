@@ -300,7 +300,7 @@ def trajectory(
         y = check.real("parisi", parisi, low=0, strict=True)
         jumps = check.flag("jumps", False if jumps is None else jumps)
         starts = _survey_starts(model, alpha, init, n_replicas, rng)
-        with _finite(model):
+        with _finite(model, "damping"):
             surveys = [
                 follow_survey(model, alpha, start, damping, y, sizes.n_iter, sizes.n_paths, rng, jumps=jumps)
                 for start in starts
@@ -310,12 +310,13 @@ def trajectory(
         assert compression is not None
         assert damping is not None
         starts, counts = _starts(model, alpha, init, n_replicas, rng), (hold_after, *sizes[:2])
-        with Progress("iteration ", 2 * sizes.n_replicas * (sizes.n_iter + 1), progress) as bar, _finite(model):
+        n_steps = 2 * sizes.n_replicas * (sizes.n_iter + 1)
+        with Progress("iteration ", n_steps, progress) as bar, _finite(model, "damping"):
             run = follow_current_minima(model, alpha, starts, damping, *counts, rng, compression, max_memory, bar)
         memory = "kept minima" if starts[0].forces is None else "the memory of the start"
         return _trajectory_of_current_minima(run, compression, memory)
     if method == "gamp":
-        with _finite(model):
+        with _finite(model, "damping"):
             return _trajectory_of_messages(model, alpha, start_law(model, init), damping, *sizes[:3], rng)
     descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
     if descent.momentum and not model.penalty.quadratic:
@@ -367,19 +368,19 @@ def _follow_descents(
     if method == ONLINE:
         require_ridge(model)
         require_norms(model, start, descent)
-        with _finite(model):
+        with _finite(model, "lr"):
             runs = [follow_online(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
         return _trajectory_of_descents(method, runs, start.V.shape)
     if compression is not None:
         settings = descent, n_iter, n_paths, rng, compression, max_memory
-        with Progress("descent ", total=n_replicas * (n_iter + 1), shown=progress) as bar, _finite(model):
+        with Progress("descent ", total=n_replicas * (n_iter + 1), shown=progress) as bar, _finite(model, "lr"):
             pairs = [
                 follow_compressed(model, alpha, start, *settings, i < N_COMPARED, bar) for i, start in enumerate(starts)
             ]
         return _trajectory_of_compressed(method, pairs, start.V.shape, compression)
     _require_memory(model, n_iter, n_paths, max_memory)
     runs = []
-    with Progress("descent ", total=n_replicas, shown=progress) as bar, _finite(model):
+    with Progress("descent ", total=n_replicas, shown=progress) as bar, _finite(model, "lr"):
         for _ in range(n_replicas):
             runs.append(follow_descent(model, alpha, start, descent, n_iter, n_paths, rng))
             bar.update()
@@ -387,12 +388,13 @@ def _follow_descents(
 
 
 @contextmanager
-def _finite(model: Model) -> Iterator[None]:
-    """Raise ValueError if fields overflow."""
+def _finite(model: Model, steps: str) -> Iterator[None]:
+    """Raise ValueError if fields overflow; `steps` is the name of the argument with the step sizes."""
     try:
         yield
     except (FloatingPointError, np.linalg.LinAlgError):
-        raise check.fail("model, alpha, lr", model, "numbers for which all fields stay finite") from None
+        needs = f"numbers for which all fields stay finite, such as a smaller {steps}, alpha or penalty"
+        raise check.fail(f"model, alpha, {steps}", model, needs) from None
 
 
 def _trajectory_of_descents(
