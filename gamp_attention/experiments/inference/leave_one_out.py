@@ -62,7 +62,8 @@ class LeaveOneOut(Result):
     trusted : whether the mean is expected to agree with the error on new data within 5 % or three standard errors;
         otherwise `message` states the reasons.
     doubtful : (n,) whether the formula is doubtful for a sample, because only this sample determines some weights or
-        because its removal changes the curvature of the other samples.
+        because its removal changes the curvature of the other samples; or there are no weights without it, because
+        they grow without bound.
     remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
         not refitted, zero for penalties with kinks.
     refitted : (n,) whether the error is the error of an exact refit.
@@ -331,6 +332,7 @@ class _CorrectedErrors:
     changes : (m, m) scaled changes of the errors of pairs of samples, see `leave_one_out_changes`.
     many_minima, order_effect, repeated : whether the risk has many minima, the result of `order_effect`, and the
         fraction of repeated samples.
+    unbounded : (n,) True if weights grow without bound if the sample is left out.
     correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
@@ -343,6 +345,7 @@ class _CorrectedErrors:
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
         self.changes = np.zeros((0, 0))
+        self.unbounded = np.zeros(n, bool)
         self.many_minima, self.order_effect, self.repeated = False, 0.0, 0.0
         self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 
@@ -354,7 +357,7 @@ class _CorrectedErrors:
     @property
     def doubtful(self) -> np.ndarray:
         """(n,) True for samples for which the formula is doubtful."""
-        return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL)
+        return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL) | self.unbounded
 
     def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
         """Refit `count` samples; their errors replace the errors by the formula, and all other fields are corrected."""
@@ -365,6 +368,7 @@ class _CorrectedErrors:
         for k in range(parts := -(-count // TOGETHER)):
             part = refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
             fields[k::parts], reached[k::parts], remainder[k::parts] = part.fields, part.reached, part.remainder
+            self.unbounded[drawn[k::parts]] = part.unbounded
         self.remainder[drawn] = remainder
         if m:
             self._correct(random[reached[:m]], fields[:m][reached[:m]], n - len(top))
@@ -421,6 +425,12 @@ class _CorrectedErrors:
 
     def reasons(self) -> list[str]:
         """Return the reasons not to trust the estimate."""
+        if self.unbounded.any():
+            left_out = " or ".join(map(str, np.flatnonzero(self.unbounded)[:3].tolist()))
+            return [
+                f"without sample {left_out}, weights that have no penalty grow without bound, as an intercept does "
+                "without the only member of a class: the error of this sample is infinite, and `errors` has the value of the formula"
+            ]
         if not self.is_uncertain:
             return []
         size = self.correction_error + self.bias
