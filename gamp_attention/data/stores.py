@@ -217,6 +217,12 @@ def token_means(tokens: Tokens) -> np.ndarray:
     return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
 
 
+def hash_samples(tokens: Tokens) -> np.ndarray:
+    """Return numbers (n,) that are equal for identical samples."""
+    # the sum with 0 replaces −0 by 0
+    return np.array([hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x + 0.0])
+
+
 def distinct_samples(tokens: Tokens) -> int:
     """Return the number of distinct samples."""
-    return len({hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x})
+    return len(np.unique(hash_samples(tokens)))

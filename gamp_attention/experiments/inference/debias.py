@@ -44,10 +44,11 @@ DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly ind
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # minimum excess of the number of samples over the number of columns, for a regression on all columns
-NONLINEAR = 3.0  # standard errors beyond which labels count as nonlinear in the fields
+NONLINEAR = 3.5  # standard errors beyond which labels count as nonlinear in the fields
 CHANCE = 1e-3  # probability that independent noise counts as dependent on a column
 LARGE = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
+FEWEST = 5.0  # effective number of samples of a column below which the noise of its weight is not an average over samples
 PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
 PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
 
@@ -152,22 +153,26 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
     law = _column_law(data)
-    reasons = _unreliable_training(data, gamp)
+    unreliable = _unreliable_training(data, gamp)
     with one_thread():
         curvature = _curvature(data, at, Q)
         estimate = _independent(data, gamp, at, Q, law, curvature)
-        reasons += _refusals(data, law, estimate.dof)
-        if curvature is not None and (law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE):
+        reasons = _refusals(data, law, estimate.dof)
+        exact = law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE or law.fewest < FEWEST
+        if curvature is not None and exact:
             inverse = _inverse_products(data, law)
             if inverse is not None:
                 estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
-                reasons += _unreliable_training(data, gamp)
+        reasons = unreliable + reasons
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             reasons += _nonlinearity(data, at, curvature)
         if estimate.form == "independent" and _is_regression(data) and curvature is not None:
             X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
             size = np.sqrt(np.maximum(law.sizes, 1e-300))  # (n, 1)
-            reasons += _noise_along_columns(X / size, size * at.loss_gradients[:, 0])
+            # rows of large norm have smaller residuals, and sizes depend on columns that are not Gaussian: the noise
+            # depends on a column only if both tests show it
+            if dependence := _noise_along_columns(X / size, size * at.loss_gradients[:, 0]):
+                reasons += _noise_along_columns(X, at.loss_gradients[:, 0]) and dependence
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -217,10 +222,17 @@ def _is_regression(data: Dataset) -> bool:
 
 
 def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
-    """Return reasons not to trust the end of the training; a convex problem has a single minimum."""
-    if is_convex(data):
+    """Return reasons not to trust the end of the training, or that samples are independent.
+
+    A convex problem has a single minimum, so that no sample has to be refitted.
+    """
+    convex = is_convex(data)
+    loo = leave_one_out(data, gamp, refits=0 if convex else None)
+    if loo.dependent:
+        return ["samples repeat each other or depend on their neighbors (leave_one_out), so that intervals are too short"]
+    if convex:
         return [] if gamp.converged else ["the training did not converge"]
-    return [] if leave_one_out(data, gamp).trusted else ["leave_one_out does not trust the end of the training"]
+    return [] if loo.trusted else ["leave_one_out does not trust the end of the training"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,13 +241,15 @@ class _ColumnLaw:
 
     `variances` (S, d) are mean squares; `sizes` (n, L) the mean square of each token in units of these; `correlation`
     the excess of squared correlations between columns over chance, in standard errors; `between_tokens` the largest
-    correlation between two tokens of a sample, in standard errors.
+    correlation between two tokens of a sample, in standard errors; `fewest` the smallest effective number of samples
+    of a column, (Σx²)²/Σx⁴ for tokens divided by their sizes, which is 2 for a dummy variable of two samples.
     """
 
     variances: np.ndarray
     sizes: np.ndarray
     correlation: float
     between_tokens: float
+    fewest: float
 
     @property
     def used(self) -> np.ndarray:
@@ -259,6 +273,7 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     d = max(len(used), 1)
     used = np.random.default_rng(0).permutation(used)[:COLUMNS]
     sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
+    fourths = np.zeros(len(used))
     limit, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
     for rows, _, x in token_blocks(data.tokens):
         units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
@@ -267,13 +282,15 @@ def _column_law(data: Dataset) -> _ColumnLaw:
         seen += len(units)
         flat = units.reshape(-1, len(used))
         products += flat.T @ flat
+        fourths += np.sum(flat**4, axis=0)
         tokens += np.einsum("nli,nki->lk", units, units)
     diagonal = np.diag(products)
     squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
     pairs = max(len(used) * (len(used) - 1) / 2, 1)
     correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
     between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
-    return _ColumnLaw(variances, sizes, float(correlation), float(between))
+    fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
+    return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
 
 
 def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
@@ -457,19 +474,26 @@ def _noise_along_columns(X: np.ndarray, noise: np.ndarray) -> list[str]:
     """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
 
     If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this column
-    are too short. The largest correlation is compared with its quantile for independent noise. Outliers are cut off.
+    are too short. The largest correlation is compared with its quantile for independent noise, and if it is larger,
+    with correlations after random permutations of the noise. Outliers are cut off.
     """
     from scipy.special import ndtri
 
     limits = LARGE * np.abs(X).mean(axis=0)
     entries = np.clip(X, -limits, limits)
+    of_entries = np.concatenate([_center(np.abs(entries)), _center(entries)], axis=1)
     sizes = np.abs(noise)
     sizes = _center(np.minimum(sizes, LARGE * sizes.mean(axis=0))).T
-    by_size, by_sign = sizes @ _center(np.abs(entries)), np.abs(sizes @ _center(entries))
-    largest = np.sqrt(len(X)) * np.maximum(by_size, by_sign)  # standard normal numbers for independent noise
-    if largest.max(initial=0.0) > -ndtri(CHANCE / max(3 * largest.size, 1)):
-        return [f"the noise of the labels depends on column {int(largest.max(axis=0).argmax())}"]
-    return []
+    correlations = np.abs(sizes @ of_entries)
+    # for independent noise, a correlation is a standard normal number over √n, unless few samples determine a column
+    if correlations.max(initial=0.0) <= -ndtri(CHANCE / max(3 * correlations.size / 2, 1)) / np.sqrt(len(X)):
+        return []
+    rng = np.random.default_rng(0)
+    count = int(np.clip(PRODUCTS / max(correlations.size * len(X), 1), 0.1 / CHANCE, 1 / CHANCE))
+    for _ in range(count):
+        if np.abs(rng.permuted(sizes, axis=1) @ of_entries).max() >= correlations.max():
+            return []
+    return [f"the noise of the labels depends on column {int(correlations.max(axis=0).argmax()) % X.shape[1]}"]
 
 
 def _center(values: np.ndarray) -> np.ndarray:

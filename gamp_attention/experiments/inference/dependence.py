@@ -12,7 +12,7 @@ Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` wi
 the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
 without each block.
 
-This finds no samples that depend on each other in a random order. Near copies of samples (augmented samples, several
+This finds no samples that depend on each other in a random order. Exact copies are found by a hash. Near copies of samples (augmented samples, several
 measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
 times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
 q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson process).
@@ -22,7 +22,7 @@ import numpy as np
 
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
-from gamp_attention.data.stores import read_rows
+from gamp_attention.data.stores import hash_samples, read_rows, token_blocks
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows
 from gamp_attention.experiments.inference.hysteresis import AWAY, descend
 from gamp_attention.experiments.inference.refits import sample_errors
@@ -41,8 +41,10 @@ SIGNIFICANT = 4.5  # the same increase in standard deviations over random divisi
 COPIES = 10  # maximum number of near copies of a sample; more similar samples count as a class
 GAP = 3.0  # ratio of the distances of the next sample and of the farthest near copy, at least
 MANY_COPIES = 0.2  # fraction of samples with near copies above which samples count as dependent
+EXAMPLES = 50  # maximum number of repeated samples whose entries are compared with the entries of all others
 COMPARED = 200  # maximum number of samples for which near copies are searched
 ROWS = 1024  # number of samples that are read at the same time in this search
+REPEATED = 0.05  # fraction of copies of other samples above which samples count as dependent
 FEW_CLASSES = 20  # maximum number of different labels that count as classes
 
 
@@ -84,6 +86,38 @@ def order_effect(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRow
         if not (mean > 0 and root > max(SIGNIFICANT * spread[1], MINIMUM * usual[1])):
             return 0.0
     return float(mean / usual[0])
+
+
+def repeated_fraction(data: Dataset) -> float:
+    """Return the fraction of samples that repeat another sample, if it is large; otherwise 0.
+
+    Samples of a layer repeat another sample if their tokens are identical. Rows of categories with labels also repeat
+    themselves in new data. They count if tokens and labels are identical, and either the labels, or two entries of the
+    tokens, occur in no other sample.
+    """
+    if not data.rows_here:
+        return 0.0
+    hashes = hash_samples(data.tokens)
+    if data.labels is None:
+        repeated = 1 - len(np.unique(hashes)) / data.n_samples
+        return repeated if repeated > REPEATED else 0.0
+    labels = np.reshape(data.labels, (data.n_samples, 1, -1))
+    both = np.stack([hashes, hash_samples(labels)])
+    _, first, group, sizes = np.unique(both, axis=1, return_index=True, return_inverse=True, return_counts=True)
+    repeated = 1 - len(sizes) / data.n_samples
+    if not repeated > REPEATED:
+        return 0.0
+    examples = first[np.random.default_rng(0).permutation(np.flatnonzero(sizes > 1))[:EXAMPLES]]
+    queries = np.concatenate([read_rows(data.tokens, slice(k, k + 1)) for k in examples])
+    equal = np.zeros(queries.shape)  # number of samples with an equal entry
+    for _, _, x in token_blocks(data.tokens):
+        for k, query in enumerate(queries):
+            equal[k] += (x == query).sum(axis=0)
+    counts = sizes[group[examples]]
+    unique_labels = ((labels == labels[examples, 0][:, None, None]).all(axis=(2, 3)).sum(axis=1)) == counts
+    unique = (equal.reshape(len(queries), -1) == counts[:, None]).sum(axis=1) >= 2
+    copies = float(np.average(unique | unique_labels, weights=counts - 1))
+    return repeated * copies if repeated * copies > REPEATED else 0.0
 
 
 def nearly_repeated(data: Dataset) -> float:

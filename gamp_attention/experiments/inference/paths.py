@@ -21,7 +21,7 @@ from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.covariance import sum_products
-from gamp_attention.experiments.inference.leave_one_out import FORMS
+from gamp_attention.experiments.inference.leave_one_out import FEW_SAMPLES, FORMS
 from gamp_attention.experiments.inference.path_errors import PathErrors, path_errors
 from gamp_attention.experiments.inference.path_training import PathPlan, fold_errors, require_groups, variance_of_mean
 from gamp_attention.experiments.inference.refits import sample_errors
@@ -66,7 +66,7 @@ class RegularizationPath(Result):
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
         neighboring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
-        converged.
+        converged. With fewer than 30 samples, False.
     predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
     results : results of training at each value.
     groups : (n,) numbers of the groups of samples that were left out together; None without groups.
@@ -249,6 +249,7 @@ def regularization_path(
         used, correction, changes = estimates.form, estimates.correction, estimates.changes
         errors, trusted = estimates.errors, estimates.agreed & estimates.tested
         remark = REMARKS["dependent"] if estimates.dependent else ""
+    trusted = trusted & (problems[0].n_samples >= FEW_SAMPLES)
     pairs = list(zip(problems, results, strict=True))
     in_training = np.array([_training_error(*pair) for pair in pairs]) if estimates is None else estimates.in_training
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])

@@ -43,6 +43,8 @@ SOLVED = 1e-4  # residual of conjugate gradients, relative to the right-hand sid
 MAX_CONJUGATE = 400  # maximum number of iterations of conjugate gradients
 MAX_FREE = 2000  # maximum number of weights that may be free in a refit if the penalty has a kink
 MAX_CHANGES = 200  # maximum number of steps of the active-set method, each of which may free or fix a weight
+GROWTH = 0.3  # change of weights without a penalty, relative to their norm, below which they do not grow without bound
+FLAT_SLOPE = 1e-6  # slope of the losses beyond the end of a refit, relative to the start, at which weights grow on
 KINK_TOL = 1e-4  # largest gradient entry, relative to the first, at which the active-set method ends
 
 
@@ -51,8 +53,10 @@ class Refits:
     """Outcome of `refit_samples` for samples (m,)."""
 
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
+    steps: np.ndarray  # (m, p, r) changes of the weights, in the coordinates of the tokens
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
+    unbounded: np.ndarray  # (m,) True if there is no minimum, because weights grow without bound
 
 
 def refit_samples(
@@ -71,19 +75,43 @@ def refit_samples(
     if data.penalty.smooth or data.penalty.quadratic:
         around = _RisksWithout(data, at, Q, tokens, samples)
         solver = _iterative_solver(around) if H is None else _factored_solver(around, H)
-        refits = _newton(around, solver)
-        for k in np.flatnonzero(~refits.reached).tolist():
+        steps, remainder, reached = _newton(around, solver)
+        for k in np.flatnonzero(~reached).tolist():
             if around.Q.size <= DENSE:
-                refits.fields[k], refits.reached[k] = _descend(around, k)
+                steps[k], reached[k] = _descend(around, k)
             elif H is not None:
-                refits.fields[k], refits.reached[k] = _descend_whitened(around, H, k)
+                steps[k], reached[k] = _descend_whitened(around, H, k)
+        fields = at.z[samples] + np.einsum("mlp,mpa->mla", around.x, steps)
     else:
-        refits = _refit_on_kinks(data, at, Q, samples)
-    for k in np.flatnonzero(~refits.reached).tolist():
-        weights, refits.reached[k] = refit(data, Q, int(samples[k]))
-        if refits.reached[k]:
-            refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
-    return refits
+        steps, remainder, reached = _refit_on_kinks(data, at, Q, samples)
+        fields = at.z[samples] + np.einsum("mlp,mpa->mla", TokenRows(data).of_samples(samples), steps)
+    for k in np.flatnonzero(~reached).tolist():
+        weights, reached[k] = refit(data, Q, int(samples[k]))
+        if reached[k]:
+            fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
+            if tokens.coordinates is None:
+                steps[k] = weights - Q
+    unbounded = np.zeros(len(samples), bool)
+    free = smallest_subgradient(data.penalty, np.ones(Q.shape), np.zeros(Q.shape)) == 0  # weights without a penalty
+    if free.any():
+        pairs = zip(samples.tolist(), steps, strict=True)
+        unbounded = np.array([_grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
+    return Refits(fields, steps, remainder, reached & ~unbounded, unbounded)
+
+
+def _grows_on(data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray, free: np.ndarray) -> bool:
+    """Return whether `free` weights without a penalty grow without bound if a sample is left out.
+
+    The losses of all other samples then decrease along the changes of these weights, a part of the `step` (d, r), even
+    beyond its end, at which their gradient is small: for example the intercept if the sample is the only member of its
+    class. At a minimum the slope beyond its end is positive, and as large as the slope at Q.
+    """
+    along = np.where(free, step, 0.0)
+    if np.linalg.norm(along) <= GROWTH * np.linalg.norm(Q[free]):
+        return False
+    beyond = float(np.sum(without(data, Q + step + along, sample).smooth * along))
+    left_out = tokens_fields(data, along, np.array([sample]))[0]
+    return not beyond > FLAT_SLOPE * abs(float(np.sum(at.loss_gradients[sample] * left_out)))
 
 
 def responses_without(
@@ -276,8 +304,8 @@ def _iterative_solver(around: _RisksWithout) -> Solver:
     return solve
 
 
-def _newton(around: _RisksWithout, solver: Solver) -> Refits:
-    """Refit samples by Newton steps with the Hessians at the minimum with all samples.
+def _newton(around: _RisksWithout, solver: Solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `steps`, `remainder` and `reached` of `Refits` by Newton steps with the Hessians at the minimum.
 
     The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is fixed,
     the lengths decrease geometrically; a refit ends if the next step would be shorter than `CONVERGED`. A sample is
@@ -309,12 +337,11 @@ def _newton(around: _RisksWithout, solver: Solver) -> Refits:
         if not len(active):
             break
         G = around.gradients(P[..., active], active)
-    fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.x, P)
-    return Refits(fields, remainder, reached)
+    return np.ascontiguousarray(P.transpose(2, 0, 1)), remainder, reached
 
 
 def _descend(around: _RisksWithout, k: int) -> tuple[np.ndarray, bool]:
-    """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
+    """Return the change of the weights (p, r) without the k-th sample, and whether a minimum was reached.
 
     The Newton method with a trust region (Nocedal and Wright, 2006), with the Hessian computed at every step, for few
     weights. The risk is evaluated as a difference to the risk at Q, without terms of first order, which cancel.
@@ -347,11 +374,11 @@ def _descend(around: _RisksWithout, k: int) -> tuple[np.ndarray, bool]:
     )  # fmt: skip
     P = np.frombuffer(column_first(minimum.x)).reshape(shape)
     _, gradient, _ = evaluate(column_first(minimum.x))
-    return around.at.z[around.samples[k]] + around.x[k] @ P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
+    return P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
 
 
 def _descend_whitened(around: _RisksWithout, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
-    """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
+    """Return the change of the weights (p, r) without the k-th sample, and whether a minimum was reached.
 
     L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
     """
@@ -378,11 +405,13 @@ def _descend_whitened(around: _RisksWithout, H: FactoredHessian, k: int) -> tupl
     options = {"gtol": 0.3 * CONVERGED * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": MAX_TRUST_REGION}
     minimum = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
     reached = float(np.linalg.norm(evaluate(minimum.x)[1])) <= CONVERGED * first
-    return around.at.z[around.samples[k]] + around.x[k] @ step(minimum.x), reached
+    return step(minimum.x), reached
 
 
-def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray) -> Refits:
-    """Refit samples by an active-set method, for a penalty with a kink at zero.
+def _refit_on_kinks(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `steps`, `remainder` and `reached` of `Refits` by an active-set method, for a penalty with a kink at zero.
 
     Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that it
     ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is small, the
@@ -406,7 +435,8 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
     # the curvature of the penalty for weights that are zero now and may become free
     off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
     curvature = np.where(free_at_start, curvature, off_kink)
-    fields, remainder, reached = at.z[samples].copy(), np.zeros(len(samples)), np.zeros(len(samples), bool)
+    steps, remainder = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples))
+    reached = np.zeros(len(samples), bool)
     for k, sample in enumerate(samples.tolist()):
         derivatives = np.zeros((len(whole), L, r))
         for a in range(r):
@@ -437,8 +467,8 @@ def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.n
             weights[free] = _step_to_first_zero(weights[free], step)
             free[free] = weights[free] != 0
             change = _gradient_change(at, flat, weights - start, sample)
-        fields[k] = x[sample] @ weights
-    return Refits(fields, remainder, reached)
+        steps[k] = weights - Q
+    return steps, remainder, reached
 
 
 def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:

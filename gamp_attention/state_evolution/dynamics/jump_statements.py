@@ -4,14 +4,16 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.display import format_to_error
 from gamp_attention._core.numerics import half_width
 from gamp_attention.state_evolution.equations.channel import Hats
 
 NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is called consistent
+HARMFUL = 0.1  # jump mass, relative to V̂, that must be excluded by three standard errors before it is called so
 
 
 def average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with its error."""
+    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with an interval of it."""
     jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
     shares = np.array([[jump_share(hats) for hats in all_hats] for all_hats in replicas])
     share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
@@ -31,17 +33,22 @@ def jump_share(hats: Hats) -> float:
     return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
 
 
-def state_validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
+def state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     """Return a statement whether message passing on data follows the prediction.
 
     Parameters
     ----------
     share : (T,) relative jump mass, never positive except for noise.
-    unsure : (T,) error of `share`.
+    error : (T,) standard error of `share`.
+    unsure : (T,) size up to which `share` is not significant.
     shift : (T,) relative change of V without jumps.
     """
     if not has_jumps(share, unsure):
-        return f"consistent within its errors ({state_mass(share)})"
+        lowest = int(np.argmin(share - 3 * error))
+        if share[lowest] - 3 * error[lowest] > -HARMFUL:
+            return f"consistent within its errors ({state_mass(share)})"
+        mass = format_to_error(100 * share[lowest], 100 * error[lowest])
+        return f"unknown: too few paths show whether the proximal map jumps (jump mass {mass} % of V̂); raise n_paths"
     words = f"runs deviate, because the proximal map jumps ({state_mass(share)}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"

@@ -444,7 +444,7 @@ def _trajectory_of_messages(
         jump_shift=shift,
         U=np.zeros((0, *start.V.shape)),
         U_error=np.zeros((0, *start.V.shape)),
-        validity=state_validity(share, unsure, shift),
+        validity=state_validity(share, jumps["jump_share_error"], unsure, shift),
     )
 
 
