@@ -8,6 +8,7 @@ within the requested accuracy (`refine`); finally the stability is computed. If 
 `nearby.py` starts from a solution at another α instead.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import is_feasible, relative_change
+from gamp_attention.state_evolution.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.state_evolution.fixed_points.broken import require_problem, require_steps, solve_broken
 from gamp_attention.state_evolution.fixed_points.failures import (
     FAMILY_OF,
@@ -68,8 +69,9 @@ MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample
 SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
 NAMED_DAMPED = 4  # damped steps of the search before its first Newton step, after message passing
 GIVEN_DAMPED = 1  # the same from given overlaps, which may be near a fixed point that repels
-ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which a named branch is solved from a start with a small V
-CERTAIN = 1e-3  # largest entry of this V, in units of the largest entry of q
+ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic branch is searched next to the teacher
+SMALL_V = 1e-3  # largest entry of V at the start of that search, in units of the largest entry of q
+MAX_UNEXPLAINED = 0.01  # part of q that the teacher does not explain after a step from there, up to which it is done
 
 
 @ignore_float_errors
@@ -293,15 +295,23 @@ def find_on_branch(F: OverlapMap, branch: str, max_iter: int, seed: int = 0) -> 
     return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, NAMED_DAMPED), path
 
 
-def find_from_certain_start(F: OverlapMap, branch: str, max_iter: int) -> Root:
-    """Return the fixed point that damped steps from the weights of a named start with a small V lead to.
+def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
+    """Return the fixed point next to the teacher if message passing lost the semantic branch; None if there is none.
 
-    Message passing starts with V of weights without data, of order 1/λ. If there are few data, its first steps then go
-    so far from the start that they miss a fixed point close to it, such as nearly perfect recovery without noise.
+    Message passing starts with V of weights without data, of order 1/λ. With few data its first steps then go so far
+    that they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
+    teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
     """
+    if branch != "semantic" or status not in ABSENT:
+        return None
     start = start_law(F.model, branch).overlaps(F.model)
-    small = CERTAIN * np.abs(start.q).max() / np.abs(start.V).max()
-    return find_fixed_point(F, replace(start, V=small * start.V), F.rule.initial_tolerance, max_iter, NAMED_DAMPED)
+    start = replace(start, V=SMALL_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    with suppress(*BREAKDOWNS):
+        image = F(start)
+        if np.abs(subtract_explained(F.model, image)).max() < MAX_UNEXPLAINED * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, NAMED_DAMPED)
+            return root if root.status.converged and not is_off(branch, root.overlaps) else None
+    return None
 
 
 def solve_branch(
@@ -310,13 +320,13 @@ def solve_branch(
 ) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
     """Solve on a named branch; return the result, and the roots on the last and on the first rule.
 
-    If the branch is lost from message passing, it is solved from a start with a small V. For `other_form` see
+    If message passing loses the branch, it is solved from a start next to the teacher. For `other_form` see
     `describe_lost_branch`.
     """
     root, path = find_on_branch(F, branch, max_iter, seed)
     result, last = refine_on_branch(root, branch, rtol, max_work)
-    if branch in FAMILY_OF and result.status in ABSENT:
-        near = find_from_certain_start(F, branch, max_iter)
+    near = find_near_teacher(F, branch, result.status, max_iter)
+    if near is not None:
         again, last_near = refine_on_branch(near, branch, rtol, max_work)
         if last_near is not None:
             return again, last_near, near
@@ -333,11 +343,7 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
     root = find_on_branch(F, init, max_iter)[0]
     lost = root.status.converged and is_off(init, root.overlaps)
     root = replace(root, status=Status.LOST) if lost else root
-    if init in FAMILY_OF and root.status in ABSENT:
-        near = find_from_certain_start(F, init, max_iter)
-        if near.status.converged and not is_off(init, near.overlaps):
-            return near
-    return root
+    return find_near_teacher(F, init, root.status, max_iter) or root
 
 
 def refine_on_branch(
