@@ -12,19 +12,12 @@ import numpy as np
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.state_evolution.fixed_points.failures import describe_lost_branch, is_lost
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root, family_size, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import response_slopes
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.fixed_points.solve import (
-    GIVEN_DAMPED,
-    MAX_ITER,
-    NAMED_DAMPED,
-    path_from,
-    refine_on_branch,
-)
+from gamp_attention.state_evolution.fixed_points.solve import GIVEN_DAMPED, refine_on_branch, solve_branch
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 NEAR_RANGE = 0.35  # largest relative change of α over which the tangent predicts the overlaps
@@ -120,11 +113,7 @@ def solve_near(
             result, last = refine_on_branch(root, branch, rtol)
             if result.converged:
                 return result, _derivatives_at(last, root), True
-    path = path_from(F, branch, 0)
-    root = find_fixed_point(F, path[-1], F.rule.initial_tolerance, MAX_ITER, NAMED_DAMPED)
-    result, last = refine_on_branch(root, branch, rtol)
-    if is_lost(result, branch):
-        result = describe_lost_branch(result, F, branch, path)
+    result, last, root = solve_branch(F, branch, rtol)
     return result, _derivatives_at(last, root), False
 
 

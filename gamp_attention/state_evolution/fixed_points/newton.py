@@ -57,8 +57,8 @@ DECREASE = 0.1  # smallest relative decrease of the residual by a full step
 SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
 MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
 MIN_NOISY_UPDATE = 5e-3  # the same if the map jumps at single points, whose number decreases slower than the step
-FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
-STEEP = 100.0  # entry of 1 − J above which its rows and columns are scaled before free directions are identified
+FLAT = 1e-5  # singular value of the scaled 1 − J, relative to the largest, below which a direction is free
+MAX_LAST_STEP = 0.05  # largest step that may remain at a fixed point: close to its end, a branch has small residuals
 MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
 # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
 # between evaluations leave a residual
@@ -155,6 +155,7 @@ class Root:
     # (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none
     response_slopes: np.ndarray | None = None
     reason: str = ""  # cause of a breakdown in words; empty if the map did not break down
+    remaining: float = 0.0  # largest change of an overlap by the next Newton step; 0 if unknown
 
     @property
     def overlaps(self) -> Overlaps:
@@ -163,7 +164,7 @@ class Root:
 
     def solves(self, tol: float) -> bool:
         """Return whether the residual is within the tolerance, or as small as Newton steps can make it."""
-        return self.residual <= ACCEPTABLE_RESIDUAL * tol
+        return self.residual <= ACCEPTABLE_RESIDUAL * tol and self.remaining <= MAX_LAST_STEP
 
     def attracts(self, margin: float) -> bool:
         """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""
@@ -233,13 +234,11 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
 def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
     """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions.
 
-    Near perfect recovery V depends on q − θ²/ρ, which is tiny, so that derivatives in q and θ are very large and all
-    other singular values are small relative to them. Rows and columns are then scaled to a largest entry of 1, because
-    these directions would count as free, and the overlaps would stay where they are.
+    Rows and columns of 1 − J are scaled to a largest entry of 1 before free directions are identified. Near perfect
+    recovery V depends on q − θ²/ρ, which is tiny, so that derivatives in q and θ are very large: without scales, all
+    other directions would count as free, and the overlaps would stay where they are.
     """
     matrix = np.eye(len(residual)) - jacobian
-    if not np.abs(matrix).max() > STEEP:
-        return np.linalg.lstsq(matrix, residual, rcond=FLAT)[0]
     rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), FLAT)
     scaled = rows[:, None] * matrix
     columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), FLAT)
@@ -270,7 +269,7 @@ def newton(
     ----------
     F : the map. If it has no choices, they are made at the start.
     start : overlaps of the first step.
-    tol : residual F(x) − x, in units of `packing`, at which the status is CONVERGED.
+    tol : residual F(x) − x, in units of `packing`, at which the status is CONVERGED if the next step is small as well.
     n_steps : maximum number of steps; then the status is MAX_ITER.
     jacobian, response_slopes : estimates of the Jacobian and of the slopes of V̂ at the start; by finite differences
         if no Jacobian is given.
@@ -286,14 +285,15 @@ def newton(
         J, slopes = F.linearize(packing, start, DIFFERENCE)
 
     def end(status: Status) -> Root:
-        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes)
+        remaining = float(np.abs(newton_step(J, residual)).max())
+        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
 
     for _ in range(n_steps):
-        size = float(np.abs(residual).max())
-        if size <= tol:
+        size, step = float(np.abs(residual).max()), newton_step(J, residual)
+        length = float(np.abs(step).max())
+        if size <= tol and length <= MAX_LAST_STEP:
             return end(Status.CONVERGED)
-        step = newton_step(J, residual)
-        step *= min(1.0, MAX_STEP / np.abs(step).max())
+        step *= min(1.0, MAX_STEP / length)
         reduced = _search_line(F, packing, x, residual, step)
         if reduced is None:
             if is_new:

@@ -218,8 +218,7 @@ class _Refinement:
     def _solve(self, finer: OverlapMap) -> None:
         """Add the solution on a finer rule."""
         x, J, packing = self.points[-1].overlaps, self.jacobian, self.points[-1].root.packing
-        if self.random and not is_feasible(finer.model, x):
-            # the Jacobian has an eigenvalue near 1, so that the last step is noise
+        if not is_feasible(finer.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
             x, J = self.last.overlaps, None
         tol = max(RESIDUAL * self.rtol, 0.0 if self.random else STEP_ERROR * self.error)
         self.tol = tol = max(tol / self.amplification, 1e-12)

@@ -8,6 +8,7 @@ within the requested accuracy (`refine`); finally the stability is computed. If 
 `nearby.py` starts from a solution at another α instead.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import is_feasible, relative_change
+from gamp_attention.state_evolution.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.state_evolution.fixed_points.broken import require_problem, require_steps, solve_broken
 from gamp_attention.state_evolution.fixed_points.failures import (
     FAMILY_OF,
@@ -68,6 +69,9 @@ MAX_SLOWER = 8.0  # largest factor by which the step is divided at larger sample
 SAME_POINT = 3e-4  # relative change of the overlaps up to which known derivatives are those at the solution
 NAMED_DAMPED = 4  # damped steps of the search before its first Newton step, after message passing
 GIVEN_DAMPED = 1  # the same from given overlaps, which may be near a fixed point that repels
+ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic branch is searched next to the teacher
+SMALL_V = 1e-3  # largest entry of V at the start of that search, in units of the largest entry of q
+MAX_UNEXPLAINED = 0.01  # part of q that the teacher does not explain after a step from there, up to which it is done
 
 
 @ignore_float_errors
@@ -184,25 +188,19 @@ def solve_state_evolution(
         start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
         broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")
-    F, branch = OverlapMap(model, alpha, first, response), init if isinstance(init, str) else None
-    if branch is not None:
-        try:
-            path, n_damped = path_from(F, branch, seed), NAMED_DAMPED
-        except BREAKDOWNS as error:
-            result = build_failed(broken_start(F, branch, error), max_work)
-            return finish(result, raise_on_failure, "solve_state_evolution")
+    F = OverlapMap(model, alpha, first, response)
+    if isinstance(init, str):
+        result, last, _ = solve_branch(F, init, rtol, max_work, max_iter, seed, other_form=True)
     else:
-        path, n_damped = [require_overlaps(model, init)], GIVEN_DAMPED
-        if not is_feasible(model, path[-1], slack=0.0):
+        start = require_overlaps(model, init)
+        if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-    root = find_fixed_point(F, path[-1], first.initial_tolerance, max_iter, n_damped)
-    result, last = refine_on_branch(root, branch, rtol, max_work)
+        root = find_fixed_point(F, start, first.initial_tolerance, max_iter, GIVEN_DAMPED)
+        result, last = refine_on_branch(root, None, rtol, max_work)
     result = _check_precision(result, model)
     if stability and last is not None:
         result = _add_stability(result, last, max_work)
     result = _mention_breaking(result, model, alpha)
-    if branch is not None and is_lost(result, branch):
-        result = describe_lost_branch(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -287,18 +285,65 @@ def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
     return bool((theta >= LOST_PART * expected)[present].all())
 
 
+def find_on_branch(F: OverlapMap, branch: str, max_iter: int, seed: int = 0) -> tuple[Root, list[Overlaps]]:
+    """Return the fixed point that message passing from a named start leads to, and its overlaps before the search."""
+    try:
+        path = path_from(F, branch, seed)
+    except BREAKDOWNS as error:
+        root = broken_start(F, branch, error)
+        return root, root.path
+    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, NAMED_DAMPED), path
+
+
+def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
+    """Return the fixed point next to the teacher if message passing lost the semantic branch; None if there is none.
+
+    Message passing starts with V of weights without data, of order 1/λ. With few data its first steps then go so far
+    that they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
+    teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
+    """
+    if branch != "semantic" or status not in ABSENT:
+        return None
+    start = start_law(F.model, branch).overlaps(F.model)
+    start = replace(start, V=SMALL_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    with suppress(*BREAKDOWNS):
+        image = F(start)
+        if np.abs(subtract_explained(F.model, image)).max() < MAX_UNEXPLAINED * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, NAMED_DAMPED)
+            return root if root.status.converged and not is_off(branch, root.overlaps) else None
+    return None
+
+
+def solve_branch(
+    F: OverlapMap, branch: str, rtol: float, max_work: float = SPLIT_WORK, max_iter: int = MAX_ITER, seed: int = 0,
+    *, other_form: bool = False,
+) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
+    """Solve on a named branch; return the result, and the roots on the last and on the first rule.
+
+    If message passing loses the branch, it is solved from a start next to the teacher. For `other_form` see
+    `describe_lost_branch`.
+    """
+    root, path = find_on_branch(F, branch, max_iter, seed)
+    result, last = refine_on_branch(root, branch, rtol, max_work)
+    near = find_near_teacher(F, branch, result.status, max_iter)
+    if near is not None:
+        again, last_near = refine_on_branch(near, branch, rtol, max_work)
+        if last_near is not None:
+            return again, last_near, near
+    if is_lost(result, branch):
+        result = describe_lost_branch(result, F, branch, path, other_form=other_form)
+    return result, last, root
+
+
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if not isinstance(init, str):
         return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter, GIVEN_DAMPED)
-    try:
-        start = path_from(F, init, 0)[-1]
-    except BREAKDOWNS as error:
-        return broken_start(F, init, error)
-    root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, NAMED_DAMPED)
+    root = find_on_branch(F, init, max_iter)[0]
     lost = root.status.converged and is_off(init, root.overlaps)
-    return replace(root, status=Status.LOST) if lost else root
+    root = replace(root, status=Status.LOST) if lost else root
+    return find_near_teacher(F, init, root.status, max_iter) or root
 
 
 def refine_on_branch(
