@@ -26,7 +26,6 @@ import numpy as np
 
 from gamp_attention._core.numerics import project_psd, psd_root
 from gamp_attention.bayes.equations import (
-    MIN_V,
     Equations,
     OutputAverages,
     OutputTerms,
@@ -98,7 +97,6 @@ class ClassEquations(Equations):
         """Return E[g gᵀ] of all sources, which contains the probability of their group, and E[log Z]."""
         law, (L, t) = self._law, self._law.shape
         known = self.rho - V if known is None else known
-        V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
         hats, signs = np.empty_like(self.rho), law.column_signs

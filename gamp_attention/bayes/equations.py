@@ -158,7 +158,8 @@ class Equations:
 
     def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
         """Average over randomized points, with `controlled_products`, and enforce the symmetries of the problem."""
-        V = V + MIN_V * self.rho
+        if not isinstance(self.channel, TeacherChannel):  # iterations for teachers that are functions have V > 0
+            V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         inverse = np.linalg.inv(V)
         g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)

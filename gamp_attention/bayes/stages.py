@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.numerics import half_width, psd_root
 from gamp_attention._core.progress import Progress
 from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.results import RecoveryStage
@@ -179,10 +179,16 @@ def _find_instability(equations: Equations, known: np.ndarray, unknown: np.ndarr
 
 
 FEW = 4  # ratio of the numbers of samples of the last and the first iterations
-ROUGH = 3e-3  # change of V in units of the prior's ρ at which iterations with few samples end
+ROUGH, FINE = 3e-3, 1e-7  # errors of x at which iterations with few samples and with all samples end
 MAX_ROUGH, MAX_FINE = 150, 300  # maximum numbers of iterations
-UNINFORMED, INFORMED = 0.02, 0.999  # overlaps of the start, in units of the prior
+MAX_STALLED = 12  # number of iterations without a smaller error after which an accepted error is final
+ACCEPTED = 1e-3  # error of x up to which iterations count as converged
+UNINFORMED = 0.02  # overlap of the start, in units of the prior
 SMALL = 0.05  # overlap in units of the prior, below which the growth of a column is computed
+FULL = 32.0  # x at which nothing is unknown: V is 1e-14 of the prior
+NEARLY_FULL = 7.0  # x from which a steady change of x is extrapolated
+STEADY = 0.2  # relative difference of two changes of x up to which the change is steady
+MEMORY = 3  # number of earlier iterations from which the next x is extrapolated
 
 
 class Iterated(NamedTuple):
@@ -192,9 +198,15 @@ class Iterated(NamedTuple):
     V: np.ndarray  # (L, t, t)
     known: np.ndarray  # (L, t, t)
     free_entropy: float
-    residual: float  # change of V in the last iteration, in units of ρ
+    residual: float  # change of x in the last iteration
+    error: float  # estimated distance of x from the fixed point
     n_iter: int
-    converged: bool
+    full: bool  # whether nothing is unknown
+
+    @property
+    def converged(self) -> bool:
+        """Whether the estimated error is small."""
+        return self.error < ACCEPTED
 
 
 def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> Iterated:
@@ -207,37 +219,112 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     init : start.
     """
     rho = all_samples.rho
-    without_data = all_samples.input(np.zeros_like(rho))
-    known = UNINFORMED * rho if init == "uninformed" else INFORMED * rho
     zero = np.zeros(rho.shape[1], dtype=bool)
-    if not all_samples.has_zero_fixed_point() and init == "uninformed":
-        known = without_data.known
-    n_iter, residual = 0, np.inf
-    for equations, tol, limit in ((few, ROUGH, MAX_ROUGH), (all_samples, all_samples.last_change, MAX_FINE)):
-        last = 0.0
-        for _ in range(limit):
-            new = _step(equations, alpha, rho - known, known, zero)
-            change = float(np.abs(new - known).max() / np.abs(rho).max())
-            # changes that shrink by a factor κ add up to κ/(1 − κ) times the last change
-            ratio = min(change / last, 0.95) if last else 0.5
-            known, residual, last, n_iter = new, change, change, n_iter + 1
-            if change * max(1.0, ratio / (1 - ratio)) < tol:
-                break
-        if equations is few and init == "uninformed":
-            zero, known = _decide_small_columns(all_samples, alpha, known)
-    V = rho - known
+    known = UNINFORMED * rho if all_samples.has_zero_fixed_point() else all_samples.input(np.zeros_like(rho)).known
+    first = Iteration(few, alpha, zero)
+    x = first.information(rho - known, known) if init == "uninformed" else FULL * np.eye(len(zero)) + np.zeros_like(rho)
+    x = first.run(x, ROUGH, MAX_ROUGH)
+    if init == "uninformed":
+        zero, known = _decide_small_columns(all_samples, alpha, first.variances(x)[1])
+        x = first.information(rho - known, known) if zero.any() else x
+    last = Iteration(all_samples, alpha, zero)
+    x = last.run(x, FINE, MAX_FINE)
+    V, known = last.variances(x)
     output = all_samples.output(V, known)
-    averages = all_samples.input(alpha * output.hats)
+    q = all_samples.input(alpha * output.hats).q * np.outer(~zero, ~zero)
     entropy = all_samples.free_entropy(alpha, V, output)
+    full = all_samples.noiseless and bool((np.linalg.eigvalsh(x) >= FULL).all())
+    if full:
+        entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > ACCEPTED else entropy
+        V, known = np.zeros_like(rho), rho
+        q = np.sum([kind.fraction * kind.prior.second for kind in all_samples.kinds], axis=0)
     return Iterated(
-        q=averages.q * np.outer(~zero, ~zero), V=V, known=known, free_entropy=entropy, residual=residual, n_iter=n_iter,
-        converged=residual < 10 * all_samples.last_change,
+        q=q, V=V, known=known, free_entropy=entropy, residual=last.residual, error=last.error,
+        n_iter=first.n_iter + last.n_iter, full=full,
     )  # fmt: skip
 
 
-def _step(equations: Equations, alpha: float, V: np.ndarray, known: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """Return the covariances of ω after one iteration; columns `zero` have no overlap."""
-    return _without(equations.input(alpha * equations.output(V, known).hats).known, zero)
+class Iteration:
+    """Iteration of the information x = −log(ρ^(−½) V ρ^(−½)) (L, t, t), with extrapolation.
+
+    A change of x is a relative change of V if V is small, and a change of ρ − V in units of ρ if that is small.
+
+    Attributes
+    ----------
+    residual, error : change of x in the last iteration, and its estimated distance from the fixed point.
+    n_iter : number of iterations.
+    """
+
+    def __init__(self, equations: Equations, alpha: float, zero: np.ndarray) -> None:
+        self._equations, self._alpha = equations, alpha
+        self._kept = np.outer(~zero, ~zero)  # pairs of columns that may have an overlap
+        self._root = psd_root(equations.rho)
+        self._inverse = np.linalg.inv(self._root)
+        self.residual, self.error, self.n_iter = np.inf, np.inf, 0
+
+    def variances(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return V and ρ − V (L, t, t), each without cancellation."""
+        values, vectors = np.linalg.eigh(x)
+        whitened = (vectors * part[:, None] @ vectors.swapaxes(1, 2) for part in (np.exp(-values), -np.expm1(-values)))
+        V, known = (self._root @ part @ self._root for part in whitened)
+        return V, known
+
+    def information(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return x (L, t, t), at most `FULL`, for V and ρ − V."""
+        V, known = (self._inverse @ part @ self._inverse for part in (V, known))
+        values, vectors = np.linalg.eigh(known)
+        unknown = np.einsum("lab,lac,lcb->lb", vectors, V, vectors)
+        x = np.where(values < 0.5, -np.log1p(-np.minimum(values, 0.5)), -np.log(np.maximum(unknown, np.exp(-FULL))))
+        return np.asarray(vectors * x[:, None] @ vectors.swapaxes(1, 2))
+
+    def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
+        """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
+        path, best, stalled = list[tuple[np.ndarray, np.ndarray]](), np.inf, 0
+        for self.n_iter in range(1, limit + 1):  # noqa: B007
+            V, known = self.variances(x)
+            averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
+            kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
+            path = [*path[-MEMORY:], (x, self.information(*kept) - x)]
+            step = extrapolate(path)
+            self.residual = float(np.abs(path[-1][1]).max())
+            self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
+            stalled = 0 if self.error < 0.5 * best else stalled + 1
+            best = min(best, self.error)
+            if self.error < tol or (best < ACCEPTED and stalled > MAX_STALLED):
+                break
+            x = limit_step(path, step)
+        return x
+
+
+def extrapolate(path: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return the step from the last x to the fixed point, for points x and changes f of iterations (Anderson, 1965)."""
+    x, f = (np.array([point[k].ravel() for point in path]) for k in (0, 1))
+    if len(path) == 1:
+        return path[0][1]
+    moves, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T
+    weights = np.linalg.lstsq(changes, f[-1], rcond=1e-8)[0]
+    return np.asarray(f[-1] - (moves + changes) @ weights).reshape(path[0][0].shape)
+
+
+def limit_step(path: list[tuple[np.ndarray, np.ndarray]], step: np.ndarray) -> np.ndarray:
+    """Return the next x, from an extrapolated step whose length and direction are limited.
+
+    A step against the change f of the iteration would lead to an unstable fixed point. Longer steps than f could skip a
+    stable fixed point. If f stays the same while V becomes small, V converges to zero, or grows, exponentially.
+    """
+    x, f = path[-1]
+    if np.sum(step * f) <= 0:
+        step = f
+    values, vectors = np.linalg.eigh(x)
+    change, before, wanted = (
+        np.einsum("lab,lac,lcb->lb", vectors, part, vectors) for part in (f, path[max(len(path) - 2, 0)][1], step)
+    )
+    longest = np.abs(change) + np.maximum(0.5 * np.minimum(values, 1.0), 0.125 * values)
+    steady = (values > NEARLY_FULL) & (np.abs(change - before) < STEADY * np.abs(change)) & (len(path) > 1)
+    part = np.where(steady, 1.0, longest / np.maximum(np.abs(wanted), 1e-300)).min(initial=1.0)
+    more = np.where(steady, np.sign(change) * longest - part * wanted, 0.0)
+    after, vectors = np.linalg.eigh(x + part * step + vectors * more[:, None] @ vectors.swapaxes(1, 2))
+    return np.asarray(vectors * np.clip(after, 0.0, FULL)[:, None] @ vectors.swapaxes(1, 2))
 
 
 def _without(known: np.ndarray, zero: np.ndarray) -> np.ndarray:

@@ -198,14 +198,26 @@ def _iterate_replicas(
         errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
     if with_classes:
         V = V[:, class_channel(unknown).sources]
-    agree = len({bytes(np.diagonal(run.q) > FOUND) for run in runs}) == 1
+    agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
+    left, law = max(run.error for run in runs), model.coordinates
+    prior = np.einsum(
+        "k,kab->ab", law.weight, law.teacher_cov + law.teacher_mean[:, :, None] * law.teacher_mean[:, None]
+    )
+    q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0))
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
-        q=q.mean(axis=0), q_error=_half_width(q), V=V.mean(axis=0), V_error=_half_width(V),
+        q=q.mean(axis=0), q_error=q_error, V=V.mean(axis=0), V_error=_half_width(V) + left * _scale(V.mean(axis=0)),
         free_entropy=float(entropy.mean()), free_entropy_error=float(_half_width(entropy)),
-        test_error=float(errors.mean()), test_error_error=float(_half_width(errors)), stable=True, full=False,
+        test_error=float(errors.mean()), test_error_error=float(_half_width(errors) + left * errors.mean()),
+        stable=True, full=all(run.full for run in runs),
     )  # fmt: skip
+
+
+def _scale(cov: np.ndarray) -> np.ndarray:
+    """Return products of standard deviations (…, t, t) for covariances (…, t, t)."""
+    deviation = np.sqrt(np.maximum(np.diagonal(cov, axis1=-2, axis2=-1), 0.0))
+    return np.asarray(deviation[..., :, None] * deviation[..., None, :])
 
 
 def _distinct(points: list[BayesStateEvolution]) -> list[BayesStateEvolution]:

@@ -231,7 +231,8 @@ def _solve(fiber, y, error, chosen, p, v, out, trial, trial_out, gram, step):
     """
     P, D = fiber.n_targets, fiber.n_variables
     _evaluate(fiber, v, out)
-    cost, damp, count = _cost(out, y, P), 1e-3, 1
+    cost, count = _cost(out, y, P), 1
+    damp = 0.0 if cost < 1e-4 else 1e-3  # a start that is a solution needs no step that decreases the cost
     for _ in range(MAX_EVALUATIONS):
         if not np.isfinite(cost):
             return -count
