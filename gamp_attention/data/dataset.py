@@ -460,6 +460,8 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
         y = read_rows(outputs, rows)
         M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
         norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
+        if not np.isfinite(norm).all():
+            check.require_finite("outputs", y, rows.start)
         parts.append(_terms(positions, *_products(x, positions), M, norm))
     return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
 
@@ -577,11 +579,8 @@ class LabelledDataset(Dataset):
         sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:
-        for name, values in (("tokens", tokens), ("labels", labels)):
-            check.require_dense(name, values)
-            check.require_unmasked(name, values)
-        if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
-            tokens = np.asarray(check.detach_tensor(tokens))[:, None]
+        if check.ndim("tokens", tokens) == 2:
+            tokens = check.array("tokens", tokens, ("n", "d"), single=True)[:, None]
         x = as_tokens("tokens", tokens)
         n, L, d = x.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
@@ -594,7 +593,7 @@ class LabelledDataset(Dataset):
         sources = Sources.plain(np.array(positions, order="C"), n)
         self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
-            labels = np.asarray(check.detach_tensor(labels))[:, None]
+            labels = check.array("labels", labels, ("n",))[:, None]
         labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
         params = labels if weights is None else np.column_stack([labels, weights])
         risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))

@@ -304,9 +304,11 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
+        check.ndim(name, value)
+        value = check.read_array(value)
         check.require_unmasked(name, value)
         array = check_array(
-            check.detach_tensor(value), dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
+            value, dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
             estimator=self,
         )  # fmt: skip
         if array.ndim != 3:
