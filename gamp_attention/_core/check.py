@@ -142,9 +142,7 @@ def ndim(name: str, value: Any) -> int:
     try:
         return np.ndim(value)
     except ValueError as error:
-        raise fail_words(
-            name, "rows of different lengths", "rows of equal lengths, such as equally many tokens"
-        ) from error
+        raise fail_words(name, "rows of different lengths", "rows of equal lengths") from error
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:

@@ -24,7 +24,6 @@ from gamp_attention.data.passes import (
 )
 from gamp_attention.data.stores import (
     Tokens,
-    TokenStore,
     as_tokens,
     join_parts,
     mean_squares,
@@ -206,7 +205,7 @@ class Dataset(DisplayMixin):
             raise check.fail("spectra", spectra, "a positive trace of every covariance")
         vars(self).update(
             tokens=tokens, positions=positions, source_means=means, groups=groups, spectra=spectra,
-            student=check_student(student, L, rank), penalty=penalty, rank=rank,
+            student=check_student(student, L, rank, "tokens"), penalty=penalty, rank=rank,
         )  # fmt: skip
         check_columns(penalty, self.student, rank)
 
@@ -260,7 +259,7 @@ class Dataset(DisplayMixin):
         if rank is not None or student is not None:
             student = self.student if student is None else student
             rank = require_rank(self.rank if rank is None else rank, student, self.dim)
-            changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank)}
+            changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank, "student")}
             if self.labels is not None:
                 check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
         check_columns(changes.get("penalty", self.penalty), changes.get("student", self.student), rank or self.rank)

@@ -191,7 +191,7 @@ def _check_differences(
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
-    name, rng = type(attention).__name__, np.random.default_rng(0)
+    name, rng, maps = type(attention).__name__, np.random.default_rng(0), []
     for _ in range(TRIALS):
         z = SIZE * rng.standard_normal((1, n_tokens, rank))
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
@@ -213,6 +213,9 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
         if attention.rotations and attention.parts == 1:
             _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+        maps.append(S[0])
+    if not np.ptp(maps, axis=0).any():
+        raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
     # maps of the package are smooth at every temperature
     if attention.smooth and not getattr(attention, "exact_derivatives", False):
         warn_of_kinks(attention, n_tokens, rank)

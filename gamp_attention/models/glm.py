@@ -132,6 +132,8 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
         raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")
     if isinstance(loss, (LogisticLoss, PhaseRetrievalLoss)) and rank != 1:
         raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
+    if isinstance(loss, MultinomialLoss) and rank == 1:
+        raise check.fail("rank", rank, "at least 2 classes: the probability of a single class is 1 for all weights")
     if isinstance(loss, LogisticLoss) and not np.isin(labels, (-1, 1)).all():
         raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
     if isinstance(loss, MultinomialLoss) and not np.isin(labels, np.arange(rank)).all():

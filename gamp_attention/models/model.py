@@ -368,9 +368,15 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
         raise check.fail("lam", list(penalty.lams), needs)
 
 
-def check_student(student: Any, n_tokens: int, rank: int) -> Any:
-    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes."""
+def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens") -> Any:
+    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes.
+
+    `name` is the argument that determines the number of tokens.
+    """
     student = require_valid_heads("student", student, rank)
+    if n_tokens == 1 and (isinstance(student, MultiHeadAttention) or getattr(student, "softmax", False)):
+        needs = "at least 2 tokens per sample, as the softmax of one score is 1 for all weights"
+        raise ValueError(f"{check.fail_words(name, '1 token', needs)}; rows with labels: LabelledDataset, glm_model")
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
