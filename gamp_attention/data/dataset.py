@@ -74,7 +74,7 @@ class Dataset(DisplayMixin):
         tokens at each of the L indices. The exact risk depends on x + p only, so its minima and the trained layer do
         not depend on this choice.
     lam : ridge λ > 0 of equation (3); or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d
-        (`ColumnRidge`). Not used if a penalty is given.
+        (`ColumnRidge`). 0.01 if not given, which is necessary with `penalty`.
     rank : number of columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates. If not given, the mean square of the tokens,
         minus estimated positions. Fixed points do not depend on it.
@@ -137,7 +137,7 @@ class Dataset(DisplayMixin):
         tokens: ArrayLike,
         outputs: ArrayLike,
         positions: ArrayLike | None = None,
-        lam: float | str | Sequence[float | str] = 0.01,
+        lam: float | str | Sequence[float | str] | None = None,
         *,
         rank: int = 1,
         spectra: ArrayLike | None = None,
@@ -149,6 +149,7 @@ class Dataset(DisplayMixin):
         n, L, d = x.shape
         if y.shape != (n, L, d):
             raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {y.shape}")
+        require_product_memory("tokens", n, L)
         if positions is None:
             sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(x))
         else:
@@ -480,6 +481,14 @@ def compute_targets(
     return targets, RiskTerms(params, constant)
 
 
+def require_product_memory(name: str, n: int, L: int) -> None:
+    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory.
+
+    The loss parameters of a sample are 2 L² numbers, and sums of 4 L² numbers are needed to compute them.
+    """
+    check.require_memory(name, n, 6, L, L)
+
+
 def _products(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return x xᵀ/d and x pᵀ/d of each sample, (n, L, L)."""
     d = x.shape[2]
@@ -530,7 +539,7 @@ class LabelledDataset(Dataset):
     tokens : (n, L, d), or (n, d) for L = 1.
     labels : (n, P), or (n,) for P = 1.
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered loss.
-    lam : ridge λ > 0, or one entry for each column, as for `Dataset`; not used if a penalty is given.
+    lam : ridge λ > 0, or one entry for each column, as for `Dataset`.
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
@@ -569,7 +578,7 @@ class LabelledDataset(Dataset):
         tokens: ArrayLike,
         labels: ArrayLike,
         loss: Any,
-        lam: float | str | Sequence[float | str] = 0.01,
+        lam: float | str | Sequence[float | str] | None = None,
         *,
         rank: int = 1,
         positions: ArrayLike | None = None,

@@ -30,6 +30,7 @@ FINER = 33  # number of points of one refinement between the two neighbors of su
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 
+MAX_IN_PYTHON = 100  # maximum number of fields for which a check in Python takes less time than compilation
 TRIALS = 5  # number of random fields at which losses and maps are checked
 SIZE = 0.7  # standard deviation of these fields
 STEP = 1e-5  # step of the central differences that derivatives are compared with
@@ -130,14 +131,16 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
 
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
-    """Check at random fields that a loss and its derivatives are finite; runs in Python, so nothing is compiled."""
+    """Check at random fields that a loss and its derivatives are finite; few fields in Python, which compiles nothing."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
     for p in params[:TRIALS]:
         z, grad, hess = SIZE * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
         with np.errstate(all="ignore"):
-            _number(f"{name}.value", loss.loss.value, p, z)
-            _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+            if k <= MAX_IN_PYTHON:
+                _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+            else:
+                _number(f"{name}.derivatives", _derivatives, loss, p, z.ravel(), grad, hess)
         _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
 
 

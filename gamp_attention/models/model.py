@@ -354,7 +354,7 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     if not isinstance(penalty, ColumnRidge):
         return
     if penalty.rank != rank:
-        raise check.fail("lam", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
+        raise check.fail("lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
     strengths, penalized = penalty.curvature, ~penalty.sphere
     is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
     grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(
@@ -362,10 +362,10 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     )
     if grows_slowly and (strengths[penalized] < 0).any():
         needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
-        raise check.fail("lam", list(penalty.lams), needs)
+        raise check.fail("lam, penalty", list(penalty.lams), needs)
     if is_layer and student.parts > 1 and (strengths[penalized] <= 0).any():
         needs = "positive λ for queries and keys, because a factor of queries and its inverse of keys cancel"
-        raise check.fail("lam", list(penalty.lams), needs)
+        raise check.fail("lam, penalty", list(penalty.lams), needs)
 
 
 def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens") -> Any:

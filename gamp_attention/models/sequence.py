@@ -222,7 +222,7 @@ def sequence_model(
     teacher_rank: int | None = None,
     n_noise: int = 0,
     sigma: ArrayLike = 1.0,
-    lam: float | str | Sequence[float | str] = 0.01,
+    lam: float | str | Sequence[float | str] | None = None,
     tau: ArrayLike | None = None,
     penalty: Penalty | None = None,
     floor: float = 0.0,
