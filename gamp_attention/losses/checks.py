@@ -131,7 +131,7 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
 
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
-    """Check at random fields that a loss and its derivatives are finite; few fields in Python, which compiles nothing."""
+    """Check at random fields that a loss and its derivatives are finite; in Python if there are few fields."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
     for p in params[:TRIALS]:

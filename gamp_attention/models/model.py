@@ -354,7 +354,9 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     if not isinstance(penalty, ColumnRidge):
         return
     if penalty.rank != rank:
-        raise check.fail("lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
+        raise check.fail(
+            "lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q"
+        )
     strengths, penalized = penalty.curvature, ~penalty.sphere
     is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
     grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(

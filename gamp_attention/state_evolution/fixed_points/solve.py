@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
-from gamp_attention._core.progress import show_progress
+from gamp_attention._core.progress import describe, show_progress
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish
@@ -71,7 +71,7 @@ GIVEN_DAMPED = 1  # the same from given overlaps, which may be near a fixed poin
 
 
 @ignore_float_errors
-@show_progress("state evolution ")
+@show_progress("state evolution ", logs=True)
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -184,6 +184,7 @@ def solve_state_evolution(
         start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
         broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")
+    describe("search for the fixed point")
     F, branch = OverlapMap(model, alpha, first, response), init if isinstance(init, str) else None
     if branch is not None:
         try:
@@ -196,9 +197,11 @@ def solve_state_evolution(
         if not is_feasible(model, path[-1], slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     root = find_fixed_point(F, path[-1], first.initial_tolerance, max_iter, n_damped)
+    describe("refinement")
     result, last = refine_on_branch(root, branch, rtol, max_work)
     result = _check_precision(result, model)
     if stability and last is not None:
+        describe("stability")
         result = _add_stability(result, last, max_work)
     result = _mention_breaking(result, model, alpha)
     if branch is not None and is_lost(result, branch):
