@@ -149,7 +149,7 @@ CASES = {
     "dtype of integers": (lambda d, m: ga.sample(m, 10, 1, dtype=np.int64), "dtype.*float32"),
     "dtype an array": (lambda d, m: ga.sample(m, 10, 1, dtype=np.ones(2)), "dtype.*float32"),
     "tokens none": (lambda d, m: ga.Dataset(None, Y, P), "tokens.*NoneType"),
-    "tokens ragged": (lambda d, m: ga.Dataset([[1, 2], [3]], Y, P), "tokens.*real array"),
+    "tokens ragged": (lambda d, m: ga.Dataset([[1, 2], [3]], Y, P), "tokens.*rows of equal lengths"),
     "tokens of words": (lambda d, m: ga.Dataset(X.astype(str), Y, P), "tokens.*<U"),
     "rows masked": (
         lambda d, m: ga.LabelledDataset(np.ma.masked_array(X[:, 0], X[:, 0] > 0), Y[:, 0, 0], ga.SquaredLoss()),

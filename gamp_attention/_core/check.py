@@ -97,6 +97,23 @@ def detach_tensor(value: Any) -> Any:
     return value.float() if narrow else value
 
 
+def read_array(value: Any) -> Any:
+    """Return tensors, dask arrays, xarray arrays and netCDF variables in memory, and any other value unchanged.
+
+    Arrays keep their masks, which conversions by `numpy.asarray` drop.
+    """
+    value = detach_tensor(value)
+    if isinstance(value, np.ndarray | np.generic) or not all(hasattr(value, a) for a in ("shape", "dtype")):
+        return value
+    if hasattr(value, "dims") and hasattr(value, "data"):  # xarray
+        value = value.data
+    if hasattr(value, "compute"):  # dask
+        value = value.compute()
+    if not hasattr(value, "__array__") and hasattr(value, "__getitem__"):
+        value = value[...]
+    return np.asanyarray(value)
+
+
 def require_dense(name: str, value: Any) -> None:
     """Raise TypeError, with the remedy, if a value is a sparse tensor of torch or a sparse array of scipy."""
     if "sparse" in str(getattr(value, "layout", "")) or type(value).__module__.startswith("scipy.sparse"):
@@ -105,13 +122,23 @@ def require_dense(name: str, value: Any) -> None:
 
 
 def require_unmasked(name: str, value: Any) -> None:
-    """Raise TypeError if a value is a masked array of numpy with masked entries, which other conversions would use."""
-    if np.ma.is_masked(value):
-        raise fail_words(name, "an array with masked entries", "an array without masked entries", TypeError)
+    """Raise TypeError if a value, or an item of a list, is a masked array of numpy with masked entries.
+
+    Conversions to arrays drop masks, so that the numbers behind them would be used.
+    """
+    if isinstance(value, list | tuple):
+        for item in value if set(map(type, value)) - {float, int} else ():
+            require_unmasked(name, item)
+    elif np.ma.is_masked(value):
+        needs = "an array without masked entries"
+        remedy = "leave these samples out, or fill the entries with `filled`"
+        raise TypeError(f"{fail_words(name, 'an array with masked entries', needs)}; {remedy}")
 
 
 def ndim(name: str, value: Any) -> int:
     """Return the number of axes of an array or of nested lists; raise ValueError if rows have different lengths."""
+    if isinstance(getattr(value, "shape", None), tuple):
+        return len(value.shape)
     try:
         return np.ndim(value)
     except ValueError as error:
@@ -137,19 +164,23 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     require_dense(name, value)
     try:
-        result = np.asarray(detach_tensor(value))
-        if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
+        given = read_array(value)
+        result = np.asarray(given)
+        if result.dtype.kind not in "biuf":
             raise TypeError("not real numbers")
         if not (single and result.dtype == np.float32):
             with np.errstate(over="ignore"):  # longer floats may overflow; infinities are rejected below
                 result = result.astype(np.float64, copy=False)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(value, list | tuple) and isinstance(error, ValueError):
+            ndim(name, value)
         got = repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"
         if isinstance(value, np.ndarray):
-            got = "an array with masked entries" if np.ma.is_masked(value) else f"an array of {value.dtype}"
+            got = f"an array of {value.dtype}"
         elif hasattr(value, "detach"):
             got = f"a tensor of {value.dtype} on {value.device}"
         raise fail_words(name, got, f"a real array of shape {wanted}", TypeError) from error
+    require_unmasked(name, given)
     matches = result.ndim == len(shape) and all(
         size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)
     )
@@ -157,11 +188,16 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         letters = ", ".join(size for size in shape if isinstance(size, str))
         least = f" with {letters} >= 1" if result.ndim == len(shape) and not result.size else ""
         raise ValueError(f"{name}: needs shape {wanted}{least}, got shape {result.shape}")
-    if not np.isfinite(result).all():
-        where = np.argwhere(~np.isfinite(result))
-        first = f", the first at index {tuple(where[0].tolist())}" if result.ndim else ""
-        raise ValueError(f"{name}: needs finite numbers, got {len(where)} NaN or infinite{first}")
+    require_finite(name, result)
     return result
+
+
+def require_finite(name: str, value: np.ndarray, start: int = 0) -> None:
+    """Raise ValueError if numbers are not finite; `start` is the index of the first row in the argument."""
+    if not np.isfinite(value).all():
+        where = np.argwhere(~np.isfinite(value))
+        first = f", the first at index {(start + int(where[0, 0]), *where[0, 1:].tolist())}" if value.ndim else ""
+        raise ValueError(f"{name}: needs finite numbers, got {len(where)} NaN or infinite{first}")
 
 
 def require_shape(name: str, value: Any, shape: tuple[int | str, ...]) -> None:

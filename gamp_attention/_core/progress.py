@@ -3,7 +3,7 @@
 A task is a `with Progress(...)` block. The outermost task of the main thread draws a bar on standard error, and ends
 after Ctrl-C even if a library drops the interrupt. A task inside of it draws none: its progress moves the bar by a
 fraction of one step of the outer task, and its description appears behind the bar. Nothing is drawn if standard error
-is not a terminal, nor in worker processes.
+is not a terminal, nor in worker processes; tasks with `logs` then print a line every 20 seconds.
 """
 
 import multiprocessing
@@ -22,6 +22,7 @@ from gamp_attention._core.interrupts import interruptible
 
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
+LOG_INTERVAL = 20.0  # seconds between two lines in a log
 SCREEN = {"ncols": 120, "nrows": 24}  # columns and rows, if the size of the terminal is not known
 COMPILING = "compiling kernels for this loss and type of numbers: 10 to 40 s, only the first time"
 WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
@@ -40,11 +41,16 @@ class Progress:
     label : short description of the task, in front of the bar.
     total : number of steps; None if it is not known: then only time and description are shown.
     shown : whether a bar is drawn; if None, only on a terminal. It has no effect inside another task.
+    logs : whether lines are printed every 20 seconds, if `shown` is None and standard error is not a terminal.
     """
 
-    def __init__(self, label: str = "", total: float | None = None, shown: bool | None = None) -> None:
-        self._label, self._total, self._shown = label, total, shown
+    def __init__(
+        self, label: str = "", total: float | None = None, shown: bool | None = None, logs: bool = False
+    ) -> None:
+        self._label, self._total, self._shown, self._logs = label, total, shown, logs
         self._bar: Any = None
+        self._began = self._logged = 0.0
+        self.work = 0.0  # work done so far, in units of the caller, from which the time of more work is estimated
         self._outer: Progress | None = None
         self._inner: Progress | None = None
         self.done, self._text = 0.0, ""
@@ -81,6 +87,18 @@ class Progress:
         first, self._text = not self._text, text
         self._refresh(at_once=first)
 
+    def describe_work(self, text: str, work: float) -> None:
+        """Describe work that is about to begin, with its estimated time; in a log at once if it takes long.
+
+        Earlier work must have been counted by `count_work` in the same units.
+        """
+        root = self._root
+        seconds = work * (time.monotonic() - root._began) / root.work if root.work else 0.0
+        if seconds >= LOG_INTERVAL:
+            root._logged = -LOG_INTERVAL
+            text += f", about {seconds:.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
+        self.describe(text)
+
     def _draws(self) -> bool:
         """Return whether this task may be the outermost one; if it shows nothing, tasks inside of it are silent."""
         main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
@@ -89,7 +107,9 @@ class Progress:
     def _make_bar(self) -> Any:
         on_terminal = sys.stderr is not None and sys.stderr.isatty()
         shown = on_terminal if self._shown is None else self._shown
-        self._redrawn = time.monotonic() + DELAY - INTERVAL
+        self._logs = self._logs and self._shown is None and not on_terminal and sys.stderr is not None
+        self._began = self._logged = time.monotonic()
+        self._redrawn = self._began + DELAY - INTERVAL
         form, measured = WITHOUT_TOTAL if self._total is None else WITH_TOTAL, _columns() > 0
         return tqdm(
             desc=self._label, total=self._total, disable=not shown, leave=False, delay=DELAY, file=sys.stderr,
@@ -121,11 +141,16 @@ class Progress:
         inside = "" if self._inner is None else self._inner._words
         return ": ".join(part for part in (self._text, inside) if part)
 
+    @property
+    def _root(self) -> "Progress":
+        return self if self._outer is None else self._outer._root
+
     def _refresh(self, at_once: bool = False) -> None:
-        root = self
-        while root._outer is not None:
-            root = root._outer
+        root = self._root
         bar, now = root._bar, time.monotonic()
+        if root._logs and now >= root._logged + LOG_INTERVAL:
+            root._logged = now
+            print(f"{root._label}{now - root._began:.0f} s: {root._words}", file=sys.stderr, flush=True)
         if bar is None or bar.disable or now < root._redrawn + (0.0 if at_once else INTERVAL):
             return
         root._redrawn, counted = now, root._counted
@@ -136,15 +161,18 @@ class Progress:
         bar.refresh()
 
 
-def show_progress(label: str) -> Callable[[Function], Function]:
-    """Run a function as a task, shown if its argument `progress` is True, or if it is None on a terminal."""
+def show_progress(label: str, logs: bool = False) -> Callable[[Function], Function]:
+    """Run a function as a task, shown if its argument `progress` is True, or if it is None on a terminal.
+
+    With `logs`, lines are printed elsewhere if `progress` is None.
+    """
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def run_task(*args: Any, progress: Any = None, **options: Any) -> Any:
             if progress is not None:
                 check.flag("progress", progress)
-            with Progress(label, shown=progress):
+            with Progress(label, shown=progress, logs=logs):
                 return function(*args, **options)
 
         return cast(Function, run_task)
@@ -153,9 +181,10 @@ def show_progress(label: str) -> Callable[[Function], Function]:
 
 
 def is_shown() -> bool:
-    """Return whether a bar is drawn for the current task, so that descriptions of it are worth their time."""
+    """Return whether a bar or lines show the current task, so that descriptions of it are worth their time."""
     root = _outermost
-    return root is not None and not root._bar.disable and root._thread == threading.get_ident()
+    shown = root is not None and (not root._bar.disable or root._logs)
+    return shown and root._thread == threading.get_ident()  # type: ignore[union-attr]
 
 
 def describe(text: str) -> None:
@@ -163,6 +192,13 @@ def describe(text: str) -> None:
     if is_shown():
         assert _outermost is not None
         _outermost._innermost.describe(text)
+
+
+def count_work(work: float) -> None:
+    """Count work that is done, see `Progress.describe_work`."""
+    if is_shown():
+        assert _outermost is not None
+        _outermost.work += work
 
 
 def clear() -> None:

@@ -24,7 +24,6 @@ from gamp_attention.data.passes import (
 )
 from gamp_attention.data.stores import (
     Tokens,
-    TokenStore,
     as_tokens,
     join_parts,
     mean_squares,
@@ -75,7 +74,7 @@ class Dataset(DisplayMixin):
         tokens at each of the L indices. The exact risk depends on x + p only, so its minima and the trained layer do
         not depend on this choice.
     lam : ridge λ > 0 of equation (3); or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d
-        (`ColumnRidge`). Not used if a penalty is given.
+        (`ColumnRidge`). 0.01 if not given, which is necessary with `penalty`.
     rank : number of columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates. If not given, the mean square of the tokens,
         minus estimated positions. Fixed points do not depend on it.
@@ -138,7 +137,7 @@ class Dataset(DisplayMixin):
         tokens: ArrayLike,
         outputs: ArrayLike,
         positions: ArrayLike | None = None,
-        lam: float | str | Sequence[float | str] = 0.01,
+        lam: float | str | Sequence[float | str] | None = None,
         *,
         rank: int = 1,
         spectra: ArrayLike | None = None,
@@ -150,6 +149,7 @@ class Dataset(DisplayMixin):
         n, L, d = x.shape
         if y.shape != (n, L, d):
             raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {y.shape}")
+        require_product_memory("tokens", n, L)
         if positions is None:
             sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(x))
         else:
@@ -206,7 +206,7 @@ class Dataset(DisplayMixin):
             raise check.fail("spectra", spectra, "a positive trace of every covariance")
         vars(self).update(
             tokens=tokens, positions=positions, source_means=means, groups=groups, spectra=spectra,
-            student=check_student(student, L, rank), penalty=penalty, rank=rank,
+            student=check_student(student, L, rank, "tokens"), penalty=penalty, rank=rank,
         )  # fmt: skip
         check_columns(penalty, self.student, rank)
 
@@ -260,7 +260,7 @@ class Dataset(DisplayMixin):
         if rank is not None or student is not None:
             student = self.student if student is None else student
             rank = require_rank(self.rank if rank is None else rank, student, self.dim)
-            changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank)}
+            changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank, "student")}
             if self.labels is not None:
                 check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
         check_columns(changes.get("penalty", self.penalty), changes.get("student", self.student), rank or self.rank)
@@ -460,6 +460,8 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
         y = read_rows(outputs, rows)
         M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
         norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
+        if not np.isfinite(norm).all():
+            check.require_finite("outputs", y, rows.start)
         parts.append(_terms(positions, *_products(x, positions), M, norm))
     return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
 
@@ -477,6 +479,14 @@ def compute_targets(
         parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
     targets, params, constant = map(join_parts, zip(*parts, strict=True))
     return targets, RiskTerms(params, constant)
+
+
+def require_product_memory(name: str, n: int, L: int) -> None:
+    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory.
+
+    The loss parameters of a sample are 2 L² numbers, and sums of 4 L² numbers are needed to compute them.
+    """
+    check.require_memory(name, n, 6, L, L)
 
 
 def _products(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -529,7 +539,7 @@ class LabelledDataset(Dataset):
     tokens : (n, L, d), or (n, d) for L = 1.
     labels : (n, P), or (n,) for P = 1.
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered loss.
-    lam : ridge λ > 0, or one entry for each column, as for `Dataset`; not used if a penalty is given.
+    lam : ridge λ > 0, or one entry for each column, as for `Dataset`.
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
@@ -568,7 +578,7 @@ class LabelledDataset(Dataset):
         tokens: ArrayLike,
         labels: ArrayLike,
         loss: Any,
-        lam: float | str | Sequence[float | str] = 0.01,
+        lam: float | str | Sequence[float | str] | None = None,
         *,
         rank: int = 1,
         positions: ArrayLike | None = None,
@@ -577,11 +587,8 @@ class LabelledDataset(Dataset):
         sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:
-        for name, values in (("tokens", tokens), ("labels", labels)):
-            check.require_dense(name, values)
-            check.require_unmasked(name, values)
-        if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
-            tokens = np.asarray(check.detach_tensor(tokens))[:, None]
+        if check.ndim("tokens", tokens) == 2:
+            tokens = check.array("tokens", tokens, ("n", "d"), single=True)[:, None]
         x = as_tokens("tokens", tokens)
         n, L, d = x.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
@@ -594,7 +601,7 @@ class LabelledDataset(Dataset):
         sources = Sources.plain(np.array(positions, order="C"), n)
         self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
-            labels = np.asarray(check.detach_tensor(labels))[:, None]
+            labels = check.array("labels", labels, ("n",))[:, None]
         labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
         params = labels if weights is None else np.column_stack([labels, weights])
         risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))

@@ -15,7 +15,7 @@ from gamp_attention._core import check
 from gamp_attention._core.files import TRAILER, replace_file, require_replaceable
 from gamp_attention._core.numerics import generator, ignore_float_errors, psd_root
 from gamp_attention._core.threads import over_blocks
-from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset
+from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset, require_product_memory
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.glm import GLMModel
 from gamp_attention.models.model import Model, require_model
@@ -211,6 +211,8 @@ def sample(
     rng, storage = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
     if storage == "memory":
         check.require_memory("d, alpha", n, model.n_tokens, d)
+    if model.attention:
+        require_product_memory("d, alpha", n, model.n_tokens)
     law = model.coordinates
     # the number of coordinates of each class is its weight times d, rounded
     edges = np.round(np.cumsum(law.weight) * d).astype(int)

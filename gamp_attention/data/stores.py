@@ -4,6 +4,7 @@ Passes over the data read blocks of samples in order. Blocks of a store are read
 block is read while the last block is used.
 """
 
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -94,18 +95,45 @@ class FileTokens(TokenStore):
 
 
 class SlicedTokens(TokenStore):
-    """Tokens in an object whose slices are arrays, such as a zarr array or an h5py dataset."""
+    """Tokens in an object whose slices are arrays, or convert to arrays, such as a zarr, dask or xarray array.
 
-    def __init__(self, source: Any) -> None:
-        self.source = source
-        n, L, d = source.shape
-        self.shape = int(n), int(L), int(d)
+    `name` is the name of the argument in errors.
+    """
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name, self.source = name, source
+        try:
+            n, L, d = map(operator.index, source.shape)
+        except TypeError as error:  # dask arrays may have sizes that are not known before they are computed
+            needs = "known sizes in its shape (n, L, d) (dask: compute_chunk_sizes)"
+            raise check.fail_words(name, f"shape {source.shape}", needs) from error
+        self.shape = n, L, d
         self.dtype = np.dtype(np.float32 if source.dtype == np.float32 else np.float64)
-        self.grain = int((getattr(source, "chunks", None) or (1,))[0])
+        self.grain = _chunk_rows(source)
 
     def fill(self, rows: slice, out: np.ndarray) -> None:
-        """Read samples from the source."""
-        out[...] = self.source[rows]
+        """Read samples from the source.
+
+        Raises
+        ------
+        TypeError : if the samples have masked entries, as slices of netCDF variables may have, or are not real numbers.
+        ValueError : if the samples have another shape than the source states.
+        """
+        part = np.asanyarray(check.read_array(self.source[rows]))
+        where = f"{self.name}[{rows.start}:{rows.stop}]"
+        check.require_unmasked(where, part)
+        if part.dtype.kind not in "biuf":
+            raise check.fail_words(where, f"an array of {part.dtype}", "real numbers", TypeError)
+        check.require_shape(where, part, out.shape)
+        out[...] = part
+
+
+def _chunk_rows(source: Any) -> int:
+    """Return the number of samples of a chunk (zarr, h5py), or of the largest chunk (dask); 1 without chunks."""
+    try:
+        return max(1, int(np.max(source.chunks[0])))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return 1
 
 
 Tokens = np.ndarray | TokenStore
@@ -114,8 +142,8 @@ Tokens = np.ndarray | TokenStore
 def as_tokens(name: str, value: Any) -> Tokens:
     """Return an argument of shape (n, L, d) as a finite array, or as a store if it is not in memory.
 
-    Memory-mapped arrays, and objects with a shape, a dtype and slices that are not arrays (zarr, h5py), stay on the
-    disk; the numbers are checked to be finite when they are read.
+    Memory-mapped arrays, and objects with a shape, a dtype and slices that are not arrays (zarr, h5py, dask), stay
+    where they are; the numbers are checked when they are read.
     """
     if isinstance(value, TokenStore):
         return value
@@ -127,12 +155,12 @@ def as_tokens(name: str, value: Any) -> Tokens:
         return np.ascontiguousarray(check.array(name, value, ("n", "L", "d"), single=True))
     if len(value.shape) != 3 or min(value.shape) < 1:
         raise ValueError(f"{name}: needs shape (n, L, d), got shape {tuple(value.shape)}")
-    if np.dtype(value.dtype).kind not in "fiu":
-        raise check.fail(name, str(value.dtype), "real numbers", TypeError)
+    if getattr(value.dtype, "kind", "") not in "fiub":
+        raise check.fail_words(name, f"an array of {value.dtype}", "real numbers", TypeError)
     whole = mapped and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous and value.mode != "c"
     if whole and value.dtype in (np.float32, np.float64) and value.dtype.isnative and value.filename is not None:
         return FileTokens(value.filename, value.offset, value.shape, value.dtype)
-    return SlicedTokens(value)
+    return SlicedTokens(name, value)
 
 
 def read_rows(values: Tokens, rows: slice) -> np.ndarray:
@@ -203,8 +231,8 @@ def mean_squares(tokens: Tokens, about: np.ndarray | None = None) -> np.ndarray:
     for rows, _, x in token_blocks(tokens):
         x = x if about is None else x - about
         total += np.einsum("nld,nld->l", x, x, dtype=float)
-        if not isinstance(tokens, np.ndarray) and not np.isfinite(total).all() and not np.isfinite(x).all():
-            raise ValueError(f"tokens: need finite numbers, got others in samples {rows.start} to {rows.stop - 1}")
+        if not np.isfinite(total).all():
+            check.require_finite("tokens", x, rows.start)
     return total / (n * d)
 
 
@@ -214,7 +242,12 @@ def token_means(tokens: Tokens) -> np.ndarray:
     if n < 2:
         needs = "an array (L, d), or zeros if there are none: they cannot be estimated from one sample"
         raise check.fail("positions", None, needs)
-    return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
+    total = np.zeros(tokens.shape[1:])
+    for rows, _, x in token_blocks(tokens):
+        total += x.sum(axis=0, dtype=float)
+        if not np.isfinite(total).all():
+            check.require_finite("tokens", x, rows.start)
+    return total / n
 
 
 def hash_samples(tokens: Tokens) -> np.ndarray:

@@ -44,7 +44,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     lam : ridge λ > 0 of the risk R(Q) = Σ_μ ‖y − f_Q(x)‖²/(2d) + (λ/2)‖Q‖², or with `value_rank` of
-        Σ_μ ‖y − f_Q(x)‖²/2 + (λ/2)‖Q‖²; not used if a penalty is given.
+        Σ_μ ‖y − f_Q(x)‖²/2 + (λ/2)‖Q‖²; 0.01 if None, which is necessary with `penalty`.
     rank : number of columns of the queries of each head (of queries and keys together if they are separate).
     positions : (L, d) positional encodings that the layer adds to the tokens. If None, nothing is added, because the
         tokens are assumed to include their positions; message passing estimates them by the mean token at each of the
@@ -90,7 +90,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     ((100, 2, 50), True)
     """
 
-    lam: float = 0.01
+    lam: float | None = None
     rank: int = 1
     positions: ArrayLike | None = None
     _: KW_ONLY
@@ -304,9 +304,11 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
+        check.ndim(name, value)
+        value = check.read_array(value)
         check.require_unmasked(name, value)
         array = check_array(
-            check.detach_tensor(value), dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
+            value, dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
             estimator=self,
         )  # fmt: skip
         if array.ndim != 3:

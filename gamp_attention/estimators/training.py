@@ -42,6 +42,8 @@ def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.
     """Return the weights (n,) of samples X (n, ...), or None if none are given; raise unless they can be used."""
     if sample_weight is None:
         return None
+    sample_weight = check.read_array(sample_weight)
+    check.require_unmasked("sample_weight", sample_weight)
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
     if (weights < 0).any():
         raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")

@@ -241,7 +241,9 @@ def run_gamp(
     options = _require_options(data, iteration, accelerate, callback)
     n_starts = check.integer("n_starts", n_starts, low=1)
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
-    check.require_memory("rank", data.dim, data.rank)
+    check.require_memory("data.rank", data.dim, data.rank)
+    check.require_memory("data.rank", data.n_samples, data.n_tokens, data.rank, data.rank)  # responses of the samples
+    check.require_memory("data.rank", 5, data.n_tokens * data.rank, data.n_tokens * data.rank)  # Hessian of a sample
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     if n_starts > 1 and isinstance(options.V_hat, str) and options.V_hat == "state_evolution":
         raise check.fail("V_hat", options.V_hat, "'empirical' or an array if there are several starts")

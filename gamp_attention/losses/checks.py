@@ -30,6 +30,7 @@ FINER = 33  # number of points of one refinement between the two neighbors of su
 SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
 JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 
+MAX_IN_PYTHON = 100  # maximum number of fields for which a check in Python takes less time than compilation
 TRIALS = 5  # number of random fields at which losses and maps are checked
 SIZE = 0.7  # standard deviation of these fields
 STEP = 1e-5  # step of the central differences that derivatives are compared with
@@ -130,14 +131,16 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
 
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
-    """Check at random fields that a loss and its derivatives are finite; runs in Python, so nothing is compiled."""
+    """Check at random fields that a loss and its derivatives are finite; in Python if there are few fields."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
     for p in params[:TRIALS]:
         z, grad, hess = SIZE * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
         with np.errstate(all="ignore"):
-            _number(f"{name}.value", loss.loss.value, p, z)
-            _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+            if k <= MAX_IN_PYTHON:
+                _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+            else:
+                _number(f"{name}.derivatives", _derivatives, loss, p, z.ravel(), grad, hess)
         _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
 
 
@@ -191,7 +194,7 @@ def _check_differences(
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
-    name, rng = type(attention).__name__, np.random.default_rng(0)
+    name, rng, maps = type(attention).__name__, np.random.default_rng(0), []
     for _ in range(TRIALS):
         z = SIZE * rng.standard_normal((1, n_tokens, rank))
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
@@ -213,6 +216,9 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
         if attention.rotations and attention.parts == 1:
             _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+        maps.append(S[0])
+    if not np.ptp(maps, axis=0).any():
+        raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
     # maps of the package are smooth at every temperature
     if attention.smooth and not getattr(attention, "exact_derivatives", False):
         warn_of_kinks(attention, n_tokens, rank)

@@ -144,7 +144,7 @@ def attention_model(
     *,
     omega: float | None = None,
     sigma: ArrayLike | None = None,
-    lam: float | str | Sequence[float | str] = 0.01,
+    lam: float | str | Sequence[float | str] | None = None,
     A: ArrayLike | None = None,
     tau: ArrayLike | None = None,
     student: DotProductAttention | None = None,
@@ -172,7 +172,7 @@ def attention_model(
     omega : fraction ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
     sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,); 0.5 if not given.
     lam : ridge strength λ > 0; or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d (`ColumnRidge`).
-        Ignored if `penalty` is given.
+        0.01 if not given, which is necessary with `penalty`.
     A : (L, L) positional part of the target. If not given, 0.6 on the diagonal and 0.4/(L − 1) elsewhere.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
     student : attention map S; the tied softmax of eq. (15) if not given.
@@ -302,7 +302,7 @@ def with_heads(student: Any, heads: int) -> Any:
 def paper_model(
     omega: float = 0.3,
     sigma: float = 0.5,
-    lam: float = 0.01,
+    lam: float | None = None,
     A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
     penalty: Penalty | None = None,
     score_noise: float = 0.0,
@@ -313,7 +313,7 @@ def paper_model(
     ----------
     omega : fraction ω of the positional matrix A in the target, in [0, 1].
     sigma : standard deviation σ of the tokens, Σ_l = σ² I.
-    lam : ridge strength λ > 0; ignored if `penalty` is given.
+    lam : ridge strength λ > 0; 0.01 if not given, which is necessary with `penalty`.
     A : (2, 2) positional part of the target.
     penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
     score_noise : s of the targets y = (T[u] + s N)x, in which N (2, 2) is white noise, drawn for each sample.

@@ -132,6 +132,8 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
         raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")
     if isinstance(loss, (LogisticLoss, PhaseRetrievalLoss)) and rank != 1:
         raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
+    if isinstance(loss, MultinomialLoss) and rank == 1:
+        raise check.fail("rank", rank, "at least 2 classes: the probability of a single class is 1 for all weights")
     if isinstance(loss, LogisticLoss) and not np.isin(labels, (-1, 1)).all():
         raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
     if isinstance(loss, MultinomialLoss) and not np.isin(labels, np.arange(rank)).all():
@@ -150,7 +152,7 @@ def glm_model(
     rank: int = 1,
     teacher_rank: int | None = None,
     sigma: ArrayLike = 1.0,
-    lam: float | str | Sequence[float | str] = 0.01,
+    lam: float | str | Sequence[float | str] | None = None,
     tau: ArrayLike | None = None,
     penalty: Penalty | None = None,
     intercept: bool = False,
@@ -167,7 +169,7 @@ def glm_model(
     sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,). Fields xQ/√d are of
         order σ.
     lam : ridge strength λ > 0; or one entry for each column of Q, a number or "sphere" for ‖Q_a‖² = d (`ColumnRidge`).
-        Ignored if `penalty` is given.
+        0.01 if not given, which is necessary with `penalty`.
     tau : (L,) positions p_l = τ_l 1_d/√d, added to the tokens for the student only; 0 if not given.
     penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
     intercept : whether the student adds an intercept b (r,) without a penalty to the fields of all tokens. Samples then

@@ -77,7 +77,7 @@ def mixture_model(
     *,
     omega: float | None = None,
     sigma: ArrayLike = 0.5,
-    lam: float | str | Sequence[float | str] = 0.01,
+    lam: float | str | Sequence[float | str] | None = None,
     A: ArrayLike | None = None,
     tau: ArrayLike | CoordinateClasses | None = None,
     teacher_mean: ArrayLike | None = None,

@@ -354,7 +354,9 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     if not isinstance(penalty, ColumnRidge):
         return
     if penalty.rank != rank:
-        raise check.fail("lam", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q")
+        raise check.fail(
+            "lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q"
+        )
     strengths, penalized = penalty.curvature, ~penalty.sphere
     is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
     grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(
@@ -362,15 +364,21 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
     )
     if grows_slowly and (strengths[penalized] < 0).any():
         needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
-        raise check.fail("lam", list(penalty.lams), needs)
+        raise check.fail("lam, penalty", list(penalty.lams), needs)
     if is_layer and student.parts > 1 and (strengths[penalized] <= 0).any():
         needs = "positive λ for queries and keys, because a factor of queries and its inverse of keys cancel"
-        raise check.fail("lam", list(penalty.lams), needs)
+        raise check.fail("lam, penalty", list(penalty.lams), needs)
 
 
-def check_student(student: Any, n_tokens: int, rank: int) -> Any:
-    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes."""
+def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens") -> Any:
+    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes.
+
+    `name` is the argument that determines the number of tokens.
+    """
     student = require_valid_heads("student", student, rank)
+    if n_tokens == 1 and (isinstance(student, MultiHeadAttention) or getattr(student, "softmax", False)):
+        needs = "at least 2 tokens per sample, as the softmax of one score is 1 for all weights"
+        raise ValueError(f"{check.fail_words(name, '1 token', needs)}; rows with labels: LabelledDataset, glm_model")
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):

@@ -222,7 +222,7 @@ def sequence_model(
     teacher_rank: int | None = None,
     n_noise: int = 0,
     sigma: ArrayLike = 1.0,
-    lam: float | str | Sequence[float | str] = 0.01,
+    lam: float | str | Sequence[float | str] | None = None,
     tau: ArrayLike | None = None,
     penalty: Penalty | None = None,
     floor: float = 0.0,
@@ -357,6 +357,11 @@ def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[in
         )
     program = function.trace(required=True)
     assert program is not None
+    z = np.random.default_rng(3).standard_normal((4, 16, prod(fields))) * 10.0 ** np.arange(-1, 3)[:, None, None]
+    with np.errstate(all="ignore"):
+        values = evaluate_rows(program, z.reshape(64, -1))
+    if np.ptp(values, axis=0).max() <= 1e-12 * np.abs(values).max():
+        raise ValueError(f"student: needs to depend on z, got {values[0].tolist()} for all z; {function.shapes}")
     return program
 
 

@@ -140,7 +140,7 @@ def has_one_strength(penalty: Any) -> bool:
 def refuse_spheres(penalty: Any, needs: str) -> None:
     """Raise ValueError, for the argument `needs` describes, if a penalty has spherical columns."""
     if has_spheres(penalty):
-        raise check.fail("lam", list(penalty.lams), needs)
+        raise check.fail("lam, penalty", list(penalty.lams), needs)
 
 
 def curvature_of(penalty: Any) -> Any:

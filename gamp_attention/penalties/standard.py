@@ -24,7 +24,7 @@ from gamp_attention.penalties.base import (
     slopes,
     values,
 )
-from gamp_attention.penalties.columns import SPHERE, ColumnRidge, curvature_of, has_spheres
+from gamp_attention.penalties.columns import DEFAULT_UNIT, SPHERE, ColumnRidge, curvature_of, has_spheres
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class InterceptPenalty:
     def __post_init__(self) -> None:
         if has_spheres(self.penalty):
             needs = "a number for each column, as columns on a sphere have no intercept"
-            raise check.fail("lam", list(self.penalty.lams), needs)
+            raise check.fail("lam, penalty", list(self.penalty.lams), needs)
 
     @property
     def lam(self) -> float:
@@ -200,18 +200,35 @@ class ElasticNet(NamedTuple):
 
 
 def require_penalty(penalty: Any, lam: Any = None) -> Any:
-    """Return a penalty after checking it; if `penalty` is None, the ridge with λ or with one λ for each column."""
+    """Return a penalty after checking it; if `penalty` is None, the ridge with λ or with one λ for each column.
+
+    λ is 0.01 if neither is given.
+
+    Raises
+    ------
+    TypeError : if `penalty` is not a penalty, or an entry of `lam` has the wrong type.
+    ValueError : if λ is not allowed, or if `lam` differs from the λ of a given penalty.
+    """
     if penalty is None:
+        lam = DEFAULT_UNIT if lam is None else lam
         is_number = isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0)
-        penalty = Ridge(lam) if is_number else _ridge_of_columns(lam)
+        return Ridge(check.real("lam", lam, low=0, strict=True)) if is_number else _ridge_of_columns(lam)
+    checked = _checked(penalty, "penalty.")
+    if lam is not None and not np.array_equal(lam, getattr(checked, "lam", None)):
+        raise check.fail("lam", lam, f"to be omitted if `penalty` is given, which contains λ ({penalty!r})")
+    return checked
+
+
+def _checked(penalty: Any, owner: str = "") -> Any:
+    """Return a penalty after checking its type and its numbers, whose names follow `owner` in errors."""
     if isinstance(penalty, ColumnRidge):
         return penalty
     if isinstance(penalty, InterceptPenalty):
-        return InterceptPenalty(require_penalty(penalty.penalty))
+        return InterceptPenalty(_checked(penalty.penalty, owner))
     if type(penalty) is Ridge:
-        return Ridge(check.real("lam", penalty.lam, low=0, strict=True))
+        return Ridge(check.real(f"{owner}lam", penalty.lam, low=0, strict=True))
     if type(penalty) is ElasticNet:
-        penalty = ElasticNet(check.real("lam", penalty.lam, low=0), check.real("l1", penalty.l1, low=0))
+        penalty = ElasticNet(*(check.real(owner + k, v, low=0) for k, v in penalty._asdict().items()))
         if penalty.strength == 0:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
         return penalty
@@ -243,7 +260,7 @@ def with_lam(penalty: Any, lam: Any) -> Any:
         return penalty.scale_to(check.real("lam", lam, low=0))
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
-    return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))
+    return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:

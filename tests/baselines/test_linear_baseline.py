@@ -111,9 +111,6 @@ def test_a_constant_target_is_learnt_without_error():
     base = linear_baseline(ga.paper_model(1.0))
     assert np.array_equal(base.weights, [[0.6, 0.4], [0.4, 0.6]])
     assert base.test_error == base.test_error_error == 0
-    one = linear_baseline(ga.attention_model(1, omega=0.4))
-    assert one.weights == pytest.approx(np.ones((1, 1)), abs=1e-15)
-    assert one.test_error == 0
     fit = fit_linear_baseline(
         ga.sample(ga.paper_model(1.0), 50, 2.0), 1e-9
     )  # the loss vanishes, and only the penalty is left

@@ -258,7 +258,7 @@ REFUSED = {
     "three columns": (ga.attention_model(4, 3, 3), "rotations of more"),
     "a mask": (ga.attention_model(2, teacher=MAPS["causal"].teacher), "without a mask"),
     "nothing but positions": (ga.paper_model(omega=1.0), "omega < 1"),
-    "one token": (ga.attention_model(1), "two tokens"),
+    "one token": (ga.attention_model(1, student=ga.DotProductAttention(softmax=False)), "two tokens"),
     "classes": (ga.mixture_model([[0.5, 0.0], [0.0, 0.5]], [[0.1, 0.2], [0.1, 0.3]]), "without classes"),
 }
 

@@ -206,9 +206,9 @@ def test_leave_one_out_and_replace():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: ga.attention_model(rank=2, lam=[0.1]), "lam: needs one number, or one entry for each of the 2 column"),
-        (lambda: ga.attention_model(lam=[-0.1]), "lam: needs no negative λ"),
-        (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam: needs no negative λ"),
+        (lambda: ga.attention_model(rank=2, lam=[0.1]), "lam, penalty: needs one number, or one entry for each of the 2 column"),
+        (lambda: ga.attention_model(lam=[-0.1]), "lam, penalty: needs no negative λ"),
+        (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.attention_model(lam=["cube"]), "lam: needs a positive number, or a sequence"),
         (lambda: ga.attention_model(lam="cube"), "lam: needs a positive number, or a sequence"),
         (lambda: ga.attention_model(lam=[[0.1]]), "lam: needs a positive number, or a sequence"),
@@ -216,7 +216,7 @@ def test_leave_one_out_and_replace():
         (lambda: ga.attention_model(lam=[float("nan")]), "lam: needs a positive number, or a sequence"),
         (
             lambda: ga.attention_model(rank=2, lam=[0.1, 0.0], student=ga.DotProductAttention(tied=False)),
-            "lam: needs positive λ for queries and keys",
+            "lam, penalty: needs positive λ for queries and keys",
         ),
     ],
 )
@@ -236,7 +236,7 @@ def test_functions_without_spheres_refuse_them():
         lambda: ga.trajectory(model, 2.0, "random", method="gd"),
         lambda: data.replace(lam=0.1),
     ):
-        with pytest.raises(ValueError, match=r"^lam: needs"):
+        with pytest.raises(ValueError, match=r"^lam, penalty: needs"):
             call()
 
 

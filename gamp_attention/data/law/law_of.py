@@ -69,9 +69,9 @@ def law_of(
     ------
     TypeError : if `data` is not a Dataset with its tokens in this process, an argument has the wrong type, or `target`
         is not given for a loss without a default label model.
-    ValueError : if there are fewer than 20 samples; `teacher` is not of shape (d, t); `noise` is negative; `correlated`
-        is True but its requirements are not met; `classes` is not 1 for labels; targets depend on classes; or
-        `replicas` is 1 or above 100.
+    ValueError : if there are fewer than 20 samples; the tokens at an index are equal in all samples, or in all samples
+        of a class; `teacher` is not of shape (d, t); `noise` is negative; `correlated` is True but its requirements are
+        not met; `classes` is not 1 for labels; targets depend on classes; or `replicas` is 1 or above 100.
 
     Examples
     --------
@@ -104,8 +104,10 @@ def law_of(
         raise check.fail_words(
             "data", "targets that depend on classes", "samples without classes; their model is data.model"
         )
+    seen = SeenTokens.of(tokens)
+    _ = seen.scales  # raises for tokens that do not vary, before the search for classes
     assigned = token_classes(tokens, classes, seed)
-    seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
+    seen = seen if assigned is None else SeenTokens.of(tokens, *assigned)
     correlated = _check_correlated(data, seen, correlated)
     problem = Problem(data, weights, default_target(data, target), 0.0)
     fitted = fit_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None

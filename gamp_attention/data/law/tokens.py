@@ -26,6 +26,7 @@ from gamp_attention.data.dataset import Dataset
 MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
 N_PARTS = 10  # number of parts of the samples, for jackknife errors
 MAX_REPLICAS = 100  # maximum number of jackknife replicas
+ROUNDING = 1e-12  # standard deviation of tokens, in units of their largest mean, below which they count as equal
 SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
 
 
@@ -90,10 +91,24 @@ class SeenTokens:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """Variances tr Σ/d (S,) of the sources."""
+        """Variances tr Σ/d (S,) of the sources.
+
+        Raises
+        ------
+        ValueError : if the tokens of a source are equal up to rounding, as for padding or a first token of ones.
+        """
         squares = np.einsum("nld,nld->nl", self.centered, self.centered) / self.tokens.shape[2]
         total = np.bincount(self.sources.ravel(), squares.ravel(), minlength=self.n_sources)
-        return total / np.maximum(self.counts - 1, 1)
+        scales = total / np.maximum(self.counts - 1, 1)
+        constant = np.flatnonzero(scales <= (ROUNDING * np.abs(self.means).max(axis=1)) ** 2)
+        if len(constant):
+            needs = "tokens that vary between samples at each index, as state evolution assumes"
+            got = f"equal tokens at index {self.token[constant[0]]} (of L = {self.tokens.shape[1]}) in all samples"
+            remedy = "leave this token out of tokens and outputs"
+            if self.n_sources > self.tokens.shape[1]:
+                got, remedy = f"{got} of a class", "reduce `classes`"
+            raise ValueError(f"{check.fail_words('data', got, needs)}; {remedy}")
+        return scales
 
     @cached_property
     def unit(self) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.progress import Progress, count_work
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
@@ -217,7 +218,14 @@ class OverlapMap:
         x = packing.pack(at)
         if not F.is_noisy and expansion is not None and not expansion.jumps:
             return F._linearize(packing, at, expansion, step, central=False)
-        pairs = F._feasible_pairs(packing, at, step)
+        with Progress(shown=False) as task:
+            work = len(x) * work_of(F.rule, F.model)
+            task.describe_work(f"derivatives in {len(x)} overlaps, each from an average", work)
+            return F._differences(packing, at, step)
+
+    def _differences(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the Jacobian and the slopes of V̂ as `linearize` does, by differences of averages."""
+        F, x, pairs = self, packing.pack(at), self._feasible_pairs(packing, at, step)
         if pairs:
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
             changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
@@ -334,6 +342,7 @@ class OverlapMap:
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
             expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
+                count_work(work_of(self.rule, self.model))
                 for included in (False, True) if squares else (False,):
                     self._memory[self._key(self.rule, included, at)] = [expansion.base]
             self._forget()
@@ -384,6 +393,7 @@ class OverlapMap:
             if self.limit is not None:
                 self.limit.spend(work_of(missing, self.model))
             self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
+            count_work(work_of(missing, self.model))
             self._forget()
         return self._memory[key]
 

@@ -70,6 +70,7 @@ STEP_PART = 1.05
 # largest remainder in units of its step, times LEFT_FACTOR because other steps have other directions
 LEFT_FACTOR, MIN_LEFT = 2.0, 0.25
 MIN_NOISE_PART = 0.7  # part of the requested error that at least is allowed for the noise of the points
+EVALUATIONS = 3  # typical number of averages on a rule, for the estimate of the time
 FURTHER_STEPS = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
 
 
@@ -179,7 +180,8 @@ class _Refinement:
         """Solve on finer and finer rules; `task` shows the accuracy so far."""
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
-            task.describe(f"relative error {self.error:.1g}, rtol = {self.rtol:g}")
+            accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
+            task.describe_work(accuracy, EVALUATIONS * work_of(finer.rule, finer.model))
             try:
                 self._solve(finer)
             except WorkExceeded:

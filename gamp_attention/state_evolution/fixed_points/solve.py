@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
-from gamp_attention._core.progress import show_progress
+from gamp_attention._core.progress import describe, show_progress
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.results import Overlaps, Status, finish
@@ -75,7 +75,7 @@ MAX_UNEXPLAINED = 0.01  # part of q that the teacher does not explain after a st
 
 
 @ignore_float_errors
-@show_progress("state evolution ")
+@show_progress("state evolution ", logs=True)
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -188,6 +188,7 @@ def solve_state_evolution(
         start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
         broken = solve_broken(model, problem, start, steps, given, rtol)
         return finish(broken, raise_on_failure, "solve_state_evolution")
+    describe("search for the fixed point")
     F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
         result, last, _ = solve_branch(F, init, rtol, max_work, max_iter, seed, other_form=True)
@@ -199,6 +200,7 @@ def solve_state_evolution(
         result, last = refine_on_branch(root, None, rtol, max_work)
     result = _check_precision(result, model)
     if stability and last is not None:
+        describe("stability")
         result = _add_stability(result, last, max_work)
     result = _mention_breaking(result, model, alpha)
     return finish(result, raise_on_failure, "solve_state_evolution")
@@ -358,6 +360,7 @@ def refine_on_branch(
     try:
         if is_off(branch, root.overlaps):
             return build_failed(replace(root, status=Status.LOST), max_work), None
+        describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
         return build_failed(record_breakdown(root, error), max_work), None
