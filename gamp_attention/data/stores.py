@@ -4,6 +4,7 @@ Passes over the data read blocks of samples in order. Blocks of a store are read
 block is read while the last block is used.
 """
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -220,3 +221,11 @@ def token_means(tokens: Tokens) -> np.ndarray:
 def distinct_samples(tokens: Tokens) -> int:
     """Return the number of distinct samples."""
     return len({hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x})
+
+
+def hash_samples(tokens: Tokens) -> str:
+    """Return a hash of all tokens, which does not depend on where they are stored."""
+    digest = hashlib.blake2b(digest_size=16)
+    for _, _, x in token_blocks(tokens):
+        digest.update(np.ascontiguousarray(x))
+    return digest.hexdigest()
