@@ -2,6 +2,7 @@
 
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.gamp.convex_start import can_start, newton_start
+from gamp_attention.gamp.fit_result import FitResult, load_result
 from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration, Budget
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp
@@ -22,6 +23,7 @@ from gamp_attention.gamp.survey import (
 )
 
 __all__ = [
-    "Checkpoint", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "run_gamp", "survey_step",
+    "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
+    "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result", "run_gamp",
+    "survey_step",
 ]  # fmt: skip

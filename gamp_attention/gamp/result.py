@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import progress
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.layer import Layer, TracedLayer, layer_of
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.gamp.loop import (
@@ -84,8 +86,37 @@ class StartRecord(Result):
         return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
+class Trained(Ended):
+    """Base class of results with a trained layer."""
+
+    layer: Layer | TracedLayer | None
+
+    def predict(self, tokens: ArrayLike) -> np.ndarray:
+        """Predict the outputs for new tokens, in the units of the training data.
+
+        Parameters
+        ----------
+        tokens : (n, L, d) tokens, with the L and d of the training; in memory or on the disk, as for `Dataset`.
+
+        Returns
+        -------
+        array (n, L, d) of outputs; for sequence models (n, ...) with the shape of a target.
+
+        Raises
+        ------
+        TypeError : if `tokens` is not an array of real numbers.
+        ValueError : if `tokens` has another shape or numbers that are not finite, or if the run was trained on labels
+            from which no predictions follow.
+        """
+        if self.layer is None:
+            needs = "a result for outputs (n, L, d), or for samples of a sequence model"
+            remedy = "the fields of new tokens are (tokens + positions) @ result.Q / sqrt(d)"
+            raise ValueError(f"predict: needs {needs}, got a result for labels; {remedy}")
+        return self.layer.predict(tokens)
+
+
 @dataclass(frozen=True, eq=False)
-class GampResult(Ended):
+class GampResult(Trained):
     """Outcome of `run_gamp`.
 
     Attributes
@@ -114,6 +145,7 @@ class GampResult(Ended):
     surveys : a `SurveyRecord` for each survey, if `survey` was given; each survey is a start.
     message : the outcome in words.
     settling_history : training loss and gradient norm along the descent after message passing; None without descent.
+    layer : the trained layer, which `predict` uses; None for labels from which no predictions follow.
     """
 
     status: Status
@@ -139,6 +171,7 @@ class GampResult(Ended):
     starts: tuple[StartRecord, ...] = ()
     surveys: tuple[SurveyRecord, ...] = ()
     settling_history: SettlingHistory | None = None
+    layer: Layer | TracedLayer | None = None
 
 
 def run_and_settle(plan: Plan, loop: Loop) -> GampResult:
@@ -240,6 +273,7 @@ def build_result(
         state=loop.state if data.rows_here else loop.state.fetch(),
         message=message,
         settling_history=descent,
+        layer=layer_of(data, Q),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from numba import config
 
 from gamp_attention._core import check
-from gamp_attention._core.progress import Progress, is_shown
+from gamp_attention._core.progress import Progress, describe, is_shown
 from gamp_attention.experiments.sweeps.store import Store
 
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -139,6 +139,7 @@ def _run_in_turn(
             if not done.complete:
                 postponed.append(chain)
         if len(postponed) == len(waiting) and count == before:
+            describe("waiting for cells that other processes compute")
             time.sleep(WAIT)
         waiting = postponed
     return count
@@ -202,6 +203,8 @@ def _submit(
 
 
 def _resume(event: str, store: Store) -> str:
+    if store.temporary:
+        return f"{event}; nothing was stored: with a folder (folder=..., or --folder) the same call continues"
     return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
 
 
