@@ -163,7 +163,7 @@ def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), ov
     for number in count():
         suffix = f".{UNFINISHED}" + f"-{number}" * (number > 1)
         target = str(given.with_name(f"{given.stem}{suffix}{given.suffix}")) if number else path
-        if not os.path.lexists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
+        if not os.path.exists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
             return target
         about = read_mark(target)
         may_replace = overwrite and not number if about is None else about["kind"] == kind and not about["finished"]

@@ -324,7 +324,10 @@ def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> 
 
 def _load_init(name: str) -> Any:
     """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
-    return check.choice("--init", name, FIT_STARTS) if name in DATA_STARTS else load_weights("--init", name)
+    if name in DATA_STARTS and name not in FIT_STARTS:
+        remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
+        raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
+    return name if name in FIT_STARTS else load_weights("--init", name)
 
 
 def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | None:

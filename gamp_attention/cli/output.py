@@ -119,9 +119,10 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     given = vars(options)
     inputs = []
     if given.get("data") is not None:
-        inputs.append((f"the input {'TOKENS' if options.command == 'predict' else 'DATA'}", options.data))
+        name = "TOKENS" if options.command == "predict" else "DATA"
+        inputs.append((f"the input {name}", options.data))
         arrays = {Path(options.data) / f"{name}.npy" for name in ARRAYS} | {*Path(options.data).glob("*.npy")}
-        inputs += [("an array of the input DATA", str(array)) for array in sorted(arrays)]
+        inputs += [(f"an array of the input {name}", str(array)) for array in sorted(arrays)]
     if given.get("teacher") is not None:
         inputs.append(("the input --teacher", options.teacher))
     if given.get("result") is not None:

@@ -39,8 +39,9 @@ ENDINGS = {
     Status.DIVERGED: "diverged after {}",
     Status.NONFINITE: "reached numbers that are not finite after {}",
 }
-
 NEAR_END = "came near a critical point after {}"
+BUDGET_SPENT = "ended after {}, because a descent takes less time"
+NO_ITERATION = "made no iteration, because a descent takes less time"
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,10 +294,16 @@ def _select_descent(
 
 def _describe_ending(loop: Loop, ending: Status, descents: list[Settled], at_start: bool, status: Status) -> str:
     """Return a sentence on the end of message passing and of the descents after it."""
-    words, iterations = NEAR_END if loop.handed_over else ENDINGS[ending], count_noun(loop.t, "iteration")
-    message = f"Message passing {words.format(iterations)}"
+    words = ENDINGS[ending]
+    if ending is Status.STALLED and loop.is_only_descent:
+        words = NO_ITERATION if loop.t == 0 else BUDGET_SPENT
+    elif loop.handed_over:
+        words = NEAR_END
+    elif ending is Status.STALLED and loop.budget.is_spent:
+        words = BUDGET_SPENT
+    message = f"Message passing {words.format(count_noun(loop.t, 'iteration'))}"
     if descents:
-        begin = "its start" if at_start else "the weights of lowest training loss"
+        begin = "its start" if at_start or loop.t == 0 else "the weights of lowest training loss"
         descent_ending = "converged" if status.converged else "stopped without converging"
         n_settle = sum(settled.n_iter for settled in descents)
         message += f"; a descent from {begin} {descent_ending} after {count_noun(n_settle, 'step')}"
