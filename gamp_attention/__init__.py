@@ -47,9 +47,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "plot_phase_diagram", "plot_trajectory", "regularization_path", "sweep", "to_dataset",
     ),
     "gamp": (
-        "Checkpoint", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
-        "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "run_gamp",
-        "survey_step",
+        "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd",
+        "SurveyRecord", "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result",
+        "run_gamp", "survey_step",
     ),
     "losses": (
         "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultiHeadAttention",
@@ -82,10 +82,10 @@ _COMMON = (
     "ConvergenceError", "Dataset", "DotProductAttention", "ElasticNet", "GampState", "LabelledDataset",
     "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
     "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
-    "initial_state", "law_of", "leave_one_out", "linear_baseline", "minimize_risk", "mixture_model", "paper_model",
-    "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
-    "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp", "sample",
-    "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
+    "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
+    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
+    "sample", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
 )  # fmt: skip
 
 

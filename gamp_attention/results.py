@@ -35,6 +35,7 @@ class Status(Enum):
     MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution: too many iterations, no further progress, growth without
         bound, or NaN.
     INACCURATE : a solution, but the requested accuracy was not reached within the budget.
+    INTERRUPTED : interrupted by Ctrl-C; only in files of `gamp-attention fit`.
     LOST : the requested branch has no fixed point and another solution was found; or a Bayes-optimal run
         ended with a posterior mean of zero.
     """
@@ -46,6 +47,7 @@ class Status(Enum):
     DIVERGED = "diverged"
     NONFINITE = "nonfinite"
     INACCURATE = "inaccurate"
+    INTERRUPTED = "interrupted"
     LOST = "lost"
 
     @property

@@ -7,10 +7,11 @@ import numbers
 import os
 import sys
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
+
+from gamp_attention._core.choices import suggestion
 
 MAX_INTEGER = sys.maxsize  # largest integer argument, except seeds
 
@@ -152,8 +153,7 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     text = "one of " + ", ".join(map(repr, options))
     if not isinstance(value, str):
         raise fail(name, value, text, TypeError)
-    near = get_close_matches(value.lower(), options, n=1)
-    raise ValueError(f"{fail(name, value, text)}{f'; did you mean {near[0]!r}?' if near else ''}")
+    raise ValueError(f"{fail(name, value, text)}{suggestion(value.lower(), options)}")
 
 
 def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool = False) -> np.ndarray:

@@ -17,6 +17,7 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +30,7 @@ SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures and .
 TRAILER = f"\n{SIGNATURE}\n".encode()  # after the numbers of an .npy file, which numpy does not read
 KINDS = {
     "fit": "a result of gamp-attention fit",
+    "predictions": "predictions of gamp-attention predict",
     "checkpoint": "a checkpoint",
     "report": "a report in JSON",
     "picture": "a picture",
@@ -36,6 +38,7 @@ KINDS = {
     "tokens": "tokens that were sampled into a file",
 }
 UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
+UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
 PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
 
 
@@ -43,9 +46,12 @@ class ForeignFile(ValueError):
     """Error for an output path that contains a file which must not be replaced."""
 
 
-def mark(kind: str) -> dict[str, Any]:
-    """Return the mark of an output file of a given kind, as a dict for JSON."""
-    return {"version": __version__, "kind": kind}
+def mark(kind: str, finished: bool = True) -> dict[str, Any]:
+    """Return the mark of an output file of a given kind, as a dict for JSON.
+
+    `finished` is False for outputs of runs that were interrupted or did not converge.
+    """
+    return {"version": __version__, "kind": kind, "finished": finished}
 
 
 @contextmanager
@@ -98,16 +104,18 @@ def write_atomically(
         write(file)
 
 
-def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
+def write_archive(
+    name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False, finished: bool = True
+) -> None:
     """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognized."""
-    about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
+    about = np.array(json.dumps(mark(kind, finished) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
-def write_json(target: str, data: Any, overwrite: bool = False) -> None:
+def write_json(target: str, data: Any, overwrite: bool = False, finished: bool = True) -> None:
     """Write a report as JSON to a file, or to standard output for '-'; its mark lists the other keys."""
-    text = json.dumps({MARK: mark("report") | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
+    text = json.dumps({MARK: mark("report", finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
     if target == "-":
         sys.stdout.write(text)
     else:
@@ -145,20 +153,49 @@ def require_replaceable(
     )
 
 
+def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), overwrite: bool = False) -> str:
+    """Return the path to which a run that did not finish writes an output: `path`, or a similar name.
+
+    The path is free, or holds an output of this kind from a run that did not finish either; it is none of the files
+    `keep`. With `overwrite`, `path` may hold a file that the package did not write. Kind "" finds a free path.
+    """
+    kept, given = [*keep], Path(path)
+    for number in count():
+        suffix = f".{UNFINISHED}" + f"-{number}" * (number > 1)
+        target = str(given.with_name(f"{given.stem}{suffix}{given.suffix}")) if number else path
+        if not os.path.exists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
+            return target
+        about = read_mark(target)
+        may_replace = overwrite and not number if about is None else about["kind"] == kind and not about["finished"]
+        if may_replace and not any(same_path(target, other) for other in kept):
+            return target
+    raise AssertionError
+
+
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of an output file, a key of `KINDS`; None if the package did not write it."""
+    about = read_mark(path)
+    return None if about is None else about["kind"]
+
+
+def read_mark(path: str | Path) -> dict[str, Any] | None:
+    """Return the mark of an output file with at least "kind" and "finished"; None if the package did not write it.
+
+    Pictures and tokens have no mark that can be read back; outputs of runs that did not finish are known by their name.
+    """
     try:
         with open(path, "rb") as file:
             start = file.read(8)
+        about: dict[str, Any] = {"finished": f".{UNFINISHED}" not in Path(path).name}
         if start[:4] == b"PK\x03\x04":
-            return _archive_kind(path)
+            return _archive_mark(path)
         if start == b"\x89HDF\r\n\x1a\n":
-            return _dataset_kind(path)
+            return _dataset_mark(path)
         if start[:6] == b"\x93NUMPY":
-            return "tokens" if _ends_with_trailer(path) else None
+            return about | {"kind": "tokens"} if _ends_with_trailer(path) else None
         if start.lstrip()[:1] == b"{":
-            return _report_kind(path)
-        return "picture" if _is_picture(path, start) else None
+            return _report_mark(path)
+        return about | {"kind": "picture"} if _is_picture(path, start) else None
     except UNREADABLE:  # damaged or of another program
         return None
 
@@ -251,28 +288,32 @@ def _array_names(path: str | Path) -> list[str]:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def _archive_kind(path: str | Path) -> str | None:
+def _archive_mark(path: str | Path) -> dict[str, Any] | None:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged path open
         about = json.loads(str(archive[MARK]))
-    is_unchanged = about["kind"] in KINDS and {*about["arrays"], MARK} == set(_array_names(path))
-    return about["kind"] if is_unchanged else None
+    return _valid_mark(about, {*about["arrays"], MARK} == set(_array_names(path)))
 
 
-def _dataset_kind(path: str | Path) -> str | None:
+def _dataset_mark(path: str | Path) -> dict[str, Any] | None:
     try:
         import h5py
     except ImportError:
         return None
     with h5py.File(path, "r") as file:
         about = json.loads(file.attrs[MARK])
-        return "dataset" if about["kind"] == "dataset" and set(about["variables"]) == set(file) else None
+        return _valid_mark(about, about["kind"] == "dataset" and set(about["variables"]) == set(file))
 
 
-def _report_kind(path: str | Path) -> str | None:
+def _report_mark(path: str | Path) -> dict[str, Any] | None:
     with open(path, "rb") as file:
         data = json.load(file)
     about = data.pop(MARK)
-    return "report" if about["kind"] == "report" and set(about["keys"]) == set(data) else None
+    return _valid_mark(about, about["kind"] == "report" and set(about["keys"]) == set(data))
+
+
+def _valid_mark(about: dict[str, Any], unchanged: bool) -> dict[str, Any] | None:
+    """Return a mark if its kind is known and its file is unchanged, else None."""
+    return {"finished": True} | about if about["kind"] in KINDS and unchanged else None
 
 
 def _ends_with_trailer(path: str | Path) -> bool:

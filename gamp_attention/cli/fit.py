@@ -14,13 +14,13 @@ import numpy as np
 
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import count_noun, format_text, format_to_error
-from gamp_attention._core.files import write_archive
+from gamp_attention._core.files import path_of_unfinished, write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.fit_data import Problem, describe_data, describe_spread, load_problem
-from gamp_attention.cli.options import VALUES
-from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_path, report, say, select
+from gamp_attention.cli.options import FIT_STARTS, VALUES, name_options
+from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_path, report, say, select, target_of
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.loading import load_weights
@@ -34,6 +34,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.gamp.survey import SurveyEnd
+from gamp_attention.penalties.standard import with_lam
 from gamp_attention.results import Status
 
 SPAN = 30.0  # range of --path without values: from λ/30 to 30 λ
@@ -242,29 +243,23 @@ def run_fit(options: argparse.Namespace) -> int:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
     if options.groups is not None and options.path is None and not options.held_out:
         raise check.fail("--groups", options.groups, "--path or --held-out, which leave out whole groups")
-    problem = load_problem(options)
-    out = options.out
-    init = options.init if options.init in DATA_STARTS else load_weights("--init", options.init)
+    init, problem = _load_init(options.init), load_problem(options)
+    _check_numbers(problem, init, options)
     say(options, describe_data(problem, options))
     path = None
     if options.path is not None:
         path = _path_or_remedy(problem, init, options)
         problem, init = problem.along(path)
         options.n_starts, options.lam = 1, float(path.lam[path.best])
-    result = _run(problem.data, init, out, options)
+    result = _run(problem, init, options)
     layer = problem.layer(result.Q)
     tokens, outputs, positions, _ = problem.arrays
-    arrays: dict[str, Any] = {
-        "Q": result.Q, **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+    arrays: dict[str, Any] = problem.layer_arrays(layer, options) | {
+        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
-        "lam": problem.data.lam, "held_out": problem.test, "positions": layer.positions,
-        "center": problem.units.center, "scale": problem.units.scale,
     }  # fmt: skip
-    saved = False
-    with suppress(OSError):  # on a full disk, the report below is printed before the error
-        write_archive("--out", out, "fit", arrays, options.force)
-        saved = True
+    weights = _save_weights(arrays, options)
     train, test = (tokens, outputs), None
     if len(problem.test):
         x, y = np.asarray(tokens), np.asarray(outputs)
@@ -272,33 +267,95 @@ def run_fit(options: argparse.Namespace) -> int:
     try:
         attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
         estimated = test_errors(problem.data, result, layer, train, test)
-    except KeyboardInterrupt:
-        if not saved:
+    except (KeyboardInterrupt, MemoryError) as error:
+        if weights is None:
             raise
-        missing = f"the weights are trained and in {out}, without attention matrices and errors"
-        remedy = f"--init {shlex.quote(out)} --n-starts 1 with another --out computes these"
-        raise KeyboardInterrupt(f"interrupted, {missing}: {remedy}") from None
+        event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
+        missing = f"the weights are trained and in {weights}, without attention matrices and errors"
+        remedy = f"--init {shlex.quote(weights)} --n-starts 1 with another --out computes these"
+        raise type(error)(f"{event}, {missing}: {remedy}") from None
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
     quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
     training = _describe_training(result, scale_tolerance(problem.data, options.tol))
     text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
+    arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
+    out, failure = _save_result(arrays, weights, result.converged, options)
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
-    report(options, text, numbers)
-    arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
-    write_archive("--out", out, "fit", arrays, options.force)
+    report(options, text, numbers, finished=result.converged and failure is None)
+    if failure is not None:
+        raise failure
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
+    if out != options.out:
+        files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
     if options.plot:
-        plot_fit(result, attention, options.plot, options.force)
-        files.append(f"{options.plot} shows learning curves, attention matrices and all starts.")
+        plot = target_of(options, options.plot, "picture", result.converged)
+        plot_fit(result, attention, plot, options.force)
+        files.append(f"{plot} shows learning curves, attention matrices and all starts.")
+    options.out = out
     steps = _next_steps(result, estimated, options)
     if not result.converged and not options.standardize and describe_spread(problem):
         steps.insert(0, "Give all coordinates of the tokens the same scale, of order 1: --standardize.")
     say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
     return 0 if result.converged else 1
+
+
+def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> None:
+    """Raise before the work if options do not fit the data or each other."""
+    if not isinstance(init, str):
+        check.array("--init", init, (problem.data.dim, problem.data.rank))
+    check.integer("--n-starts", options.n_starts, low=1)
+    check.integer("--max-iter", options.max_iter, low=1)
+    check.integer("--seed", options.seed, low=0, high=None)
+    check.real("--tol", options.tol, low=0, strict=options.path is not None)
+    check.real("--checkpoint-every", options.checkpoint_every, low=0)
+    lams = [lam for values in options.path or [] for lam in values]
+    if len(set(lams)) < len(lams):
+        raise check.fail("--path", lams, "values that all differ")
+    for lam in lams:
+        try:
+            with_lam(problem.data.penalty, lam)
+        except ValueError as error:
+            raise ValueError(name_options(str(error), {"lam": "--path"})) from error
+
+
+def _load_init(name: str) -> Any:
+    """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
+    if name in DATA_STARTS and name not in FIT_STARTS:
+        remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
+        raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
+    return name if name in FIT_STARTS else load_weights("--init", name)
+
+
+def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | None:
+    """Write the weights before errors are computed, to a path where there is no file; return it, None if it failed.
+
+    If the disk is full, the report is printed before the error.
+    """
+    target = path_of_unfinished(options.out, "")
+    with suppress(OSError):
+        write_archive("--out", target, "fit", arrays, finished=False)
+        return target
+    return None
+
+
+def _save_result(
+    arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
+) -> tuple[str | None, OSError | None]:
+    """Write the result in place of the weights alone; return the path of the result, or of the weights and the error."""
+    target = target_of(options, options.out, "fit", finished)
+    try:
+        write_archive("--out", target, "fit", arrays, options.force, finished)
+    except OSError as error:
+        if weights is None:
+            return None, error
+        return weights, OSError(f"{error}; the weights are in {weights}, without attention matrices and errors")
+    if weights is not None and weights != target:
+        Path(weights).unlink(missing_ok=True)
+    return target, None
 
 
 def _describe_training(result: GampResult, tol: float) -> list[str]:
@@ -362,11 +419,12 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     if estimated.better and options.heads == 1:  # the theory of the command is for one head
         law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardize' * options.standardize}"
         steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
-    steps.append(f"Use the weights in Python: numpy.load({options.out!r})['Q'].")
+    steps.append(f"Predict outputs for other tokens: gamp-attention predict {out} TOKENS.npz.")
+    steps.append(f"Use the layer in Python: gamp_attention.load_result({options.out!r}).")
     return steps
 
 
-def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
+def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult:
     """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
 
@@ -377,16 +435,21 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
     wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
-        return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
+        return run_gamp(problem.data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
     except KeyboardInterrupt:
         if not seen:  # during a survey
             raise _resumable(options.checkpoint) from None
         t, Q, step = seen
-        arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
-        remedy = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from them"
+        arrays = problem.layer_arrays(problem.layer(Q), options) | {"status": "interrupted", "n_iter": t}
+        arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
+        out = target_of(options, options.out, "fit", False)
+        write_archive("--out", out, "fit", arrays, options.force, finished=False)
+        kept = "" if out == options.out else f", and {options.out}, the result of an earlier run, is unchanged"
+        where = f"the weights of iteration {t} are in {out}{kept}"
+        another = " with another --out" * (out == options.out)
+        remedy = f"{where}: --init {shlex.quote(out)}{another} continues from them"
         if checkpoint and Path(options.checkpoint).exists():
-            remedy = f"the weights of iteration {t} are in {out}; the same command resumes from {options.checkpoint}"
+            remedy = f"{where}; the same command resumes from {options.checkpoint}"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 
 

@@ -1,7 +1,7 @@
 """The data of the command `gamp-attention fit`: reading, splitting and standardizing arrays, and their description."""
 
 import argparse
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,13 @@ class Problem(NamedTuple):
     def layer(self, Q: np.ndarray) -> Layer:
         """Return the layer with weights Q (d, r), in the units of the file."""
         return Layer(self.data.student, Q, self.data.positions * self.units.scale, self.units)
+
+    def layer_arrays(self, layer: Layer, options: argparse.Namespace) -> dict[str, Any]:
+        """Return the arrays of a result file that describe a layer and its training."""
+        return {
+            "Q": layer.Q, "positions": layer.positions, "center": self.units.center, "scale": self.units.scale,
+            "heads": options.heads, "lam": self.data.lam, "held_out": self.test,
+        }  # fmt: skip
 
 
 def load_problem(options: argparse.Namespace) -> Problem:

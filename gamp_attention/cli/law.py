@@ -34,5 +34,6 @@ def run_law(options: argparse.Namespace) -> int:
         about = f"Predicted for a teacher with {teacher}, score noise {law.noise:.3g} and λ = {options.lam:g}:"
         lines += [about, format_text([*rows])]
         numbers["predicted"] = [point.to_dict() | {"alpha": alpha} for alpha, point in zip(alphas, solved, strict=True)]
-    report(options, "\n".join(lines), numbers)
-    return 0 if all(point.converged for point in solved) else 1
+    finished = all(point.converged for point in solved)
+    report(options, "\n".join(lines), numbers, finished)
+    return 0 if finished else 1

@@ -2,13 +2,14 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS
+from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
 from gamp_attention._version import __version__
 
+FIT_STARTS = ("spectral", "random", "positional")  # starts of `fit`: other starts need a known teacher
 VALUES = 20  # number of values of --path without values
 LAYER = (
     "an attention layer with one or several heads (--heads), queries equal to keys, weights of low rank, and no value "
@@ -31,7 +32,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (summary, add_options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
-        command = commands.add_parser(name, help=summary, description=description)
+        epilog = "examples:\n" + textwrap.indent("\n".join(EXAMPLES[name]), "  ")
+        command = commands.add_parser(
+            name, help=summary, description=description, epilog=epilog, formatter_class=Formatter
+        )
         add = command.add_argument
         add_options(add)
         add("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
@@ -59,7 +63,9 @@ def _add_fit(add: Add) -> None:
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
         "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    add("--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q")
+    add(
+        "--init", default="spectral", help=f"{', '.join(FIT_STARTS)}, or an .npz file with weights Q (default spectral)"
+    )
     starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
     add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(
@@ -109,6 +115,15 @@ def _add_law(add: Add) -> None:
     add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
     add("--standardize", action="store_true", help="as for fit")
     add("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
+
+
+def _add_predict(add: Add) -> None:
+    """Add the options of `predict`."""
+    add("result", metavar="RESULT", help="result file of fit, such as DATA.fit.npz")
+    tokens = "array tokens (n,L,d) in an .npz file, a folder of .npy files, or a .pt file; if outputs (n,L,d) are there"
+    add("data", metavar="TOKENS", help=f"{tokens}, the error of the predictions is printed")
+    out = "file of the predictions, with an array outputs (n,L,d) (default TOKENS.predictions.npz)"
+    add("--out", metavar="FILE.npz", help=out)
 
 
 def _add_solve(add: Add) -> None:
@@ -209,10 +224,49 @@ COMMANDS: dict[str, tuple[str, Callable[[Add], None]]] = {
     "compare": ("compare GAMP, state evolution and gradient descent on one instance", _add_compare),
     "fit": ("train an attention layer on your own arrays", _add_fit),
     "law": ("compare your arrays with the assumptions of the theory, and predict errors", _add_law),
+    "predict": ("predict the outputs of new tokens with a layer that fit has trained", _add_predict),
     "solve": ("solve for a fixed point of state evolution", _add_solve),
     "trajectory": ("predict every iteration of message passing or gradient descent for large d", _add_trajectory),
     "sweep": ("run solvers on a grid of parameters, resumable, on any number of processes", _add_sweep),
     "boundaries": ("compute the boundaries of the phase diagram, with errors", _add_boundaries),
+}
+
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "compare": (
+        "gamp-attention compare",
+        "gamp-attention compare --d 500 --alpha 2 --omega 0.2 --plot mine.png --json mine.json",
+    ),
+    "fit": (
+        "gamp-attention fit mine.npz",
+        "gamp-attention fit mine.npz --path --standardize --plot fit.png",
+        "gamp-attention fit mine.npz --heads 2 --lam 0.1 --held-out 0.2 --out heads.npz",
+        "gamp-attention fit mine.npz --checkpoint run.npz",
+    ),
+    "law": (
+        "gamp-attention law mine.npz",
+        "gamp-attention law mine.npz --teacher mine.fit.npz --alphas 1 2 4",
+    ),
+    "predict": (
+        "gamp-attention predict mine.fit.npz new.npz",
+        "gamp-attention predict mine.fit.npz new.npz --out predicted.npz --json errors.json",
+    ),
+    "solve": (
+        "gamp-attention solve --alpha 1.5 --omega 0.3",
+        "gamp-attention solve --init positional --l1 0.01 --json -",
+    ),
+    "trajectory": (
+        "gamp-attention trajectory --n-iter 40",
+        "gamp-attention trajectory --method gd --lr 0.1 --init random",
+    ),
+    "sweep": (
+        "gamp-attention sweep cells --alpha 0.5:3:11 --omega 0.1 0.3",
+        "gamp-attention sweep cells --alpha 1 2 --method SE GAMP --d 500 --out cells.nc",
+    ),
+    "boundaries": (
+        "gamp-attention boundaries --omega 0.1:0.5:5 --folder diagram --plot diagram.png",
+        "gamp-attention boundaries --sigma 0.3 0.5 0.8 --alphas 0.5 3 --workers 2",
+    ),
 }
 
 
@@ -273,6 +327,13 @@ def name_options(message: str, flags: Mapping[str, str]) -> str:
     return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + needs
 
 
+class Formatter(argparse.HelpFormatter):
+    """Formatter that keeps the lines of the examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """ArgumentParser that suggests the nearest command, word or option if the given word does not exist."""
 
@@ -295,9 +356,3 @@ class Parser(argparse.ArgumentParser):
             near = suggestion(unknown[0].partition("=")[0], command._option_string_actions)
             command.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
         return options
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the nearest known word, or nothing if none is near."""
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gamp_attention._core.check import require_modules
-from gamp_attention._core.files import require_checkpoint, require_distinct, require_replaceable, write_json
+from gamp_attention._core.files import (
+    path_of_unfinished,
+    require_checkpoint,
+    require_distinct,
+    require_replaceable,
+    same_path,
+    write_json,
+)
 from gamp_attention._core.progress import clear
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
+DEFAULT_NAMES = {"fit": "fit", "predict": "predictions"}  # commands with --out, and the default endings of its name
 EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
+# extensions of binary files that can be read by their name only; a name without extension is allowed
+SUFFIXES = {"fit": (".npz",), "predictions": (".npz",), "dataset": (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
 FORCE = "replace the file with --force"
 # a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
 REMEDY = re.compile(
@@ -47,18 +57,30 @@ def check_extras(options: argparse.Namespace) -> None:
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise before the work if a result cannot be written, is an input, or would replace a file of the user."""
     given = vars(options)
-    data = given.get("data")
-    if data is not None and not Path(data).exists():
-        raise ValueError(f"{data}: there is no such file")
-    if options.command == "fit" and options.out is None:
+    for name in ("data", "result"):
+        if given.get(name) is not None and not Path(given[name]).exists():
+            raise ValueError(f"{given[name]}: there is no such file")
+    if options.command in DEFAULT_NAMES and options.out is None:
         arrays = Path(options.data)
-        options.out = f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.fit.npz"
+        options.out = f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.{DEFAULT_NAMES[options.command]}.npz"
     outputs = list(_outputs(options))
     folder = given.get("folder")
     manifest = [] if folder is None else [("the list of cells of the folder", str(Path(folder) / "sweep.json"))]
     require_distinct([*manifest, *((output.flag, output.path) for output in outputs)], _inputs(options))
     for output in outputs:
+        if folder is not None and same_path(Path(os.path.realpath(output.path)).parent, Path(folder) / "cells"):
+            needs = "a file outside of the folder of cells, as inputs are never replaced"
+            raise ValueError(f"{output.flag}: needs {needs}, got {output.path!r}; choose another name")
         _check_target(output, options.force)
+
+
+def target_of(options: argparse.Namespace, path: str, kind: str, finished: bool) -> str:
+    """Return the path to which an output is written: `path`, or a similar name instead of the output of a finished run.
+
+    The other name, which is no input, is only for runs that were interrupted or did not converge (`finished` is False).
+    """
+    inputs = [source for _, source in _inputs(options)]
+    return path if finished else path_of_unfinished(path, kind, inputs, options.force)
 
 
 def picture_of_path(plot: str) -> str:
@@ -76,7 +98,8 @@ def _outputs(options: argparse.Namespace) -> Any:
     given = vars(options)
     along = given.get("path") is not None
     if given.get("out") is not None:
-        yield Output("--out", options.out, "dataset" if options.command == "sweep" else "fit")
+        kind = {"sweep": "dataset", "predict": "predictions"}.get(options.command, "fit")
+        yield Output("--out", options.out, kind)
     if given.get("plot") is not None:
         yield Output("--plot", options.plot, "picture")
         if along and options.plot:
@@ -96,10 +119,14 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     given = vars(options)
     inputs = []
     if given.get("data") is not None:
-        inputs.append(("the input DATA", options.data))
-        inputs += [("an array of the input DATA", str(Path(options.data) / f"{name}.npy")) for name in ARRAYS]
+        name = "TOKENS" if options.command == "predict" else "DATA"
+        inputs.append((f"the input {name}", options.data))
+        arrays = {Path(options.data) / f"{name}.npy" for name in ARRAYS} | {*Path(options.data).glob("*.npy")}
+        inputs += [(f"an array of the input {name}", str(array)) for array in sorted(arrays)]
     if given.get("teacher") is not None:
         inputs.append(("the input --teacher", options.teacher))
+    if given.get("result") is not None:
+        inputs.append(("the input RESULT", options.result))
     if options.command == "fit" and options.init not in DATA_STARTS:
         inputs.append(("the input --init", options.init))
     return inputs
@@ -125,6 +152,9 @@ def _check_target(output: Output, force: bool) -> None:
         require_checkpoint(flag, target)
     else:
         require_replaceable(flag, target, kind, force, FORCE)
+    suffixes = SUFFIXES.get(kind, ())
+    if suffixes and Path(target).suffix.lower() not in ("", *suffixes):
+        raise ValueError(f"{flag}: needs a name that ends in {suffixes[0]}, got {target!r}")
 
 
 def say(options: argparse.Namespace, text: str) -> None:
@@ -143,11 +173,19 @@ def indent(*lines: str) -> str:
     return "\n".join(f"  {row}" for line in lines for row in line.split("\n"))
 
 
-def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None:
-    """Print the text, and write the data to the file of --json."""
+def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:
+    """Print the text, and write the data to the file of --json; see `target_of` for `finished`."""
     say(options, text)
     if options.json:
-        write_json(options.json, data, options.force)
+        target = options.json if options.json == "-" else target_of(options, options.json, "report", finished)
+        write_json(target, data, options.force, finished)
+        if target != options.json:
+            say(options, f"report: {describe_kept(options.json, target)}")
+
+
+def describe_kept(path: str, target: str) -> str:
+    """Return a clause for the output of a run that did not finish, which was written to another file than `path`."""
+    return target if target == path else f"{target}, as {path} holds the output of a finished run"
 
 
 def select(options: argparse.Namespace, *names: str) -> dict[str, Any]:

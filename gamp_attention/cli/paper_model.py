@@ -12,7 +12,7 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import to_json
 from gamp_attention.cli.options import build_penalty
-from gamp_attention.cli.output import report, say, select
+from gamp_attention.cli.output import describe_kept, report, say, select, target_of
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
 from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram
 from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boundaries
@@ -31,17 +31,18 @@ def _model(options: argparse.Namespace) -> Any:
 def run_compare(options: argparse.Namespace) -> int:
     """Run the command `compare` and return its exit status."""
 
-    def show(result: Comparison) -> None:
-        report(options, str(result), result.to_dict())
-        plot_comparison(result, options.plot, options.force)
-        say(options, f"picture: {options.plot}")
+    def show(result: Comparison, finished: bool) -> None:
+        report(options, str(result), result.to_dict(), finished)
+        plot = target_of(options, options.plot, "picture", finished)
+        plot_comparison(result, plot, options.force)
+        say(options, f"picture: {describe_kept(options.plot, plot)}")
 
     try:
         result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
     except Interrupted as stopped:
-        show(stopped.result)
+        show(stopped.result, False)
         raise
-    show(result)
+    show(result, result.converged)
     return 0 if result.converged else 1
 
 
@@ -52,7 +53,8 @@ def run_solve(options: argparse.Namespace) -> int:
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
-    report(options, str(result), numbers | {"growth": to_json(result.stability and result.stability.growth)})
+    numbers["growth"] = to_json(result.stability and result.stability.growth)
+    report(options, str(result), numbers, result.converged)
     return 0 if result.converged else 1
 
 
@@ -129,11 +131,12 @@ def run_sweep(options: argparse.Namespace) -> int:
     wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
     with _open_executor(options) as executor:
         result = sweep(model, **wanted, warm=not options.cold, executor=executor)
-    report(options, str(result), result.to_dict())
+    finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
+    report(options, str(result), result.to_dict(), finished)
     if options.out:
         save(result.dataset(), options.out, options.force)
         say(options, f"dataset: {options.out}")
-    return 0 if all(row["status"] in ("converged", "settled", "lost") for row in result.rows) else 1
+    return 0 if finished else 1
 
 
 def run_boundaries(options: argparse.Namespace) -> int:
@@ -143,13 +146,17 @@ def run_boundaries(options: argparse.Namespace) -> int:
     varied = [name for name, values in given.items() if values is not None and len(values) > 1]
     if len(varied) > 1:
         raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
+    low, high = (check.real("--alphas", end, low=0, strict=True) for end in options.alphas)
+    if not low < high:
+        raise check.fail_words("--alphas", f"{low:g} {high:g}", "LOW < HIGH")
     fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
     arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
     wanted = {arguments[name]: given[name] for name in varied} | select(options, "alphas", "tol", "bayes", "folder")
     with _open_executor(options) as executor:
         result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
-    report(options, str(result), result.to_dict() | {"range": [result.low, result.high]})
+    report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
-        plot_phase_diagram(result, options.plot, options.force)
-        say(options, f"picture: {options.plot}")
+        plot = target_of(options, options.plot, "picture", result.converged)
+        plot_phase_diagram(result, plot, options.force)
+        say(options, f"picture: {describe_kept(options.plot, plot)}")
     return 0 if result.converged else 1

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import check_squarable, ignore_float_errors
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
@@ -55,8 +56,23 @@ class Units(NamedTuple):
         return tokens if unchanged else (np.asarray(check.detach_tensor(tokens)) - self.center) / self.scale
 
 
+class Predictor(DisplayMixin):
+    """Base class of trained layers, which predict outputs from tokens."""
+
+    positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
+
+    def predict(self, tokens: ArrayLike) -> np.ndarray:
+        """Return the outputs (n, L, d), or (n, L, p) with value matrices, for tokens (n, L, d)."""
+        checked = require_tokens("tokens", tokens, *self.positions.shape)
+        return np.concatenate([self.outputs(x) for _, _, x in token_blocks(checked)])
+
+    def outputs(self, tokens: np.ndarray) -> np.ndarray:
+        """Return outputs for tokens (n, L, d) in memory, which are not checked."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(Predictor):
     """Layer f(x) = S[z] (x + p − c) + c with fields z = (x + p − c) W/√d, W = Q/s.
 
     This is equation (2) if c = 0 and s = 1.
@@ -64,7 +80,7 @@ class Layer:
 
     student: Any  # the attention map S
     Q: np.ndarray  # (d, r) weights for tokens in the units c and s
-    positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
+    positions: np.ndarray
     units: Units  # center c and scale s
 
     def attention(self, tokens: Tokens) -> np.ndarray:
@@ -102,12 +118,12 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class TracedLayer:
+class TracedLayer(Predictor):
     """Layer with value matrices, f(x) = Σ_h S_h[z] z_h R_h with fields z = (x + p − c) W/√d + b, W = Q/s."""
 
     model: SequenceModel  # the model of the layer, whose student is the layer as a function of the fields
     Q: np.ndarray  # (d, r) weights for tokens in the units c and s
-    positions: np.ndarray  # (L, d) p, in the units of the original tokens
+    positions: np.ndarray
     units: Units  # center c and scale s
     intercept: np.ndarray  # (r,) b
 
@@ -136,6 +152,18 @@ class TracedLayer:
     def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
         """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
         return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
+
+
+def layer_of(data: Dataset, Q: np.ndarray) -> Layer | TracedLayer | None:
+    """Return the layer with weights Q (d, r) of a dataset; None for labels without a function that predicts them."""
+    if not data.is_labelled:
+        return Layer(data.student, Q, data.positions, Units.raw(data.dim))
+    model: Any = data.model
+    if getattr(model, "prediction", None) is None:
+        return None
+    d = data.dim - data.intercept  # an intercept is one more coordinate of the data
+    weights = Q[:d] * np.sqrt(d / data.dim)
+    return TracedLayer(model, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
 
 
 def attention_of_heads(head: DotProductAttention, student: Any, fields: np.ndarray) -> np.ndarray:

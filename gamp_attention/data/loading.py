@@ -18,7 +18,8 @@ NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
 ARRAYS = (*NEEDED, *OPTIONAL)
 TORCH_FILES = (".pt", ".pth")
 DAMAGED = "is damaged or incomplete; write or copy the file again"
-ZIP, NPY, PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # first bytes of .npz files, .npy files and old torch files
+# first bytes of .npz files, .npy files, old torch files, and of HDF5, netCDF4 and newer MATLAB files
+ZIP, NPY, PICKLE, HDF5 = b"PK", b"\x93NUMPY", b"\x80", b"\x89HDF\r\n\x1a\n"
 
 
 class StoredArrays(NamedTuple):
@@ -44,6 +45,18 @@ def load_arrays(path: str | Path) -> StoredArrays:
     """
     arrays, names = _arrays(path, NEEDED, OPTIONAL)
     return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"), names)
+
+
+def load_tokens(path: str | Path) -> tuple[Any, Any]:
+    """Load tokens and, if they are stored, outputs, from the files of `load_arrays`."""
+    arrays, _ = _arrays(path, ("tokens",), ("outputs",))
+    return arrays["tokens"], arrays.get("outputs")
+
+
+def load_fit(argument: str, path: str | Path) -> dict[str, Any]:
+    """Load the arrays and numbers of a result of `gamp-attention fit` from which predictions follow."""
+    numbers = ("heads", "status", "n_iter", "train_loss", "gradient_norm", "lam")
+    return _arrays(path, ("Q", "positions", "center", "scale", *numbers), argument=f"{argument}: ")[0]
 
 
 def load_weights(argument: str, path: str | Path) -> np.ndarray:
@@ -78,7 +91,7 @@ def _arrays(
         needs = f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}"
         raise ValueError(f"{needs}: the archive {DAMAGED}") from error
     except Exception as error:  # damaged archives raise many kinds of errors
-        why = re.sub(r"\x1b\[[\d;]*m", "", str(error)).partition("\n")[0][:200]
+        why = re.sub(r"\x1b\[[\d;]*m", "", str(error)).partition("\n")[0][:400]
         raise ValueError(f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}: {why}") from error
 
 
@@ -151,8 +164,16 @@ def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
 
 def _require_start(path: Path, starts: tuple[bytes, ...], needs: str) -> None:
     """Raise ValueError if a file does not begin with one of `starts`; numpy assumes that any other file is a pickle."""
+    if path.exists() and not path.is_file():  # to open a named pipe would wait for its writer
+        raise ValueError(
+            f"{path.name} is no regular file, such as a pipe or a device; write the arrays to a file first"
+        )
     with open(path, "rb") as file:
         head = file.read(512)
+    if head.startswith(HDF5):
+        script = f"import h5py, numpy; f = h5py.File({str(path)!r}); numpy.savez({path.stem + '.npz'!r}, "
+        arrays = "**{k: v[()] for k, v in f.items()})"
+        raise ValueError(f'{path.name} is an HDF5 file; convert its arrays: python -c "{script}{arrays}"')
     if not head.startswith(starts):
         content = "text" if is_text(head) else "something else" if head else "nothing"
         raise ValueError(f"{path.name} holds {content}, and needs to be {needs}")

@@ -4,6 +4,7 @@ Passes over the data read blocks of samples in order. Blocks of a store are read
 block is read while the last block is used.
 """
 
+import hashlib
 import operator
 import os
 from abc import ABC, abstractmethod
@@ -259,3 +260,11 @@ def hash_samples(tokens: Tokens) -> np.ndarray:
 def distinct_samples(tokens: Tokens) -> int:
     """Return the number of distinct samples."""
     return len(np.unique(hash_samples(tokens)))
+
+
+def hash_tokens(tokens: Tokens) -> str:
+    """Return a hash of all tokens, which does not depend on where they are stored."""
+    digest = hashlib.blake2b(digest_size=16)
+    for _, _, x in token_blocks(tokens):
+        digest.update(np.ascontiguousarray(x))
+    return digest.hexdigest()

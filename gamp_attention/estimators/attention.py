@@ -140,8 +140,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
         )  # fmt: skip
         self.Q_ = self._train(data, units)
         self.positions_ = data.source_means * units.scale
-        self._layer: Layer | TracedLayer = Layer(data.student, self.Q_, data.positions * units.scale, units)
         self.intercept_ = np.zeros(data.rank)
+        layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
+        self.result_ = replace(self.result_, layer=layer)  # predicts in the units of the outputs
         return self
 
     def _train(self, data: Dataset, units: Units) -> np.ndarray:
@@ -172,12 +173,13 @@ class GampAttention(RegressorMixin, BaseEstimator):
         Q = self._train(data, units)
         self.intercept_, self.positions_ = data.intercepts(Q), positions
         self.Q_ = Q[:d] * np.sqrt(d / data.dim)  # an intercept is one more coordinate of the data
-        self._layer = TracedLayer(model, self.Q_, positions, units, self.intercept_)
+        layer = TracedLayer(model, self.Q_, positions, units, self.intercept_)
+        self.result_ = replace(self.result_, layer=layer)
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the outputs (n, L, d), or (n, L, p) with `value_rank`, of the layer for tokens X (n, L, d)."""
-        return self._fitted.outputs(self._tokens("X", X))
+        return np.asarray(self._fitted.outputs(self._tokens("X", X)))
 
     def attention(self, X: ArrayLike) -> np.ndarray:
         """Return the attention matrices (n, L, L) of the layer, the mean of its heads, for tokens X (n, L, d)."""
@@ -300,7 +302,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     @property
     def _fitted(self) -> Any:
         check_is_fitted(self)
-        return self._layer
+        return self.result_.layer
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""

@@ -1,6 +1,7 @@
 """Message passing at finite d: one iteration, runs to a critical point, and descents that complete runs that cycle."""
 
 from gamp_attention._core.runs import Checkpoint
+from gamp_attention.gamp.fit_result import FitResult, load_result
 from gamp_attention.gamp.loop import MAX_RISE, WARM_UP, Acceleration, Budget
 from gamp_attention.gamp.result import GampResult, StartRecord
 from gamp_attention.gamp.run import IterationOptions, run_gamp
@@ -21,6 +22,7 @@ from gamp_attention.gamp.survey import (
 )
 
 __all__ = [
-    "Checkpoint", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "run_gamp", "survey_step",
+    "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
+    "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result", "run_gamp",
+    "survey_step",
 ]  # fmt: skip

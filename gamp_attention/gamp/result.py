@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import progress
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.layer import Layer, TracedLayer, layer_of
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.gamp.loop import (
@@ -37,8 +39,9 @@ ENDINGS = {
     Status.DIVERGED: "diverged after {}",
     Status.NONFINITE: "reached numbers that are not finite after {}",
 }
-
 NEAR_END = "came near a critical point after {}"
+BUDGET_SPENT = "ended after {}, because a descent takes less time"
+NO_ITERATION = "made no iteration, because a descent takes less time"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +87,37 @@ class StartRecord(Result):
         return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
+class Trained(Ended):
+    """Base class of results with a trained layer."""
+
+    layer: Layer | TracedLayer | None
+
+    def predict(self, tokens: ArrayLike) -> np.ndarray:
+        """Predict the outputs for new tokens, in the units of the training data.
+
+        Parameters
+        ----------
+        tokens : (n, L, d) tokens, with the L and d of the training; in memory or on the disk, as for `Dataset`.
+
+        Returns
+        -------
+        array (n, L, d) of outputs; for sequence models (n, ...) with the shape of a target.
+
+        Raises
+        ------
+        TypeError : if `tokens` is not an array of real numbers.
+        ValueError : if `tokens` has another shape or numbers that are not finite, or if the run was trained on labels
+            from which no predictions follow.
+        """
+        if self.layer is None:
+            needs = "a result for outputs (n, L, d), or for samples of a sequence model"
+            remedy = "the fields of new tokens are (tokens + positions) @ result.Q / sqrt(d)"
+            raise ValueError(f"predict: needs {needs}, got a result for labels; {remedy}")
+        return self.layer.predict(tokens)
+
+
 @dataclass(frozen=True, eq=False)
-class GampResult(Ended):
+class GampResult(Trained):
     """Outcome of `run_gamp`.
 
     Attributes
@@ -114,6 +146,7 @@ class GampResult(Ended):
     surveys : a `SurveyRecord` for each survey, if `survey` was given; each survey is a start.
     message : the outcome in words.
     settling_history : training loss and gradient norm along the descent after message passing; None without descent.
+    layer : the trained layer, which `predict` uses; None for labels from which no predictions follow.
     """
 
     status: Status
@@ -139,6 +172,7 @@ class GampResult(Ended):
     starts: tuple[StartRecord, ...] = ()
     surveys: tuple[SurveyRecord, ...] = ()
     settling_history: SettlingHistory | None = None
+    layer: Layer | TracedLayer | None = None
 
 
 def run_and_settle(plan: Plan, loop: Loop) -> GampResult:
@@ -235,6 +269,7 @@ def _build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled
         state=loop.state if data.rows_here else loop.state.fetch(),
         message=message,
         settling_history=descent,
+        layer=layer_of(data, Q),
     )
 
 
@@ -254,10 +289,16 @@ def _select_descent(
 
 def _describe_ending(loop: Loop, ending: Status, descents: list[Settled], at_start: bool, status: Status) -> str:
     """Return a sentence on the end of message passing and of the descents after it."""
-    words, iterations = NEAR_END if loop.handed_over else ENDINGS[ending], count_noun(loop.t, "iteration")
-    message = f"Message passing {words.format(iterations)}"
+    words = ENDINGS[ending]
+    if ending is Status.STALLED and loop.is_only_descent:
+        words = NO_ITERATION if loop.t == 0 else BUDGET_SPENT
+    elif loop.handed_over:
+        words = NEAR_END
+    elif ending is Status.STALLED and loop.budget.is_spent:
+        words = BUDGET_SPENT
+    message = f"Message passing {words.format(count_noun(loop.t, 'iteration'))}"
     if descents:
-        begin = "its start" if at_start else "the weights of lowest training loss"
+        begin = "its start" if at_start or loop.t == 0 else "the weights of lowest training loss"
         descent_ending = "converged" if status.converged else "stopped without converging"
         n_settle = sum(settled.n_iter for settled in descents)
         message += f"; a descent from {begin} {descent_ending} after {count_noun(n_settle, 'step')}"

@@ -23,6 +23,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import is_convex, overlaps, risk_at
 from gamp_attention.data.starts import DATA_STARTS, default_start, several_starts
+from gamp_attention.data.stores import hash_tokens
 from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord
@@ -474,10 +475,14 @@ def response_rule(
 
 
 def digest(data: Dataset, *options: Any) -> str:
-    """Return a hash of the numbers that define the risks of a dataset, and of options: arrays, or `repr` of others."""
-    arrays = data.terms("exact").params, data.positions, data.spectra, data.source_means
-    values = *arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options
-    return hash_bytes(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
+    """Return a hash of a dataset with all of its tokens, and of options: arrays, or `repr` of others."""
+    terms, groups = data.terms("exact"), [(rows, sources.tolist()) for rows, sources in data.groups]
+    arrays = terms.params, terms.constant, data.positions, data.spectra, data.source_means
+    tokens = hash_tokens(data.tokens), data.tokens.shape, data.tokens.dtype.str
+    values = *arrays, *tokens, groups, data.penalty, data.loss, *options
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
+        words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
+    return hash_bytes(*words)
 
 
 def _open_checkpoint(

@@ -38,6 +38,12 @@ def bad_file(kind, path):
     elif kind == "single":
         with path.open("wb") as file:
             np.save(file, np.ones(3))
+    elif kind == "pipe":
+        os.mkfifo(path)
+        return "is no regular file, such as a pipe or a device; write the arrays to a file first"
+    elif kind == "HDF5":
+        path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+        return 'is an HDF5 file; convert its arrays: python -c "import h5py, numpy; f = h5py.File('
     elif kind == "truncated":
         stored(path, tokens=np.ones((9, 2, 9)))
         path.write_bytes(path.read_bytes()[:-40])
@@ -77,6 +83,8 @@ KINDS = (
     "empty",
     "text",
     "single",
+    "pipe",
+    "HDF5",
     "truncated",
     "altered",
     "pickle",
@@ -85,7 +93,15 @@ KINDS = (
     *WRONG_ARRAYS,
 )
 FIT = {
-    "--init semantic": "init: 'semantic'",
+    "--init semantic": "--init: 'semantic' needs a known teacher, which the arrays of a file do not have; use spectral",
+    "--init posterior": "--init: 'posterior' needs a known teacher",
+    "--path 0": "--path: needs a finite number > 0, got 0.0",
+    "--path 1 -1": "--path: needs a finite number",
+    "--path 1 1": "--path: needs values that all differ",
+    "--path --tol 0": "--tol: needs a finite number > 0",
+    "--out fit.txt": "--out: needs a name that ends in .npz, got 'fit.txt'",
+    "--out fit.npz.gz": "--out: needs a name that ends in .npz",
+    "--checkpoint c.npz --checkpoint-every -1": "--checkpoint-every: needs",
     "--init weights.npz": "Q",
     "--init notes.txt": "init: notes.txt: cannot be read as .npz with Q: notes.txt holds text",
     "--rank 0": "rank",
@@ -195,8 +211,11 @@ COMMANDS = {
     "law data.npz --classes -1": "--classes: needs a number of classes >= 1, or auto, got '-1'",
     "law data.npz --classes two": "--classes: needs a number of classes >= 1, or auto, got 'two'",
     "law data.npz": "data.npz: there is no such file",
-    "boundaries --alphas 2 1": "alphas",
-    "boundaries --alphas 0 1": "alphas",
+    "boundaries --alphas 2 1": "--alphas: needs LOW < HIGH, got 2 1",
+    "boundaries --alphas 0 1": "--alphas: needs a finite number > 0, got 0.0",
+    "sweep F --out cells.txt": "--out: needs a name that ends in .nc, got 'cells.txt'",
+    "predict a.npz": "required: TOKENS",
+    "predict a.npz b.npz": "b.npz: there is no such file",
     "boundaries --alphas 1": "--alphas",
     "boundaries --tol 0": "tol",
     "boundaries --tol small": "--tol: needs a number, got 'small'",
@@ -209,7 +228,7 @@ COMMANDS = {
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys):
-    """Checks that a command ends with 2 at once and names the culprit, and leaves its folder empty."""
+    """Checks that a command ends with 2 before any output, names the culprit, and leaves its folder empty."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -219,8 +238,8 @@ def refused(tmp_path, monkeypatch, capsys):
             status = main(command)
         except SystemExit as error:  # of argparse
             status = error.code
-        message = capsys.readouterr().err
-        assert status == 2
+        out, message = capsys.readouterr()
+        assert (status, out) == (2, "")
         assert word in message
         assert "Traceback" not in message
         assert "\x1b" not in message

@@ -27,8 +27,10 @@ def here(tmp_path, monkeypatch):
     np.savez("other.npz", **arrays)
     np.savez("w.npz", Q=np.ones((12, 1)), notes=np.ones(3))
     (tmp_path / "folder").mkdir()
-    for name, values in arrays.items():
+    for name, values in (arrays | {"subject": np.arange(40)}).items():
         np.save(f"folder/{name}.npy", values)
+    (tmp_path / "grid" / "cells").mkdir(parents=True)
+    (tmp_path / "grid" / "cells" / "00.json").write_text("{}")
     os.link("z.npz", "hard.npz")
     os.symlink("z.npz", "soft.npz")
     os.symlink("other.npz", "soft_other.npz")
@@ -60,6 +62,14 @@ REFUSED = {
     "fit z.npz --json folder/../hard.npz --force": INPUT,
     "fit folder --json folder/tokens.npy --force": "which is an array of the input DATA",
     "fit folder --json folder/positions.npy": "which is an array of the input DATA",
+    "fit folder --groups subject --path --json folder/subject.npy --force": "which is an array of the input DATA",
+    "law folder --json folder/outputs.npy --force": "which is an array of the input DATA",
+    "predict w.npz z.npz --out w.npz --force": "which is the input RESULT",
+    "predict w.npz z.npz --json z.npz --force": "which is the input TOKENS",
+    "predict w.npz folder --out folder/tokens.npy --force": "which is an array of the input TOKENS",
+    "sweep grid --json grid/cells/00.json --force": "--json: needs a file outside of the folder of cells",
+    "sweep grid --out grid/cells/new.nc --force": "--out: needs a file outside of the folder of cells",
+    "boundaries --folder grid --plot grid/cells/a.png": "--plot: needs a file outside of the folder of cells",
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --out w.npz --force": "which is the input --init",
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
@@ -128,8 +138,8 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
         assert main([*fit[:2], *command.split()]) == 2
         assert "which holds a " in capsys.readouterr().err
     assert contents(here) == kept
-    assert main([*fit[:6], "--out", "words.txt", "--json", "notes.json", "--plot", "picture.png", "--force"]) in (0, 1)
-    assert np.load(here / "words.txt")["Q"].shape == (12, 1)
+    assert main([*fit[:6], "--out", "other.npz", "--json", "notes.json", "--plot", "picture.png", "--force"]) in (0, 1)
+    assert np.load(here / "other.npz")["Q"].shape == (12, 1)
     assert json.loads((here / "notes.json").read_text())["gradient_norm"] > 0
     assert (here / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 

@@ -13,6 +13,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.cli.main import main
 from gamp_attention.experiments import comparison
+from gamp_attention.experiments.phase_diagram.phase_boundaries import DiagramJob
 from gamp_attention.experiments.sweeps import Store
 from gamp_attention.gamp import loop as message_passing
 from tests.conftest import PATIENCE, interrupted
@@ -97,7 +98,17 @@ def test_commands_without_a_finished_part_report_that_they_must_be_run_again(com
 
     stops_at(monkeypatch, search, "newton", 1)
     assert main(command) == 130
-    assert "run the same command again" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "run the same command again" in message
+    # the folder of boundaries without --folder is deleted, so that the message must not name it
+    assert ("nothing was stored" in message) == (command[0] == "boundaries")
+    assert "finished cells" not in message
+
+
+def test_boundaries_with_a_folder_continue_from_it(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(DiagramJob, "run", lambda job, previous: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt, match=f"finished cells are stored in {tmp_path}: run the same command again"):
+        ga.phase_boundaries(model, folder=tmp_path)
 
 
 def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):

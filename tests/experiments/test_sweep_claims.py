@@ -99,6 +99,9 @@ def claimed(folder, key, **changes):
         ({"host": "elsewhere"}, STALE / 2, False),
         ({"host": "elsewhere"}, STALE + 5, True),
         ({"host": "elsewhere", "pid": None}, STALE + 5, True),
+        ({"host": "elsewhere"}, 30 - STALE, False),  # a clock that is ahead
+        ({"host": "elsewhere"}, -86400, True),
+        ({"host": "elsewhere", "pid": None}, -STALE - 5, True),
     ],
 )
 def test_only_void_claims_are_taken_over(tmp_path, changes, age, free):

@@ -111,6 +111,33 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
             ga.run_gamp(samples, checkpoint=where)
 
 
+def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    signs, labels = rng.choice([-1.0, 1.0], (2, 60, 1, 12)), rng.standard_normal(60)
+    one_hot = np.eye(12)[rng.integers(0, 12, 60)][:, None]
+    tokens, outputs = rng.standard_normal((2, 60, 2, 12))
+    flips = np.where(np.arange(12) % 2, 1.0, -1.0)
+
+    def rows(x, file=None):
+        np.save(file or tmp_path / "rows.npy", x)
+        return ga.LabelledDataset(np.load(tmp_path / "rows.npy", "r") if file else x, labels, ga.SquaredLoss(), 0.1)
+
+    pairs = [
+        (rows(signs[0]), rows(signs[1])),
+        (rows(signs[0]), rows(signs[0][::-1])),
+        (rows(one_hot), rows(np.roll(one_hot, 1, axis=2))),
+        (ga.Dataset(tokens, outputs, lam=0.1), ga.Dataset(tokens * flips, outputs * flips, lam=0.1)),
+    ]
+    for k, (data, other) in enumerate(pairs):
+        path = tmp_path / f"{k}.npz"
+        ga.run_gamp(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
+        with pytest.raises(ValueError, match="checkpoint: .* same data and options"):
+            ga.run_gamp(other, "random", checkpoint=path, max_iter=3)
+    # the digest depends on the numbers, not on the place where they are stored
+    stored = rows(signs[0], tmp_path / "rows.npy")
+    ga.run_gamp(stored, "random", checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0), max_iter=5)
+
+
 def test_trees_are_packed_and_unpacked():
     tree = {"a": [1, [np.arange(3), None], []], "b": {"c": 2.5, "d": None}, "e": np.zeros((0, 2))}
     back = unpack(pack(tree))

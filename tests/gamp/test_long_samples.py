@@ -61,6 +61,8 @@ def test_runs_with_expensive_iterations_are_descents():
     assert result.status is ga.Status.SETTLED
     assert result.n_iter == 0
     assert result.n_settle > 0
+    begins = "Message passing made no iteration, because a descent takes less time; a descent from its start converged"
+    assert result.message.startswith(begins)
     ends = [start.train_loss for start in result.starts]  # no start is stopped before its descent
     assert all(start.status is not None for start in result.starts)
     assert result.train_loss == min(ends)

@@ -48,7 +48,9 @@ NONLINEAR = 3.5  # standard errors beyond which labels count as nonlinear in the
 CHANCE = 1e-3  # probability that independent noise counts as dependent on a column
 LARGE = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
-FEWEST = 5.0  # effective number of samples of a column below which the noise of its weight is not an average over samples
+FEWEST = (
+    5.0  # effective number of samples of a column below which the noise of its weight is not an average over samples
+)
 PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
 PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
 
@@ -229,7 +231,9 @@ def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
     convex = is_convex(data)
     loo = leave_one_out(data, gamp, refits=0 if convex else None)
     if loo.dependent:
-        return ["samples repeat each other or depend on their neighbors (leave_one_out), so that intervals are too short"]
+        return [
+            "samples repeat each other or depend on their neighbors (leave_one_out), so that intervals are too short"
+        ]
     if convex:
         return [] if gamp.converged else ["the training did not converge"]
     return [] if loo.trusted else ["leave_one_out does not trust the end of the training"]

@@ -308,9 +308,9 @@ def phase_boundaries(
     """
     model = require_attention(model)
     name, values, models = _parameter_models(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
-    low, high = check.array("alphas", alphas, (2,))
-    low = check.real("alphas[0]", float(low), low=0, strict=True)
-    high = check.real("alphas[1]", float(high), low=low, strict=True)
+    low, high = (check.real("alphas", float(end), low=0, strict=True) for end in check.array("alphas", alphas, (2,)))
+    if not low < high:
+        raise check.fail("alphas", (low, high), "(lowest, highest) α in this order")
     search = Search(low, high, check.real("tol", tol, low=1e-6))
     bayes, rsb = check.flag("bayes", bayes), check.integer("rsb", rsb, low=0, high=1)
     wanted = (*LINES, *(BAYES_LINES if bayes else ()), *(BROKEN_LINES if rsb else ()))
@@ -322,7 +322,7 @@ def phase_boundaries(
     base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
     about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
-        store = Store(directory)
+        store = Store(directory, temporary=folder is None)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]

@@ -3,13 +3,14 @@
 import math
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, connection, parent_process
+from multiprocessing import active_children, connection, current_process, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -17,10 +18,15 @@ from typing import Any, NamedTuple, Protocol
 from numba import config
 
 from gamp_attention._core import check
-from gamp_attention._core.progress import Progress, is_shown
+from gamp_attention._core.progress import Progress, describe, is_shown
 from gamp_attention.experiments.sweeps.store import Store
 
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+WORKER, UNGUARDED = "local_pool", 97  # name of workers, and their exit status if a script lacks its guard
+NEEDS_GUARD = (
+    'local_pool: needs the guard `if __name__ == "__main__":` above the statements of the script, because each worker '
+    "process imports the script; put local_pool and all other calls into the indented block below this line"
+)
 WAIT = 0.5  # seconds between two checks of jobs that other processes are computing
 _computing = threading.Lock()  # one job at a time in a process, since the number of threads is set per process
 
@@ -139,6 +145,7 @@ def _run_in_turn(
             if not done.complete:
                 postponed.append(chain)
         if len(postponed) == len(waiting) and count == before:
+            describe("waiting for cells that other processes compute")
             time.sleep(WAIT)
         waiting = postponed
     return count
@@ -190,6 +197,8 @@ def _submit(
                 pass
             advance()
     except BaseException as error:
+        if isinstance(error, BrokenExecutor) and getattr(executor, "lacks_guard", False):
+            raise RuntimeError(NEEDS_GUARD) from None
         if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
             executor.abandon()
         else:
@@ -202,6 +211,9 @@ def _submit(
 
 
 def _resume(event: str, store: Store) -> str:
+    if store.temporary:
+        remedy = "run the same command again, with a folder (folder=..., or --folder) to be able to continue it"
+        return f"{event}; nothing was stored: {remedy}"
     return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
 
 
@@ -209,6 +221,10 @@ class _QuietProcess(SpawnProcess):
     """Process that starts with one thread for linear algebra, unless the environment sets a number."""
 
     def start(self) -> None:
+        script = sys.modules["__main__"]
+        name = getattr(script, "__file__", None)
+        if name and not os.path.exists(name):  # <stdin>, which the process could not import
+            del script.__file__
         unset = [name for name in LIBRARY_THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(unset, "1"))
         main = threading.current_thread() is threading.main_thread()
@@ -224,11 +240,30 @@ class _QuietProcess(SpawnProcess):
 
 
 class _QuietContext(SpawnContext):
-    Process = _QuietProcess
+    """Context that starts quiet processes, and remembers them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        process = _QuietProcess(*args, **options, name=f"{WORKER}-{len(self.started)}")
+        self.started.append(process)
+        return process
 
 
 class _LocalPool(ProcessPoolExecutor):
     """Pool of processes that can be ended before their jobs are done."""
+
+    def __init__(self, workers: int) -> None:
+        self._context = _QuietContext()
+        super().__init__(workers, mp_context=self._context, initializer=_end_with_parent)
+
+    @property
+    def lacks_guard(self) -> bool:
+        """True if a worker ended because it imported a script that makes a pool without a guard; ends the pool."""
+        self.shutdown()  # waits for the exit statuses
+        return any(process.exitcode == UNGUARDED for process in self._context.started)
 
     def abandon(self) -> None:
         """End all processes immediately; rows that are already stored remain."""
@@ -254,6 +289,8 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     ------
     TypeError : if `workers` is not an integer.
     ValueError : if `workers` is not between 1 and 1024.
+    RuntimeError : by `sweep` or `phase_boundaries`, if the pool is made in a script without the guard
+        ``if __name__ == "__main__":``. Workers import the script, and would make further pools.
 
     Examples
     --------
@@ -264,8 +301,9 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     """
     if workers is not None:
         check.integer("workers", workers, low=1, high=1024)  # all are started at once
-    workers = workers or os.cpu_count() or 1
-    return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
+    if current_process().name.startswith(WORKER) and getattr(current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)  # this process is a worker that imports the script; the parent raises the error
+    return _LocalPool(workers or os.cpu_count() or 1)
 
 
 def _end_with_parent() -> None:

@@ -6,8 +6,8 @@ commit with which the cell was computed.
 A claim is a file next to the cell; it names the process that computes the cell, so that other processes compute other
 cells. A claim is made by creating its file, which fails if the file exists. Its process touches the file every `BEAT`
 seconds, and removes it when the cell is stored. A claim is void if its process has ended, which processes on the same
-machine can check, or, for processes on other machines, if the file has not been touched for `STALE` seconds by the
-clock of the file system. Only one process replaces a void claim, protected by a lock file. Results do not depend on
+machine can check, or, for processes on other machines, if the time of its last touch differs by more than `STALE`
+seconds from the clock of the file system, in either direction: a clock may have been wrong. Only one process replaces a void claim, protected by a lock file. Results do not depend on
 claims: if two processes compute the same cell after all, both write the same numbers, each to a temporary file that
 then replaces the file of the cell.
 """
@@ -34,7 +34,9 @@ from gamp_attention._version import __version__
 from gamp_attention.experiments.sweeps.jobs import short_hash
 
 BEAT = 20.0  # seconds between two touches of a claim
-STALE = 180.0  # seconds without a touch after which a claim of another machine is void; NFS may delay times by 60 s
+# seconds between now and the last touch of a claim, from which on the claim of another machine is void; NFS may delay
+# times by 60 s
+STALE = 180.0
 
 
 class Claim(NamedTuple):
@@ -103,7 +105,7 @@ class Claims:
                 return birth(owner["pid"]) != owner["born"]
         except (ValueError, KeyError, TypeError):  # not yet written, or damaged
             pass
-        return self._now() - claim.touched > STALE
+        return abs(self._now() - claim.touched) > STALE
 
     def _now(self) -> float:
         """Return the time by the clock of the file system."""
@@ -187,15 +189,16 @@ NUMBER = "float"  # numbers that JSON cannot represent are stored as {"float": "
 class Store:
     """Folder with the manifest `sweep.json` and the cells `cells/KEY.json`; `begin` creates it.
 
-    Several processes may use one folder at a time; `claims` divides the cells among them.
+    Several processes may use one folder at a time; `claims` divides the cells among them. A `temporary` folder is
+    deleted after the call that uses it, so that messages do not propose to continue from it.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, temporary: bool = False) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise check.fail("folder", folder, "a path", TypeError)
         if folder == "":  # Path("") is the current folder
             raise check.fail("folder", folder, "the path of a folder")
-        self.folder = Path(folder).resolve()
+        self.folder, self.temporary = Path(folder).resolve(), temporary
         self._cells = self.folder / "cells"
         self.claims = Claims(self._cells)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
-from gamp_attention._core.choices import SOLVERS, STARTS
+from gamp_attention._core.choices import SOLVERS, STARTS, suggestion
 from gamp_attention._core.display import Rows, count_noun
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
@@ -151,9 +151,10 @@ def sweep(
     ({'converged': 2}, 2)
     """
     model = require_model(model)
-    unknown = ", ".join(set(settings) - set(SettingOptions.__annotations__))
-    if unknown:
-        raise TypeError(f"sweep: {unknown}: unknown argument; settings are {', '.join(SettingOptions.__annotations__)}")
+    for name in settings.keys() - SettingOptions.__annotations__.keys():
+        known = (*AXES, *SettingOptions.__annotations__, "cells", "warm", "executor", "threads")
+        near = suggestion(name, known)
+        raise TypeError(f"sweep: {name}: unknown argument; arguments are {', '.join(known)}{near}")
     solver_settings = Settings(**settings)
     check.flag("warm", warm)
     check_workers(executor, threads)
