@@ -64,6 +64,7 @@ from gamp_attention.state_evolution.dynamics.sample_starts import require_spectr
 from gamp_attention.state_evolution.dynamics.start_law import SPECTRAL, StartLaw, is_unknown, start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveyRun, follow_survey
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
+from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import jump_shift
 
@@ -88,6 +89,7 @@ def follow_descent(
 
 
 N_SPECTRAL_PATHS = 8192  # default number of paths of message passing from spectral starts with global minima
+FEWER = 4  # ratio of numbers of paths whose results give the bias of GAMP
 STEP = 0.4  # default step β of survey propagation, as in `run_gamp(survey=True)`
 
 
@@ -104,7 +106,7 @@ class Trajectory(Overlaps):
     ----------
     q, m, theta, V : overlaps with an additional first axis of time (T + 1); V is NaN for descents.
     error : standard errors of the overlaps, from the spread over replicas; if histories are compressed, combined with
-        the error of the compression, and with `hold_after` of the extrapolation to infinitely many paths.
+        the error of the compression, and for "gamp" with the bias by the finite number of paths.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
     V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(V_hat=...)`; without `hold_after` in Stein's form.
@@ -350,6 +352,7 @@ def _require_sizes(
     elif method in COMPRESSED and model.penalty.quadratic and _is_too_long(model, n_iter, n_paths, max_memory):
         compression = TOLERANCE
     enough = min_paths(model, 0 if method == ONLINE or compression is not None else n_iter)
+    enough *= 2 if method == "gamp" and compression is None else 1  # a part of the paths gives the bias
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
@@ -401,7 +404,7 @@ def _trajectory_of_descents(
     method: str, runs: list[tuple[list[Overlaps], list[MeanLosses]]], shape: tuple[int, ...]
 ) -> Trajectory:
     """Return the means over replicas; V of the given shape is unknown, and there are no responses."""
-    means = _means([states for states, _ in runs], [losses for _, losses in runs])
+    means = _means(_stack([states for states, _ in runs], [losses for _, losses in runs]))
     unknown = np.full((len(runs[0][0]), *shape), np.nan)
     means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
     none: dict[str, Any] = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), np.zeros((0, *shape)))
@@ -433,13 +436,26 @@ def _trajectory_of_messages(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, n_replicas: int,
     rng: np.random.Generator,
 ) -> Trajectory:  # fmt: skip
-    """Return the trajectory of damped GAMP."""
-    losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
-    runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, of_replica) for of_replica in losses]
+    """Return the trajectory of damped GAMP.
+
+    Noise of V̂ enters later overlaps and losses at second order. They therefore have a bias that is inversely
+    proportional to the number of paths, and that replicas do not show. The bias is estimated from replicas with
+    `FEWER` times fewer paths, and is part of the errors. (Values that are extrapolated to infinitely many paths have
+    larger errors, because the bias of few paths grows faster: with 64 paths, losses of three columns became negative.)
+    """
+
+    def replicas(n_sampled: int) -> tuple[list[tuple[list[Overlaps], list[Hats]]], dict[str, np.ndarray]]:
+        losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
+        runs = [follow(model, alpha, start, damping, n_iter, n_sampled, rng, of_replica) for of_replica in losses]
+        return runs, _stack([states for states, _ in runs], losses)
+
+    fewer = max(n_paths // FEWER, min_paths(model, n_iter)) // 2 * 2
+    (runs, many), (_, few) = replicas(n_paths), replicas(fewer)
+    bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / fewer - 1) for name in many}
     shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
     jumps, share, unsure = average_jumps([all_hats for _, all_hats in runs])
     return Trajectory(
-        **_means([states for states, _ in runs], losses),
+        **_means(many, bias),
         **jumps,
         jump_shift=shift,
         U=np.zeros((0, *start.V.shape)),
@@ -496,7 +512,7 @@ def _trajectory_of_surveys(runs: list[SurveyRun], memory: bool) -> Trajectory:
         if has_jumps(share, unsure):
             words += f" ({state_mass(share)})"
     return Trajectory(
-        **_means(states, losses),
+        **_means(_stack(states, losses)),
         **jumps,
         jump_shift=np.zeros(0),
         U=U.mean(axis=0),
@@ -506,16 +522,22 @@ def _trajectory_of_surveys(runs: list[SurveyRun], memory: bool) -> Trajectory:
     )
 
 
-def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
-    """Return means over replicas of overlaps and losses, and their standard errors, as fields of `Trajectory`."""
-    stacks, scale = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]), 1 / np.sqrt(len(states))
-    errors = {name: values.std(axis=0, ddof=1) * scale for name, values in stacks.items()}
-    means: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
-    means["error"] = Overlaps(**errors)
-    for kind, name in (("train", "train_loss"), ("test", "test_error")):
-        values = np.array([[getattr(loss, kind) for loss in run] for run in losses])
-        means |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * scale}
-    return means
+def _stack(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, np.ndarray]:
+    """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
+    values = np.array([[(loss.train, loss.test) for loss in run] for run in losses])
+    stacks = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states])
+    return stacks | {"train_loss": values[:, :, 0], "test_error": values[:, :, 1]}
+
+
+def _means(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
+    """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
+    fields: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
+    errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
+    if bias is not None:
+        errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
+    for name in ("train_loss", "test_error"):
+        fields[f"{name}_error"] = errors.pop(name)
+    return fields | {"error": Overlaps(**errors)}
 
 
 def _is_too_long(model: Model, n_iter: int, n_paths: int, max_memory: float) -> bool:
