@@ -191,7 +191,7 @@ def test_validity_of_trajectories(model):
     assert 0.2 * stated < 1 - V / path.V[-1].mean() < 2 * stated
     smooth = ga.trajectory(model, 1.5, "semantic", n_iter=8)
     assert smooth.validity.startswith("consistent within its errors")
-    few = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=15, n_paths=64, n_replicas=2)
+    few = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=5, n_paths=256, n_replicas=2)
     assert (few.jump_share - 3 * few.jump_share_error).min() < -0.1  # two replicas show no significant jumps
     assert few.validity.startswith("unknown: too few paths")
     assert ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=128, n_replicas=2).validity.startswith("consistent")

@@ -352,7 +352,6 @@ def _require_sizes(
     elif method in COMPRESSED and model.penalty.quadratic and _is_too_long(model, n_iter, n_paths, max_memory):
         compression = TOLERANCE
     enough = min_paths(model, 0 if method == ONLINE or compression is not None else n_iter)
-    enough *= 2 if method == "gamp" and compression is None else 1  # a part of the paths gives the bias
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.require_memory("n_paths, n_iter", n_paths, enough // 4)
@@ -449,7 +448,7 @@ def _trajectory_of_messages(
         runs = [follow(model, alpha, start, damping, n_iter, n_sampled, rng, of_replica) for of_replica in losses]
         return runs, _stack([states for states, _ in runs], losses)
 
-    fewer = max(n_paths // FEWER, min_paths(model, n_iter)) // 2 * 2
+    fewer = max(n_paths // FEWER, 3 * min_paths(model, n_iter) // 4) // 2 * 2
     (runs, many), (_, few) = replicas(n_paths), replicas(fewer)
     bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / fewer - 1) for name in many}
     shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
