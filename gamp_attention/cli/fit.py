@@ -183,9 +183,10 @@ def test_errors(
     table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
     intervals = _describe_intervals(columns, means, selection)
     skipped = columns["leave-one-out"][1].skipped
+    intervals = f"{skipped.capitalize()}.\n{intervals}" if skipped else intervals
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\n{f'{skipped.capitalize()}. ' * bool(skipped)}{intervals}\nLeave-one-out is the error of each "
+        f"last digit:\n{format_text(table)}\n{intervals}\nLeave-one-out is the error of each "
         "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
         f"this layer: {loo.message}."
     )

@@ -203,8 +203,8 @@ def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, mon
     assert path.best == trusted.best
     assert path.best_1se < trusted.best_1se
     failed.append(trusted.best)
-    compute_folds, folds = paths.fold_errors, []
-    monkeypatch.setattr(paths, "fold_errors", lambda *args: folds.append(args[1]) or compute_folds(args[0], 2, *args[2:]))
+    of_folds, folds = paths.fold_errors, []
+    monkeypatch.setattr(paths, "fold_errors", lambda *args: folds.append(args[1]) or of_folds(args[0], 2, *args[2:]))
     path = ga.regularization_path(rows, lams, n_starts=1)
     assert (path.form, folds) == ("folds", [20])  # α must stay close to the α of all samples
 

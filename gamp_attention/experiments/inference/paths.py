@@ -173,8 +173,8 @@ def regularization_path(
         differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none; if not given, 20 (5 with groups) or the number of samples if that is smaller. Estimates that are not trusted are then
-        increased by a quarter before they are compared.
+        0 for none; if not given, 20 (5 with groups) or the number of samples if that is smaller. Estimates that are not
+        trusted are then increased by a quarter before they are compared.
     groups : (n,) labels of samples that depend on each other, such as the number of a subject who was measured several
         times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
         of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
@@ -268,8 +268,8 @@ def regularization_path(
     likely = values[path.plausible & [result.converged for result in results]]
     if len(likely) < 2:
         return path
-    scatter = f"Within {PLAUSIBLE:g} standard errors, values from {likely.min():.4g} to {likely.max():.4g} may be the best."
-    return replace(path, message=f"{message} {scatter}")
+    scatter = f"values from {likely.min():.4g} to {likely.max():.4g} may be the best"
+    return replace(path, message=f"{message} Within {PLAUSIBLE:g} standard errors, {scatter}.")
 
 
 def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: bool) -> tuple[int, np.ndarray | None]:
