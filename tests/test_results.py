@@ -389,7 +389,7 @@ RESULTS = {
     "PopulationLoss": lambda: ga.PopulationLoss(np.ones(T), np.ones(T)),
     "PopulationMap": make_population_map,
     "PopulationMinimum": lambda: ga.PopulationMinimum(1.0, 0.0, 0.1, 1e-4),
-    "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *make_references(), left_out=True),
+    "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *make_references(), True, np.zeros(3)),
     "ReferenceVerdict": lambda: RESULTS["ReferenceErrors"]().verdict(np.ones(90)),
     "RegularizationPath": make_regularization_path,
     "Row": make_row,

@@ -90,9 +90,9 @@ def interval_of_mean(values: np.ndarray, error: float, level: float = 0.95) -> t
     """Return a confidence interval of the expected value of samples (n,) with standard error `error` of their mean.
 
     The quantiles are from Student's t distribution with n − 1 degrees of freedom. Rare large samples make the
-    distribution of (mean − expected value)/error skewed. The end of the interval on the side of the long tail is shifted
-    to first order in the skewness (Johnson (1978), Hall (1992)); the other end is not, because the skewness is estimated
-    from the same samples. If no sample is negative, neither is the interval.
+    distribution of (mean − expected value)/error skewed. The end of the interval on the side of the long tail is
+    shifted to first order in the skewness (Johnson (1978), Hall (1992)); the other end is not, because the skewness is
+    estimated from the same samples. If no sample is negative, neither is the interval.
     """
     n, spread = len(values), values.std()
     mean, t, shift = float(values.mean()), float(stdtrit(n - 1, 0.5 + level / 2)), 0.0

@@ -42,7 +42,7 @@ WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended beca
 ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
-ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
+ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0", "ridge": "ridge on all tokens"}
 
 
 def path_of(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
@@ -178,10 +178,12 @@ def test_errors(
     better, verdict = _verdict(columns, loo.trusted, covariance)
     rows = {"this layer": means}
     for k, name in enumerate(columns["leave-one-out"][1].names):
-        rows[ROWS[name]] = [mean_and_error(references.errors[k]) for _, references in columns.values()]
+        rows[ROWS[name]] = [(of.test_error[k], of.test_error_error[k]) for _, of in columns.values()]
     table: list[Any] = [["", *columns]]
     table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
     intervals = _describe_intervals(columns, means, selection)
+    skipped = columns["leave-one-out"][1].skipped
+    intervals = f"{skipped.capitalize()}.\n{intervals}" if skipped else intervals
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
         f"last digit:\n{format_text(table)}\n{intervals}\nLeave-one-out is the error of each "
@@ -226,7 +228,7 @@ def _verdict(
 def _numbers(of_layer: tuple[float, float], references: ReferenceErrors) -> dict[str, Any]:
     """Return means and standard errors of errors of the layer (given) and of the references, for --json."""
     numbers: dict[str, Any] = {}
-    pairs = of_layer, *(mean_and_error(errors) for errors in references.errors)
+    pairs = of_layer, *zip(references.test_error.tolist(), references.test_error_error.tolist(), strict=True)
     for name, (mean, error) in zip(("", *(f"{name}_" for name in references.names)), pairs, strict=True):
         numbers |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
     return numbers

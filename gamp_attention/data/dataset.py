@@ -80,9 +80,10 @@ class Dataset(DisplayMixin):
         minus estimated positions. Fixed points do not depend on it.
     student : the attention map S of equation (2); `DotProductAttention()` if not given.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
-    sample_weight : (n,) positive weights that multiply the losses of the samples in the risk; a weight of 2 counts a
-        sample twice. If not given, all weights are 1. Errors of single samples, for example of `leave_one_out`, are
-        multiplied by the weights, too.
+    sample_weight : (n,) positive weights that multiply the losses of the samples in the risk. With a weight of 2, the
+        risk and its minima are the same as with a repeated sample; the steps of message passing differ, so that a run
+        may end in another minimum. If not given, all weights are 1. Errors of single samples, for example of
+        `leave_one_out`, are multiplied by the weights, too.
 
     Attributes
     ----------

@@ -111,7 +111,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampAttention":
         """Train on tokens X (n, L, d) and outputs y (n, L, d), or (n, L, p) with `value_rank`.
 
-        `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
+        `sample_weight` (n,) multiplies the losses: with a weight of 2, the risk and its minima are the same as with a
+        repeated sample, but runs may end in another minimum. A weight of 0 leaves a sample out.
         If the run does not converge, there is a `ConvergenceWarning`, and the best weights of the run are used.
 
         Raises

@@ -1,9 +1,11 @@
-"""Errors of zero, the mean output and a linear layer: leave-one-out compared with refits, units, and verdicts."""
+"""Errors of zero, the mean output and linear predictions: leave-one-out compared with refits, units, and verdicts."""
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge, RidgeCV
 
 import gamp_attention as ga
+from gamp_attention.baselines import reference
 from gamp_attention.data import build_dataset
 
 
@@ -28,13 +30,70 @@ def test_leave_one_out_equals_refits(shape):
     for k, (x, y) in enumerate(zip(tokens, outputs, strict=True)):
         W, mean = fit_without(tokens, outputs, k)
         expected.append([np.mean((y - f) ** 2) for f in (W @ x, mean, 0 * y)])
-    assert references.names == ("linear", "mean", "zero")
+    assert references.names == ("linear", "mean", "zero", "ridge")
     assert references.left_out
-    assert pytest.approx(np.array(expected), rel=1e-6) == references.errors.T
-    assert references.test_error == pytest.approx(np.mean(expected, axis=0), rel=1e-6)
-    assert references.test_error_error == pytest.approx(
+    assert pytest.approx(np.array(expected), rel=1e-6) == references.errors.T[:, :3]
+    assert references.test_error[:3] == pytest.approx(np.mean(expected, axis=0), rel=1e-6)
+    assert references.test_error_error[:3] == pytest.approx(
         np.std(expected, axis=0, ddof=1) / np.sqrt(len(tokens)), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("shape", [(23, 3, 7), (60, 3, 7), (2, 2, 5), (40, 1, 1)])
+def test_the_ridge_is_scikit_learns(shape):
+    """The choice of λ, and the errors by leave-one-out and on new samples, for n below and above L d."""
+    tokens, outputs = draw_arrays(*shape)
+    n, size = len(tokens), tokens[0].size
+    data, new = ga.Dataset(tokens, outputs, np.zeros(shape[1:])), draw_arrays(*shape, seed=1)
+    X, Y = tokens.reshape(n, size), outputs.reshape(n, size)
+    alphas = reference.LAMS * np.sum((X - X.mean(axis=0)) ** 2) / min(n, size)
+    known = RidgeCV(alphas=alphas, store_cv_results=True).fit(X, Y)
+    of_values = known.cv_results_.reshape(n, size, -1).mean(axis=1)
+    best = of_values[:, of_values.mean(axis=0).argmin()]
+    assert ga.reference_errors(data).errors[3] == pytest.approx(best, rel=1e-6)
+    fit = Ridge(alpha=known.alpha_).fit(X, Y)
+    off = new[1].reshape(n, size) - fit.predict(new[0].reshape(n, size)).reshape(n, size)
+    assert ga.reference_errors(data, *new).errors[3] == pytest.approx(np.mean(off**2, axis=1), rel=1e-6)
+
+
+def test_the_verdict_uses_the_best_reference():
+    """Outputs that are linear in all numbers of the tokens: a layer below y = Wx is still worse than the ridge."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 2, 10))
+    y = (x.reshape(300, 20) @ rng.normal(size=(20, 20)) / 4).reshape(x.shape) + 0.1 * rng.normal(size=x.shape)
+    references = ga.reference_errors(ga.Dataset(x, y, np.zeros((2, 10))))
+    assert references.test_error[3] < 0.05 < 0.5 < references.test_error[0]
+    verdict = references.verdict(0.5 * references.errors[0])
+    assert (verdict.better, verdict.worse_than) == (False, ("ridge",))
+    assert verdict.message == "The layer predicts worse than ridge regression on all tokens."
+
+
+def test_the_stated_error_of_the_ridge_contains_pairs_of_samples():
+    """With n near L d, most of the variance of the mean over data sets is due to pairs of samples."""
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 4])
+        x, B = rng.normal(size=(30, 1, 20)), rng.normal(size=(20, 20)) / np.sqrt(20)
+        y = x @ B + 0.3 * rng.normal(size=x.shape)
+        data = ga.Dataset(x, y, np.zeros((1, 20)))
+        fresh = rng.normal(size=(500, 1, 20))
+        new = ga.reference_errors(data, fresh, fresh @ B + 0.3 * rng.normal(size=fresh.shape))
+        references = ga.reference_errors(data)
+        found.append([
+            references.test_error[3] - new.test_error[3], references.test_error_error[3],
+            references.errors[3].std(ddof=1) / np.sqrt(30),
+        ])  # fmt: skip
+    apart, stated, independent = np.sqrt(np.mean(np.square(found), axis=0))
+    assert 0.75 < stated / apart < 1.5  # 0.98 to 1.21 with other seeds
+    assert independent < 0.85 * stated
+
+
+def test_large_problems_skip_the_ridge(monkeypatch):
+    monkeypatch.setattr(reference, "SIZE", 20)
+    references = ga.reference_errors(ga.Dataset(*draw_arrays()))
+    assert references.names == ("linear", "mean", "zero")
+    assert "ridge regression on all tokens is skipped: it needs n or L d ≤ 20, got 23 and 21" in str(references)
+    assert references.verdict(references.errors[0]).difference.shape == (3,)
 
 
 def test_new_samples_are_predicted_by_the_fit_to_the_data():
@@ -44,7 +103,7 @@ def test_new_samples_are_predicted_by_the_fit_to_the_data():
     references = ga.reference_errors(data, new, targets)
     predicted = ga.fit_linear_baseline(data).weights @ new, outputs.mean(axis=0), 0.0
     assert not references.left_out
-    for errors, f in zip(references.errors, predicted, strict=True):
+    for errors, f in zip(references.errors[:3], predicted, strict=True):
         assert errors == pytest.approx(np.mean((targets - f) ** 2, axis=(1, 2)), rel=1e-9)
 
 
@@ -57,7 +116,7 @@ def test_errors_of_standardized_data_are_in_the_units_of_the_file(fresh):
     data, units = build_dataset(x, y, None, True)
     new = (x, y) if fresh else ()
     references, plain = ga.reference_errors(data, *new, units=units), ga.reference_errors(ga.Dataset(x, y), *new)
-    assert references.errors[1:] == pytest.approx(plain.errors[1:])
+    assert references.errors[1:3] == pytest.approx(plain.errors[1:3])
     assert references.errors[2] == pytest.approx(np.mean(y**2, axis=(1, 2)))
     if fresh:
         W = ga.fit_linear_baseline(data).weights
@@ -104,7 +163,7 @@ def test_the_verdict_depends_on_paired_differences():
     noise = 0.01 * linear.std() * rng.normal(size=400)
     low = ga.reference_errors(ga.Dataset(*draw_arrays(400))).verdict(0.5 * references.errors.min(axis=0))
     assert low.better
-    assert low.message.startswith("The layer predicts better than the linear layer y = Wx, the mean output and")
+    assert low.message.startswith("The layer predicts better than the linear layer y = Wx, the mean output, the")
     same = references.verdict(linear + noise - noise.mean())
     for distance in (1.9, 2.1):  # in standard errors of the paired differences
         away = references.verdict(linear + noise - noise.mean() + distance * same.difference_error[0])
@@ -123,5 +182,6 @@ def test_the_verdict_depends_on_paired_differences():
     high = references.verdict(references.errors.max(axis=0) + 1.0)
     assert high.worse_than == references.names
     assert high.message == (
-        "The layer predicts worse than the linear layer y = Wx, the mean output and the output y = 0."
+        "The layer predicts worse than the linear layer y = Wx, the mean output, the output y = 0 and ridge regression "
+        "on all tokens."
     )

@@ -424,7 +424,7 @@ def test_a_layer_that_is_worse_than_none_is_no_success(flags, tmp_path, fit):
     status, report, words, found = fit(stored(tmp_path, x, y), *flags, "--n-starts", "2")
     assert status == 0  # the training has converged
     summary = read_sections(words)["Test error"][0]
-    assert summary.startswith("WARNING: The layer predicts worse than the linear layer y = Wx, the mean output and")
+    assert summary.startswith("WARNING: The layer predicts worse than the linear layer y = Wx, the mean output, the")
     assert "torch.nn.MultiheadAttention" in read_sections(words)["Next steps"][0]
     assert summary == f"WARNING: {report['verdict']}"
     assert report["better_than_references"] is False
@@ -445,7 +445,7 @@ def test_a_layer_that_the_data_are_made_of_is_a_success(flags, tmp_path, fit):
     assert "WARNING" not in words
     assert read_sections(words)["Test error"][0] == report["verdict"]
     assert "MultiheadAttention" not in words
-    assert report["verdict"].startswith("The layer predicts better than the linear layer y = Wx, the mean output and")
+    assert report["verdict"].startswith("The layer predicts better than the linear layer y = Wx, the mean output, the")
     assert report["better_than_references"] is True
     estimate = report["leave_one_out"]
     assert estimate["test_error"] < 0.5 * estimate["linear_test_error"] < 0.5 * estimate["zero_test_error"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numba
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy import stats
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
@@ -488,7 +488,7 @@ def test_the_choice_among_minima_extends_the_interval_upwards():
     assert np.isclose(rest, loo.errors.var(ddof=1) / len(loo.errors) + loo.covariance)
     low, high = loo.interval()
     assert high - loo.test_error > 1.2 * (loo.test_error - low)
-    assert np.isclose(loo.test_error - low, t.ppf(0.975, len(loo.errors) - 1) * np.sqrt(rest), rtol=1e-3)
+    assert np.isclose(loo.test_error - low, stats.t.ppf(0.975, len(loo.errors) - 1) * np.sqrt(rest), rtol=1e-3)
     smooth = data.replace(lam=5.0)
     assert ga.leave_one_out(smooth, ga.run_gamp(smooth, "random", seed=0)).selection == 0
 
@@ -604,4 +604,4 @@ def test_few_samples_have_wide_intervals_and_are_not_trusted():
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
         assert loo.trusted == trusted
         assert (f"standard errors need at least 30 samples, got {n}" in loo.message) != trusted
-        assert loo.interval()[1] > loo.test_error + t.ppf(0.975, n - 1) * loo.test_error_error
+        assert loo.interval()[1] > loo.test_error + stats.t.ppf(0.975, n - 1) * loo.test_error_error

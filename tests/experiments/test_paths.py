@@ -67,7 +67,9 @@ def test_differences_are_over_the_same_samples(rows):
     assert np.isclose(path.difference_error[other], np.sqrt(independent**2 + of_pairs))
     assert path.difference_error[other] < path.test_error_error[other]
     assert path.plausible[best]
-    assert "best" in str(path)
+    low, high = path.lam[path.plausible].min(), path.lam[path.plausible].max()
+    assert low < high
+    assert path.message.endswith(f"Within 2 standard errors, values from {low:g} to {high:g} may be the best.")
 
 
 def test_a_path_resumes_from_its_file(rows, tmp_path, monkeypatch):
@@ -201,7 +203,10 @@ def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, mon
     assert path.best == trusted.best
     assert path.best_1se < trusted.best_1se
     failed.append(trusted.best)
-    assert ga.regularization_path(rows, lams, n_starts=1).form == "folds"
+    of_folds, folds = paths.fold_errors, []
+    monkeypatch.setattr(paths, "fold_errors", lambda *args: folds.append(args[1]) or of_folds(args[0], 2, *args[2:]))
+    path = ga.regularization_path(rows, lams, n_starts=1)
+    assert (path.form, folds) == ("folds", [20])  # α must stay close to the α of all samples
 
 
 def test_folds_are_trained_without_their_samples(rows):

@@ -12,10 +12,11 @@ Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` wi
 the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
 without each block.
 
-This finds no samples that depend on each other in a random order. Exact copies are found by a hash. Near copies of samples (augmented samples, several
-measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
-times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
-q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson process).
+This finds no samples that depend on each other in a random order. Exact copies are found by a hash. Near copies of
+samples (augmented samples, several measurements of a subject) are found by their tokens: a sample has a few neighbors,
+and all other samples are several times as far away. Independent samples have such a gap with the probability q^(-kD)
+after the k-th neighbor, for a ratio q of distances and tokens in D dimensions (the volumes up to the neighbors are a
+Poisson process).
 """
 
 import numpy as np

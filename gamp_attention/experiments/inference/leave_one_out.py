@@ -428,7 +428,8 @@ class _CorrectedErrors:
             left_out = " or ".join(map(str, np.flatnonzero(self.unbounded)[:3].tolist()))
             return [
                 f"without sample {left_out}, weights that have no penalty grow without bound, as an intercept does "
-                "without the only member of a class: the error of this sample is infinite, and `errors` has the value of the formula"
+                "without the only member of a class: the error of this sample is infinite, and `errors` has the value "
+                "of the formula"
             ]
         if not self.is_uncertain:
             return []
