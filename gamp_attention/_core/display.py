@@ -20,8 +20,8 @@ def count_noun(n: int, noun: str) -> str:
 
 
 def format_with_error(value: float, error: float, digits: int) -> str:
-    """Return a number with its error in units of the last digit, as 0.0940(2); '-' if the number is not finite."""
-    if not math.isfinite(value):
+    """Return a number with its error in units of the last digit, as 0.0940(2); '-' if it or its error is infinite."""
+    if not math.isfinite(value) or math.isinf(error):
         return "-"
     if not error > 0:
         return f"{value:.{digits}f}"

@@ -68,6 +68,22 @@ def test_the_slope_is_measured_again_on_finer_rules():
     assert slope == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("function", [lambda x: np.tanh(20 * (x - 0.7)), lambda x: x**15 - 1e-3, lambda x: x - 2.1])
+def test_roots_of_strongly_nonlinear_functions_and_beyond_an_end(function):
+    """Secants leave the interval of the first two; the third has its root at 2.1, beyond the end of the interval."""
+    value, error, _ = root_on_rules(lambda rule: function, SplitRule(), (0.0, 1.5), 1e-3, 1e-3)
+    assert error <= 2e-3
+    assert function(value - error) < 0 < function(value + error)
+
+
+def test_attention_beats_the_baseline_on_a_branch_that_ends_nearby():
+    """ε_g is above the linear baseline's at α = 0.72 and below at 0.75; next to the end of the branch θ is small."""
+    model = ga.paper_model(omega=0.4, sigma=0.7, A=[[0.55, 0.45], [0.45, 0.55]])
+    found = ga.phase_boundaries(model, alphas=(0.5, 1.1))
+    assert found.converged
+    assert 0.72 < found.alpha_l[0] < 0.75
+
+
 def test_a_root_off_the_branch_is_not_found(model):
     assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note

@@ -63,21 +63,17 @@ class Scan:
         self.lost[alpha] = root
         return False
 
-    def approach(self, end: float, alpha: float) -> None:
-        """Solve at α near an end of the branch.
+    def approach(self, alpha: float) -> None:
+        """Solve at α near an end of the branch, where the overlap family that the branch is named after vanishes.
 
-        The overlap family that the branch is named after vanishes there in proportion to √|α − end|: the start of the
-        solution is scaled accordingly.
+        Newton steps converge to it from larger values, and to zero from much smaller ones: they start at its value at
+        the nearest point.
         """
-        inside = [a for a in self.points if (a - end) * (alpha - end) > 0]
-        if alpha in self.points or not inside:
-            return
-        family, guess = FAMILY_OF[self.branch], self.track.guess(alpha).arrays()
-        nearest = min(inside, key=lambda a: abs(a - alpha))
-        overlap = self.points[nearest].overlaps.arrays()[family]
-        guess[family] = overlap * np.sqrt((alpha - end) / (nearest - end))
-        if not self._follow(alpha, Overlaps(**guess)):
-            self.at(alpha)
+        if alpha not in self.points and self.points:
+            family, nearest = FAMILY_OF[self.branch], min(self.points, key=lambda a: abs(a - alpha))
+            guess = self.track.guess(alpha).arrays() | {family: self.points[nearest].overlaps.arrays()[family]}
+            if not self._follow(alpha, Overlaps(**guess)):
+                self.at(alpha)
 
     def trim(self, low: float, high: float) -> None:
         """Remove points outside of the range in which the branch exists on finer rules; NaN for no limit."""
@@ -142,7 +138,7 @@ class Boundary(NamedTuple):
     def found(cls, value: float, error: float, tol: float, note: str = "") -> "Boundary":
         """Return a root with its error; a boundary without a value if either is not finite."""
         if not np.isfinite(value + error):
-            return cls.none("not found: secants did not converge")
+            return cls.none("not found: the branch was lost on the way, or no root is near")
         return cls(float(value), float(error), note if error <= tol else "error above the tolerance")
 
 
@@ -155,7 +151,7 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
     scan.trim(ends[0].value, ends[1].value)
     for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
         if np.isfinite(end.value):
-            scan.approach(end.value, end.value * inward)
+            scan.approach(end.value * inward)
     return ends
 
 

@@ -3,23 +3,24 @@
 A branch is a function of the parameter that is known at some values (`BranchTrack`). Its fixed point at another value
 is predicted by interpolation between known points and corrected by Newton steps.
 
-A root is found in two stages (`root_on_rules`). On the coarsest rule, secants from two given values find it and the
-slope of the function (`_secant`). Each finer rule then shifts the root by the change of the function there divided by
-the slope, and the shifts give the error. Thus the expensive rules evaluate the function only a few times.
+A root is found in two stages (`root_on_rules`). On the coarsest rule, Brent's method between two given values finds it
+and the slope of the function (`_root_between`). Each finer rule then shifts the root by the change of the function
+there divided by the slope, and the shifts give the error. Thus the expensive rules evaluate the function only a few
+times.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, MAX_LAST_STEP, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
@@ -30,7 +31,6 @@ MAX_RESIDUAL = 2e-3  # largest residual before the final Newton step
 TOL_RESIDUAL = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
 MIN_RESIDUAL = 0.03  # lower limit of the requested residual, in units of the rule's unresolved error
 MAX_NEWTON = 8  # maximum number of Newton steps; if more are needed, the value was too far from known points
-MAX_LAST_STEP = 0.05  # largest final Newton step; a larger step would need another
 HALVINGS = 2  # number of times that the distance to a value that is too far may be halved
 MAX_CHANGE = 1.0  # largest relative change from the prediction; beyond, the point is on another branch
 MIN_FAMILY = 0.1  # smallest m and θ relative to the prediction; below, the point is on a branch without them
@@ -38,9 +38,8 @@ MAX_WEIGHT = 1.2  # largest extrapolation along a line through two known points,
 
 # Roots of functions that each rule evaluates with a small error
 MAX_SECANTS = 12  # maximum number of secant steps on one rule
-CLOSE = 2e-3  # relative step of the parameter at which the secants on the first rule end
+CLOSE = 2e-3  # relative width of the last bracket on the first rule
 CLEAR = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
-CLEAR_FRACTION = 0.25  # the same as a fraction of the largest difference, if that is smaller
 SLACK = 1.0  # largest distance of the root beyond the two given values, in units of their distance
 MAX_FINER = 6  # maximum number of finer rules; each takes about three times as long as the last
 SLOPE_ERROR = 0.2  # assumed relative error of a secant's slope
@@ -50,6 +49,10 @@ CURVE_TOL = 5e-4  # requested error of a crossing in units of the curve's parame
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
 Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
+
+
+class BranchLost(ArithmeticError):
+    """Error raised at a parameter value at which the branch is lost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,12 +208,12 @@ def root_on_rules(
 ) -> tuple[float, float, float]:
     """Return the root of a function on finer and finer rules, its error (infinite if there is none) and the slope.
 
-    Secants from the two ends give the slope on the first rule. Finer rules then shift the root until the error is
-    within tol. The function is a difference of numbers of magnitude `size`; a rule resolves it to its relative
-    tolerance times this magnitude.
+    Brent's method between the ends gives the root and the slope on the first rule. Finer rules then shift the root
+    until the error is within tol. The function is a difference of numbers of magnitude `size`; a rule resolves it to
+    its relative tolerance times this magnitude.
     """
     coarse = measure(rule)
-    value, slope = _secant(coarse, *ends, CLEAR * rule.tol * size)
+    value, slope = _root_between(coarse, *ends, CLEAR * rule.tol * size)
     error, finer = np.inf, rule.finer()
     for _ in range(MAX_FINER):
         if not np.isfinite(slope) or finer is None or error <= tol:
@@ -227,42 +230,36 @@ def root_on_rules(
     return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
-    """Return an approximate root and the slope there; NaN if the branch is lost or the root is not near.
+def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
+    """Return an approximate root and the slope there; NaN if the branch is lost or no root is near the two values.
 
-    A secant goes through the last point and the nearest other point whose value differs by at least `clear`. If no
-    value does, a fraction of the largest difference is enough, because the function may be nonlinear between distant
-    points.
+    If the function has the same sign at both, the interval is extended at the end with the smaller value. The slope is
+    a secant between the closest points on both sides of the root whose values differ by `clear`, if there are any.
     """
-    width = abs(b - a)
-    low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
-    values, slope = {a: measure(a), b: measure(b)}, np.nan
-    for _ in range(MAX_SECANTS):
-        rises = {x: abs(f - values[b]) for x, f in values.items() if x != b}
-        enough = min(clear, CLEAR_FRACTION * np.nanmax([0.0, *rises.values()]))
-        distinct = [x for x in rises if rises[x] >= enough]  # empty if the branch was lost at b
-        if not distinct:
-            break
-        a = min(distinct, key=lambda x: abs(x - b))
-        if rises[a] > 0:
-            slope = (values[b] - values[a]) / (b - a)
-        c = b - values[b] / slope
-        if abs(c - b) <= CLOSE * abs(b):
-            return c, slope
-        bracket = _bracket(values)
-        if bracket and not bracket[0] < c < bracket[1]:
-            c = 0.5 * (bracket[0] + bracket[1])
-        if not low <= c <= high:
-            break
-        b = c
-        values[b] = measure(b)
-    return np.nan, np.nan
+    values: dict[float, float] = {}
 
+    def evaluate(x: float) -> float:
+        if x not in values:
+            values[x] = measure(x)
+        if np.isnan(values[x]):
+            raise BranchLost
+        return values[x]
 
-def _bracket(values: dict[float, float]) -> tuple[float, float] | None:
-    """Return the closest pair of arguments between which the sign changes, or None."""
-    pairs = [(a, b) for (a, fa), (b, fb) in pairwise(sorted(values.items())) if fa * fb < 0]
-    return min(pairs, key=lambda pair: pair[1] - pair[0], default=None)
+    try:
+        if evaluate(a) * evaluate(b) > 0:
+            a, b = (a, b) if abs(evaluate(b)) < abs(evaluate(a)) else (b, a)
+            a, b = b, b + SLACK * (b - a)
+        root = float(brentq(evaluate, a, b, xtol=CLOSE * max(abs(a), abs(b))))
+    except (BranchLost, ValueError):  # the second error if the sign is still the same
+        return np.nan, np.nan
+    x, f = np.array(sorted(values.items())).T
+    below, above = x < root, x > root
+    if not (below.any() and above.any()):  # an end is the root
+        return root, (f[-1] - f[0]) / (x[-1] - x[0])
+    size = np.abs(f)
+    enough = min(0.5 * clear, size[below].max(), size[above].max())
+    i, j = np.flatnonzero(below & (size >= enough))[-1], np.flatnonzero(above & (size >= enough))[0]
+    return root, float((f[j] - f[i]) / (x[j] - x[i]))
 
 
 def _polish(

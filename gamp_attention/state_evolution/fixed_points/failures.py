@@ -54,7 +54,7 @@ def broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
 def describe_zero(result: StateEvolutionResult, family: str) -> str:
     """Return a message if a family of overlaps is zero within its error; otherwise an empty string."""
     value, error = result.overlaps.arrays()[family], result.overlaps_error.arrays()[family]
-    if (np.abs(value) > ZERO_ERRORS * error).any():
+    if (np.abs(value) > ZERO_ERRORS * error).any() or np.isinf(error).any():  # no error is stated if it is infinite
         return ""
     at = np.unravel_index(np.argmax(np.abs(value)), value.shape)
     words = f"{family} = {value[at]:.2g} is zero within its error of {error[at]:.1g} at the solution found"

@@ -66,6 +66,8 @@ SQUARES_LEVEL = 1  # level of the split rule at which averages for the overlaps 
 NEAR_SIZE = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
 # largest error of a deterministic rule, in units of the error without the part of the last Newton step
 STEP_PART = 1.05
+# largest relative error that is stated if replica symmetry is broken; beyond, overlaps of minima may differ by more
+MAX_BROKEN_ERROR = 0.1
 # error left by the last Newton step on random rules, in units of this step, after steps whose remainders are known: the
 # largest remainder in units of its step, times LEFT_FACTOR because other steps have other directions
 LEFT_FACTOR, MIN_LEFT = 2.0, 0.25
@@ -88,7 +90,8 @@ class StateEvolutionResult(Ended):
     status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative change of
         an overlap in a full step.
     overlaps, train_loss, test_error : overlaps, ε_t and ε_g of equations (7), (14) and (10).
-    overlaps_error, train_loss_error, test_error_error : their errors.
+    overlaps_error, train_loss_error, test_error_error : their errors; infinite if replica symmetry is broken and the
+        equations could not be solved to 10 %, because minima then may have very different overlaps.
     relative_error : largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
     jump_mass, jump_mass_error : (L, r, r) contribution of jumps of the proximal map to V̂, V̂_Stein − V̂_derivative, and
         its error. It is negative, because g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
@@ -441,6 +444,13 @@ def _build_result(
     message = "" if solved else f"the relative error is {error:.3g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
+    if error > MAX_BROKEN_ERROR and not consistent:
+        message = (
+            "no errors are stated: replica symmetry, which these equations assume, does not hold here "
+            f"({explanation}), and their solution is known only to about {error:.1g} {budget}: "
+            "run_gamp and minimize_risk find minima"
+        )
+        error, errors = np.inf, np.full_like(errors, np.inf)
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=n_iter, residual=point.residual,
         history=StateEvolutionHistory(**stack_overlaps([*path, point.overlaps])), overlaps=point.overlaps,
