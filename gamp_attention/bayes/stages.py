@@ -185,7 +185,7 @@ MAX_STALLED = 12  # number of iterations without a smaller error after which an 
 ACCEPTED = 1e-3  # error of x up to which iterations count as converged
 UNINFORMED = 0.02  # overlap of the start, in units of the prior
 SMALL = 0.05  # overlap in units of the prior, below which the growth of a column is computed
-FULL = 32.0  # x at which nothing is unknown: V is 1e-14 of the prior
+FULL = 23.0  # x at which nothing is unknown: V is 1e-10 of the prior
 NEARLY_FULL = 7.0  # x from which a steady change of x is extrapolated
 STEADY = 0.2  # relative difference of two changes of x up to which the change is steady
 MEMORY = 3  # number of earlier iterations from which the next x is extrapolated
@@ -280,7 +280,7 @@ class Iteration:
     def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
         """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
         path, best, stalled = list[tuple[np.ndarray, np.ndarray]](), np.inf, 0
-        for self.n_iter in range(1, limit + 1):  # noqa: B007
+        for self.n_iter in range(1, limit + 1):
             V, known = self.variances(x)
             averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
             kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
@@ -319,7 +319,7 @@ def limit_step(path: list[tuple[np.ndarray, np.ndarray]], step: np.ndarray) -> n
     change, before, wanted = (
         np.einsum("lab,lac,lcb->lb", vectors, part, vectors) for part in (f, path[max(len(path) - 2, 0)][1], step)
     )
-    longest = np.abs(change) + np.maximum(0.5 * np.minimum(values, 1.0), 0.125 * values)
+    longest = np.abs(change) + np.maximum(0.5 * np.clip(values, 1e-3, 1.0), 0.125 * values)
     steady = (values > NEARLY_FULL) & (np.abs(change - before) < STEADY * np.abs(change)) & (len(path) > 1)
     part = np.where(steady, 1.0, longest / np.maximum(np.abs(wanted), 1e-300)).min(initial=1.0)
     more = np.where(steady, np.sign(change) * longest - part * wanted, 0.0)
