@@ -79,12 +79,10 @@ class Equations:
     rho : (L, t, t) prior covariances of the fields.
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
-    last_change : change of V, in units of ρ, at which iterations end (`bayes.stages.iterate`).
     symmetries : for attention layers of several columns, and for teachers that are functions, orthogonal matrices
         (n, t, t), see `bayes.symmetries`.
     """
 
-    last_change = 3e-4
     symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:

@@ -15,9 +15,11 @@ fixed points are parametrized by the size of the conjugates q̂ of the found col
 determines V, and V determines α and the growth of δq, so that no iteration in α is needed.
 
 **Iteration at a given α.** The curve of all fixed points (`bayes.equations`) is not used for these models. `iterate`
-applies q̂ = αE[g gᵀ] and V = V(q̂) until V no longer changes, from little or nearly complete information: first with
-few samples, then with all. All iterations of a run use the same samples, and the same points of their posteriors as
-long as V changes little, so that the map is a smooth function of V near the end, and independent runs give the errors.
+applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first with few samples, then with all. All
+iterations of a run use the same samples, and the same points of their posteriors as long as V changes little, so that
+the map is a smooth function of V near the end, and independent runs give the errors. Extrapolated steps (`Iteration`)
+reach the fixed point to an error that is much smaller than the errors from the samples, and is added to them. A fixed
+point without unknown part, V = 0, is approached exponentially; it is reached if V decreases down to e^(−`FULL`) ρ.
 
 Columns without overlap need a separate rule. If the sign of a column can be changed at unchanged targets, its overlap
 q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
@@ -233,7 +235,8 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     output = all_samples.output(V, known)
     q = all_samples.input(alpha * output.hats).q * np.outer(~zero, ~zero)
     entropy = all_samples.free_entropy(alpha, V, output)
-    full = all_samples.noiseless and bool((np.linalg.eigvalsh(x) >= FULL).all())
+    values = np.linalg.eigvalsh(x)  # where V decreases to zero, all V keep their ratios
+    full = all_samples.noiseless and values.max() >= FULL and values.min() >= FULL - NEARLY_FULL
     if full:
         entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > ACCEPTED else entropy
         V, known = np.zeros_like(rho), rho
