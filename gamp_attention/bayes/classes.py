@@ -51,10 +51,7 @@ class ClassEquations(Equations):
     ----------
     channel, kinds, exact : as for `Equations`.
     rho : (S, t, t) prior covariances of the fields of all sources, without the shift by the spikes.
-    last_change : as for `Equations`; smaller, because posteriors are exact.
     """
-
-    last_change = 1e-7
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
         self._law = class_channel(model)

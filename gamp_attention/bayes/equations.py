@@ -79,12 +79,10 @@ class Equations:
     rho : (L, t, t) prior covariances of the fields.
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
-    last_change : change of V, in units of ρ, at which iterations end (`bayes.stages.iterate`).
     symmetries : for attention layers of several columns, and for teachers that are functions, orthogonal matrices
         (n, t, t), see `bayes.symmetries`.
     """
 
-    last_change = 3e-4
     symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
@@ -305,12 +303,12 @@ def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> n
     V, rho : (L, t, t) covariances of the fields, and their prior covariances.
     """
     g, other, blocks, weight, paired, tilt = terms
-    inverse = np.linalg.inv(V)
+    root = psd_root(np.linalg.inv(V))  # products with its square would lose directions with different V to rounding
     hats = symmetrize(np.einsum("n,nla,nlb->lab", weight, g, other, optimize=True))
-    outer = np.einsum("lab,lbc,lcd->lad", inverse, rho, inverse)
     squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
-    slopes = np.einsum("lab,lab->", inverse, rho) - np.einsum("lab,lnab->n", outer, blocks)
-    slope = weight.sum() * inverse - inverse @ np.einsum("n,lnab->lab", weight, blocks) @ inverse
+    gains = np.eye(len(V[0])) - np.einsum("lab,lnbc,lcd->lnad", root, blocks, root, optimize=True)
+    slopes = np.einsum("lab,lnab->n", root @ rho @ root, gains)
+    slope = root @ np.einsum("n,lnab->lab", weight, gains) @ root
     if not isinstance(tilt, float):
         slopes = slopes + np.einsum("lab,nlab->n", rho, tilt)
         slope = slope + np.einsum("n,nlab->lab", weight, tilt)

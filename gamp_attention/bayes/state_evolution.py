@@ -27,7 +27,7 @@ from gamp_attention.bayes.classes import ClassEquations, build_equations
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.known_columns import separate_known_columns
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
-from gamp_attention.bayes.stages import FEW, iterate
+from gamp_attention.bayes.stages import FEW, FULL, iterate
 from gamp_attention.models.channels.classes import class_channel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sequence import SequenceMixture
@@ -200,17 +200,17 @@ def _iterate_replicas(
         V = V[:, class_channel(unknown).sources]
     agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
-    left, law = max(run.error for run in runs), model.coordinates
-    prior = np.einsum(
-        "k,kab->ab", law.weight, law.teacher_cov + law.teacher_mean[:, :, None] * law.teacher_mean[:, None]
-    )
-    q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0))
+    full, law = all(run.full for run in runs), model.coordinates
+    left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-FULL)))
+    prior = np.tensordot(law.weight, law.moments[:, model.n_tokens :, model.n_tokens :], 1)
+    q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0)) + least * _scale(prior)
+    V_error = _half_width(V) + (left + least) * _scale(V.mean(axis=0))
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
-        q=q.mean(axis=0), q_error=q_error, V=V.mean(axis=0), V_error=_half_width(V) + left * _scale(V.mean(axis=0)),
+        q=q.mean(axis=0), q_error=q_error, V=V.mean(axis=0), V_error=V_error,
         free_entropy=float(entropy.mean()), free_entropy_error=float(_half_width(entropy)),
         test_error=float(errors.mean()), test_error_error=float(_half_width(errors) + left * errors.mean()),
-        stable=True, full=all(run.full for run in runs),
+        stable=True, full=full,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import gamp_attention as ga
 from gamp_attention.bayes import Equations, amp_step, build_problem, build_start, start_remaining_columns
@@ -47,6 +48,86 @@ def test_linear_targets_with_noise_have_their_closed_form():
     assert abs(point.q[0, 0] - exact.q[0, 0]) <= point.q_error[0, 0] + 1e-3
     assert abs(point.test_error - exact.test_error) <= point.test_error_error + 2e-3
     assert abs(point.free_entropy - exact.free_entropy) <= point.free_entropy_error + 0.02
+
+
+INVERTIBLE = {
+    "u": lambda u, noise: u[0, 0],
+    "affine": lambda u, noise: 1 - 2 * u[0, 0],
+    "redundant": lambda u, noise: np.array([u[0, 0], 2 * u[0, 0] + 1]),
+    "leaky relu": lambda u, noise: np.maximum(u[0, 0], 0.1 * u[0, 0]),
+    "sinh": lambda u, noise: np.sinh(u[0, 0]),
+}
+
+
+@pytest.mark.parametrize("init", ["uninformed", "informed"])
+@pytest.mark.parametrize("teacher", INVERTIBLE.values(), ids=INVERTIBLE)
+def test_fields_that_targets_determine_have_the_overlap_alpha(teacher, init):
+    """α independent linear equations for each weight determine the fraction α of the weights."""
+    model = build_model(teacher)
+    point = ga.solve_bayes_state_evolution(model, 0.5, init, n_points=64)
+    assert abs(point.q[0, 0] - 0.5) <= point.q_error[0, 0] < 1e-6
+    full = ga.solve_bayes_state_evolution(model, 1.05, init, n_points=64)
+    assert full.full
+    assert (full.q[0, 0], full.q_error[0, 0], full.test_error) == (1, 0, 0)
+
+
+def test_message_passing_uses_linear_targets_without_noise():
+    for teacher, n_tokens in ((INVERTIBLE["u"], 1), (INVERTIBLE["affine"], 1), (INVERTIBLE["u"], 2)):
+        found = ga.run_bayes_amp(ga.sample(build_model(teacher, n_tokens), d=500, alpha=0.9, seed=0))
+        assert found.overlap[0, 0] == pytest.approx(0.9, abs=0.1)  # the norm of the teacher has scatter 0.06
+
+
+@pytest.mark.parametrize("teacher", [modulus, lambda u, noise: u[0, 0] ** 2], ids=["modulus", "square"])
+@pytest.mark.parametrize(("init", "alpha"), [("informed", 1.05), ("informed", 3.0), ("uninformed", 1.3)])
+def test_full_recovery_is_exact(teacher, init, alpha):
+    """For 1 < α < 1.13 there is a fixed point with less overlap, and a start with the overlap 0.999 would not do."""
+    point = ga.solve_bayes_state_evolution(build_model(teacher), alpha, init, n_points=1024)
+    assert point.full
+    assert (point.q[0, 0], point.q_error[0, 0], point.V_error[0, 0, 0]) == (1, 0, 0)
+    assert np.isposinf(point.free_entropy)
+
+
+def test_unknown_columns_remain_beside_a_column_without_error():
+    """The sum of two columns is found for α > 1, their difference never."""
+    model = build_model(lambda u, noise: np.array([u[0, 0] + u[0, 1], 2 * u[0, 0] + 2 * u[0, 1]]), rank=2)
+    point = ga.solve_bayes_state_evolution(model, 1.5, "informed", n_points=128)
+    assert not point.full
+    assert (np.abs(point.q - 0.5) <= 3 * point.q_error).all()
+    assert point.test_error < 1e-8
+
+
+def solve_weighted_sum(weights, noise, alpha):
+    """Return V of y = weights·u + noise ξ along the weights: V = 1/(1 + α c/(c V + noise²)), c = |weights|²."""
+    c = np.sum(np.square(weights))
+    a, b = c, noise**2 + (alpha - 1) * c
+    return 2 * noise**2 / (b + np.sqrt(b**2 + 4 * a * noise**2))
+
+
+@pytest.mark.parametrize(("noise", "alpha"), [(1e-3, 0.5), (1e-6, 1.0), (1e-3, 2.0)])
+def test_weak_noise_limits_the_overlap(noise, alpha):
+    model = build_model(lambda u, xi: u[0, 0] + noise * xi[0], n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, alpha, n_points=256)
+    assert abs(point.V[0, 0, 0] - solve_weighted_sum([1], noise, alpha)) <= 3 * point.V_error[0, 0, 0]
+    assert point.V_error[0, 0, 0] < 0.01 * point.V[0, 0, 0]
+
+
+def test_test_error_of_a_sum_of_columns():
+    model = build_model(lambda u, xi: 0.3 * u[0, 0] + 2 * u[0, 1] + 0.05 * xi[0], rank=2, n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, 0.5, n_points=256)
+    exact = 4.09 * solve_weighted_sum([0.3, 2], 0.05, 0.5) + 0.0025
+    assert abs(point.test_error - exact) <= 3 * point.test_error_error < 1e-4
+
+
+def test_steps_have_the_overlap_of_their_integral():
+    """A field between two steps has a truncated normal distribution."""
+    model = build_model(lambda u, noise: np.where(u[0, 0] > 1, 1.0, np.where(u[0, 0] < -1, -1.0, 0.0)))
+    point = ga.solve_bayes_state_evolution(model, 8.0, n_points=512)
+    line, V = np.linspace(-9, 9, 4001), 1 - point.q[0, 0]
+    ends = (np.array([-np.inf, -1, 1, np.inf])[:, None] - np.sqrt(1 - V) * line) / np.sqrt(V)
+    likely = np.diff(norm.cdf(ends), axis=0)
+    squares = np.diff(norm.pdf(ends), axis=0) ** 2 / np.where(likely > 1e-12, likely, np.inf) / V
+    hat = 8 * np.trapezoid(squares.sum(axis=0) * norm.pdf(line), line)
+    assert abs(hat / (1 + hat) - point.q[0, 0]) <= 3 * point.q_error[0, 0] < 2e-3
 
 
 def test_message_passing_agrees_with_the_linear_channel():

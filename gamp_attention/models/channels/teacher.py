@@ -53,6 +53,7 @@ N_NODES = 256  # default number of points for each subset, before solutions are 
 N_INTERRUPTIBLE = 256  # number of samples after whose points a run can be interrupted
 N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
 N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
+WIDER = 3.0  # ratio of the standard deviations of both draws of the fields of targets that are steps
 SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
 
 # Analysis of a teacher on random samples
@@ -251,13 +252,14 @@ def _free_priors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return roots, precisions and constants of `fill_points` for the prior covariance (D, D).
 
-    `factors` (s,) multiply the density of the free variables.
+    `factors` (s,) multiply the density of the free variables. If targets are steps, no variable is solved for, and
+    points of a target that is unlikely for this prior need a wider density.
     """
     D = len(cov)
     (roots, precisions), constants = np.zeros((2, len(subsets), D, D)), []
     for s, chosen in enumerate(subsets):
         free = np.setdiff1d(np.arange(D), chosen)
-        part, entries = cov[np.ix_(free, free)], np.ix_(free, free)
+        part, entries = cov[np.ix_(free, free)] * WIDER ** (2 * s * (not len(chosen))), np.ix_(free, free)
         roots[s][entries] = psd_root(part) if len(free) else part
         precisions[s][entries] = np.linalg.inv(part)
         constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
@@ -387,7 +389,7 @@ def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray
     """Return the channel with the subsets of variables that are solved for; see the description of the module."""
     D, p, n_fields = probes.shape[1], channel.subsets.shape[1], rho[:, :, 0].size
     if p == 0:
-        return channel
+        return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
     slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
     noise_only = list(combinations(range(n_fields, D), p))
     if comb(D, p) > MAX_SUBSETS:
