@@ -506,7 +506,8 @@ def _terms(
 def require_dataset(data: Any) -> Dataset:
     """Return `data`; raise TypeError if it is not a Dataset."""
     if not isinstance(data, Dataset):
-        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+        needs = "a gamp_attention.Dataset, for arrays Dataset(tokens, outputs) or LabelledDataset(tokens, labels, loss)"
+        raise check.fail("data", data, needs, TypeError)
     return data
 
 

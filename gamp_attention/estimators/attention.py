@@ -121,8 +121,12 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
+        with check.rename(tokens="X", outputs="y", labels="y", values="value_rank"):
+            return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
+
+    def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> "GampAttention":
+        """Train on tokens and outputs with three axes."""
         check.flag("standardize", self.standardize)
-        tokens, outputs = self._check_array("tokens", X), self._check_array("outputs", y)
         weights = require_sample_weight(sample_weight, tokens)
         if len(outputs) == len(tokens):
             weights, tokens, outputs = without_zeros(weights, tokens, outputs)
