@@ -6,6 +6,7 @@ fraction of one step of the outer task, and its description appears behind the b
 is not a terminal, nor in worker processes; tasks with `logs` then print a line every 20 seconds.
 """
 
+import math
 import multiprocessing
 import os
 import sys
@@ -51,8 +52,7 @@ class Progress:
         self._label, self._total, self._shown, self._logs = label, total, shown, logs
         self._bar: Any = None
         self._began = self._logged = 0.0
-        # work done so far, in units of the caller, and its time in seconds, from which the time of more work follows
-        self.work = self.seconds = 0.0
+        self.unit_time = math.inf  # shortest time so far of a unit of work, in seconds; others include compilation
         self._outer: Progress | None = None
         self._inner: Progress | None = None
         self.done, self._text = 0.0, ""
@@ -95,8 +95,8 @@ class Progress:
         Earlier work must have been measured by `measure_work` in the same units.
         """
         root = self._root
-        seconds = work * root.seconds / root.work if root.work else 0.0
-        if seconds >= LOG_INTERVAL:
+        seconds = work * root.unit_time
+        if LOG_INTERVAL <= seconds < math.inf:
             root._logged = -LOG_INTERVAL
             text += f", about {seconds:.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
         self.describe(text)
@@ -201,10 +201,9 @@ def measure_work(work: float) -> Iterator[None]:
     """Measure the time of work, see `Progress.describe_work`."""
     began = time.monotonic()
     yield
-    if is_shown():
+    if is_shown() and work:
         assert _outermost is not None
-        _outermost.work += work
-        _outermost.seconds += time.monotonic() - began
+        _outermost.unit_time = min(_outermost.unit_time, (time.monotonic() - began) / work)
 
 
 def refresh() -> None:

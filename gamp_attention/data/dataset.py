@@ -410,6 +410,8 @@ class Dataset(DisplayMixin):
 
     def read_outputs(self, rows: slice) -> np.ndarray:
         """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
+        if not isinstance(rows, slice):
+            raise check.fail("rows", rows, "a slice", TypeError)
         if self._outputs is not None:
             return read_rows(self._outputs, rows)
         if self.targets is None:

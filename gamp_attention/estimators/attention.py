@@ -121,7 +121,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
-        with check.rename(tokens="X", outputs="y", labels="y", values="value_rank"):
+        with check.rename(tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
             return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
 
     def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> "GampAttention":
@@ -204,7 +204,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
             needs = f"the same number of samples as X, {len(predicted)}"
             raise check.fail_words("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
-        return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
+        weights = require_sample_weight(sample_weight, predicted)
+        return float(r2_score(*flat, sample_weight=weights, multioutput="variance_weighted"))
 
     def test_error(self, X: ArrayLike, y: ArrayLike) -> tuple[float, float]:
         """Return the mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; unseen samples estimate ε_g.
@@ -310,16 +311,12 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
-        check.ndim(name, value)
+        if check.ndim(name, value) != 3 and not hasattr(value, "toarray"):  # scikit-learn refuses sparse arrays
+            raise check.fail_words(name, f"shape {np.shape(value)}", "shape (n, L, d)")
         value = check.read_array(value)
         check.require_unmasked(name, value)
-        array = check_array(
-            value, dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
-            estimator=self,
-        )  # fmt: skip
-        if array.ndim != 3:
-            raise check.fail_words(name, f"shape {array.shape}", "shape (n, L, d)")
-        return array
+        options = {"ensure_2d": False, "allow_nd": True, "input_name": name, "estimator": self}
+        return check_array(value, dtype=(float, np.float32), **options)
 
     def _tokens(self, name: str, value: Any) -> np.ndarray:
         check_is_fitted(self)
