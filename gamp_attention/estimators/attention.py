@@ -62,7 +62,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
     heads : number of heads H.
-    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices.
+    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices. Only
+        small layers can be compiled: with one head and v = 4, for example, 4 tokens and p = 20 outputs.
     readout : (H v, p) read-out R; if None, the values of the heads are added, so that p = v.
     fit_intercept : with `value_rank`, whether to train biases of queries, keys and values, without a penalty.
 
@@ -121,7 +122,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
-        with check.rename(tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
+        with check.rename(tokens="X", n_tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
             return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
 
     def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> "GampAttention":

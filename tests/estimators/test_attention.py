@@ -184,6 +184,12 @@ WRONG = {
     "ragged": ([[[1.0, 2.0]], [[3.0]]], X, {}, "^X: .*rows of different lengths"),
     "one token": (X[:, :1], X[:, :1], {}, "^X: needs at least 2 tokens"),
     "two penalties": (X, X, {"lam": 0.5, "penalty": ga.Ridge(0.1)}, "^lam: needs to be omitted"),
+    "large values": (
+        np.ones((6, 16, 4)),
+        np.ones((6, 16, 16)),
+        {"value_rank": 4, "readout": np.ones((4, 16))},
+        "^X, heads, value_rank, readout: needs a small layer",
+    ),
     "standardize": (X, X, {"standardize": 1}, "standardize: needs"),
     "student": (X, X, {"student": 3}, "student: needs"),
     "random_state": (X, X, {"random_state": -1}, "random_state: needs"),
