@@ -165,7 +165,7 @@ CASES = {
     ),
     "masked tokens of an estimator": (
         lambda d, m: ga.GampAttention().fit(np.ma.masked_array(X, X > 0), Y),
-        "tokens: .*masked",
+        "X: .*masked",
     ),
     "tokens masked": (lambda d, m: ga.Dataset(np.ma.masked_array(X, X > 0), Y, P), "tokens.*masked"),
     "tokens structured": (lambda d, m: ga.Dataset(np.zeros((5, 2, 7), [("x", float)]), Y, P), "tokens"),
@@ -275,6 +275,29 @@ CASES = {
     "sweep of a huge d": (lambda d, m: ga.sweep(m, "cells", alpha=1, d=10**400, method="GAMP"), "d: .*bits"),
     "table of a number": (lambda d, m: ga.to_dataset(3), "source.*3"),
     "table of no sweep": (lambda d, m: ga.to_dataset("nowhere"), "source.*nowhere"),
+    "arrays in place of a dataset": (lambda d, m: ga.run_gamp(X, Y), r"data: .*Dataset\(tokens, outputs\)"),
+    "a penalty and another λ": (lambda d, m: ga.Dataset(X, Y, lam=0.5, penalty=ga.Ridge(0.1)), "lam: needs to be omit"),
+    "columns of another rank": (lambda d, m: ga.Dataset(X, Y, penalty=ga.ColumnRidge((0.1, 0.2))), "lam, penalty: "),
+    "one token": (lambda d, m: ga.Dataset(X[:, :1], Y[:, :1], P[:1]), "tokens: needs at least 2 .*LabelledDataset"),
+    "model of one token": (lambda d, m: ga.attention_model(1), "n_tokens: needs at least 2"),
+    "one class": (lambda d, m: ga.glm_model(ga.MultinomialLoss()), "rank: needs at least 2 classes"),
+    "constant student": (
+        lambda d, m: ga.sequence_model(lambda u, noise: u[0, 0], lambda z: 0 * z[0, 0], n_tokens=1, rank=1),
+        "student: needs to depend on z",
+    ),
+    "tokens beyond memory": (lambda d, m: ga.Dataset(*[np.ones((4000, 4000, 1))] * 2), "tokens: .*memory.*GiB"),
+    "samples beyond memory": (lambda d, m: ga.sample(m, 10**5, 1e5, storage="none"), "d, alpha: .*memory.*GiB"),
+    "branch unknown": (lambda d, m: ga.branches(m, 1.5, ["semantik"]), r"starts\[0\]: .*did you mean 'semantic'"),
+    "law of constant tokens": (
+        lambda d, m: ga.law_of(ga.Dataset(np.repeat(np.ones_like(X), 5, axis=0), np.ones((25, 2, 7)))),
+        "data: needs tokens that vary .* index 0",
+    ),
+    "law for an unknown target": (
+        lambda d, m: ga.law_of(ga.Dataset(*[rng.normal(size=(20, 2, 7))] * 2), target="map"),
+        "target: needs a callable",
+    ),
+    "what to learn": (lambda d, m: ga.run_bayes_amp(d, learn=3), "learn: needs"),
+    "loss of no tokens": (lambda d, m: ga.denoise(ga.AttentionLoss(d.student, -1, 1), *PROXIMAL), "loss.n_tokens: "),
     "pool of too many": (lambda d, m: ga.local_pool(10**9), "workers.*1024"),
 }
 

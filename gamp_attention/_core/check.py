@@ -5,7 +5,10 @@ import importlib.util
 import math
 import numbers
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +35,20 @@ def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -
 def fail_words(name: str, got: str, needs: str, error: type[Exception] = ValueError) -> Exception:
     """Return an exception as `fail` does, for a value that `got` describes in words."""
     return error(f"{name}: needs {needs}, got {got if len(got) <= 200 else got[:200] + '…'}")
+
+
+@contextmanager
+def rename(**names: str) -> Iterator[None]:
+    """Replace names of arguments at the beginning of error messages by the names that the caller knows."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        head, colon, needs = str(error).partition(": ")
+        found = [re.fullmatch(r"(\w+)(.*)", word) for word in head.split(", ")]
+        if not colon or not all(found) or not any(match[1] in names for match in found if match):
+            raise
+        renamed = [names.get(match[1], match[1]) + match[2] for match in found if match]
+        raise type(error)(f"{', '.join(renamed)}: {needs}") from error
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, strict: bool = False) -> float:
@@ -186,7 +203,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     )
     if not matches:
         letters = ", ".join(size for size in shape if isinstance(size, str))
-        least = f" with {letters} >= 1" if result.ndim == len(shape) and not result.size else ""
+        least = f" with {letters} >= 1" if letters and result.ndim == len(shape) and not result.size else ""
         raise ValueError(f"{name}: needs shape {wanted}{least}, got shape {result.shape}")
     require_finite(name, result)
     return result

@@ -6,12 +6,14 @@ fraction of one step of the outer task, and its description appears behind the b
 is not a terminal, nor in worker processes; tasks with `logs` then print a line every 20 seconds.
 """
 
+import math
 import multiprocessing
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -50,7 +52,7 @@ class Progress:
         self._label, self._total, self._shown, self._logs = label, total, shown, logs
         self._bar: Any = None
         self._began = self._logged = 0.0
-        self.work = 0.0  # work done so far, in units of the caller, from which the time of more work is estimated
+        self.unit_time = math.inf  # shortest time so far of a unit of work, in seconds; others include compilation
         self._outer: Progress | None = None
         self._inner: Progress | None = None
         self.done, self._text = 0.0, ""
@@ -90,11 +92,11 @@ class Progress:
     def describe_work(self, text: str, work: float) -> None:
         """Describe work that is about to begin, with its estimated time; in a log at once if it takes long.
 
-        Earlier work must have been counted by `count_work` in the same units.
+        Earlier work must have been measured by `measure_work` in the same units.
         """
         root = self._root
-        seconds = work * (time.monotonic() - root._began) / root.work if root.work else 0.0
-        if seconds >= LOG_INTERVAL:
+        seconds = work * root.unit_time
+        if LOG_INTERVAL <= seconds < math.inf:
             root._logged = -LOG_INTERVAL
             text += f", about {seconds:.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
         self.describe(text)
@@ -194,11 +196,21 @@ def describe(text: str) -> None:
         _outermost._innermost.describe(text)
 
 
-def count_work(work: float) -> None:
-    """Count work that is done, see `Progress.describe_work`."""
+@contextmanager
+def measure_work(work: float) -> Iterator[None]:
+    """Measure the time of work, see `Progress.describe_work`."""
+    began = time.monotonic()
+    yield
+    if is_shown() and work:
+        assert _outermost is not None
+        _outermost.unit_time = min(_outermost.unit_time, (time.monotonic() - began) / work)
+
+
+def refresh() -> None:
+    """Show the description of the current task again if it is due."""
     if is_shown():
         assert _outermost is not None
-        _outermost.work += work
+        _outermost._innermost._refresh()
 
 
 def clear() -> None:

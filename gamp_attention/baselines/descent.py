@@ -230,6 +230,7 @@ def minimize_risk(
     >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
     (True, True)
     """
+    check.choice("method", method, (*METHODS, ONLINE))
     if method == ONLINE:
         settings = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
         max_iter = check.integer("max_iter", max_iter, low=1)

@@ -225,6 +225,8 @@ def run_bayes_amp(
         init = check.array("init", init, (data.dim, "t"))
     else:
         check.choice("init", init, BAYES_AMP_STARTS)
+    if not isinstance(learn, str | tuple | list):
+        raise check.fail("learn", learn, "names of hyperparameters", TypeError)
     learn = (learn,) if isinstance(learn, str) else tuple(learn)
     for part in learn:
         check.choice("learn", part, LEARNED)

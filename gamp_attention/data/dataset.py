@@ -66,8 +66,9 @@ class Dataset(DisplayMixin):
     Parameters
     ----------
     tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
-        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
-        Tokens and outputs are not copied, so the arrays must not be changed while the data set is used.
+        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block. Arrays
+        of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must not be
+        changed while the data set is used.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
@@ -411,6 +412,8 @@ class Dataset(DisplayMixin):
 
     def read_outputs(self, rows: slice) -> np.ndarray:
         """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
+        if not isinstance(rows, slice):
+            raise check.fail("rows", rows, "a slice", TypeError)
         if self._outputs is not None:
             return read_rows(self._outputs, rows)
         if self.targets is None:
@@ -507,7 +510,8 @@ def _terms(
 def require_dataset(data: Any) -> Dataset:
     """Return `data`; raise TypeError if it is not a Dataset."""
     if not isinstance(data, Dataset):
-        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+        needs = "a gamp_attention.Dataset, for arrays Dataset(tokens, outputs) or LabelledDataset(tokens, labels, loss)"
+        raise check.fail("data", data, needs, TypeError)
     return data
 
 

@@ -156,7 +156,7 @@ def as_tokens(name: str, value: Any) -> Tokens:
         return np.ascontiguousarray(check.array(name, value, ("n", "L", "d"), single=True))
     if len(value.shape) != 3 or min(value.shape) < 1:
         raise ValueError(f"{name}: needs shape (n, L, d), got shape {tuple(value.shape)}")
-    if getattr(value.dtype, "kind", "") not in "fiub":
+    if getattr(value.dtype, "kind", "") not in tuple("biuf"):
         raise check.fail_words(name, f"an array of {value.dtype}", "real numbers", TypeError)
     whole = mapped and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous and value.mode != "c"
     if whole and value.dtype in (np.float32, np.float64) and value.dtype.isnative and value.filename is not None:

@@ -48,6 +48,7 @@ from gamp_attention.denoisers.prox import (
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate, is_dot_product_loss
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.registration import is_registered_attention
 from gamp_attention.losses.two_tokens import is_two_tokens
 from gamp_attention.results import add_display
 
@@ -177,12 +178,17 @@ def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     """Return (n, L, r) after checks of all shapes, because compiled code does not check the bounds of arrays."""
     if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
         raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
-    L, r = loss.n_tokens, loss.rank
+    attention = getattr(loss, "attention", None)
+    if isinstance(loss, AttentionLoss) and not (
+        isinstance(attention, DotProductAttention) or is_registered_attention(attention)
+    ):
+        raise check.fail("loss.attention", attention, "an attention map", TypeError)
+    L, r = (check.integer(f"loss.{name}", getattr(loss, name), low=1) for name in ("n_tokens", "rank"))
     n = len(omega) if check.ndim("omega", omega) else 0
     rows = check.ndim("params", params) == 2
     width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if rows else "P"
-    wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
-    for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
+    wanted = {"omega": (n, L, r), "params": (n, width), "V": (L, r, r), "start": (n, L, r)}
+    for (name, shape), given in zip(wanted.items(), (omega, params, V, start), strict=True):
         if not (name == "start" and start is None):
             check.require_shape(name, given, shape)
     return n, L, r

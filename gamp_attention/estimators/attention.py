@@ -62,7 +62,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
     heads : number of heads H.
-    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices.
+    value_rank : number of columns v of the value matrix of each head; None for layers without value matrices. Only
+        small layers can be compiled: with one head and v = 4, for example, 4 tokens and p = 20 outputs.
     readout : (H v, p) read-out R; if None, the values of the heads are added, so that p = v.
     fit_intercept : with `value_rank`, whether to train biases of queries, keys and values, without a penalty.
 
@@ -122,8 +123,12 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
+        with check.rename(tokens="X", n_tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
+            return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
+
+    def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> "GampAttention":
+        """Train on tokens and outputs with three axes."""
         check.flag("standardize", self.standardize)
-        tokens, outputs = self._check_array("tokens", X), self._check_array("outputs", y)
         weights = require_sample_weight(sample_weight, tokens)
         if len(outputs) == len(tokens):
             weights, tokens, outputs = without_zeros(weights, tokens, outputs)
@@ -201,7 +206,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
             needs = f"the same number of samples as X, {len(predicted)}"
             raise check.fail_words("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
-        return float(r2_score(*flat, sample_weight=sample_weight, multioutput="variance_weighted"))
+        weights = require_sample_weight(sample_weight, predicted)
+        return float(r2_score(*flat, sample_weight=weights, multioutput="variance_weighted"))
 
     def test_error(self, X: ArrayLike, y: ArrayLike) -> tuple[float, float]:
         """Return the mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; unseen samples estimate ε_g.
@@ -307,16 +313,12 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _check_array(self, name: str, value: Any) -> Any:
         """Return an array with three axes; errors have the messages of scikit-learn."""
-        check.ndim(name, value)
+        if check.ndim(name, value) != 3 and not hasattr(value, "toarray"):  # scikit-learn refuses sparse arrays
+            raise check.fail_words(name, f"shape {np.shape(value)}", "shape (n, L, d)")
         value = check.read_array(value)
         check.require_unmasked(name, value)
-        array = check_array(
-            value, dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name,
-            estimator=self,
-        )  # fmt: skip
-        if array.ndim != 3:
-            raise check.fail_words(name, f"shape {array.shape}", "shape (n, L, d)")
-        return array
+        options = {"ensure_2d": False, "allow_nd": True, "input_name": name, "estimator": self}
+        return check_array(value, dtype=(float, np.float32), **options)
 
     def _tokens(self, name: str, value: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -1,5 +1,6 @@
 """Training of an estimator: seed, sample weights and the run."""
 
+import numbers
 import warnings
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -8,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
@@ -42,9 +42,8 @@ def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.
     """Return the weights (n,) of samples X (n, ...), or None if none are given; raise unless they can be used."""
     if sample_weight is None:
         return None
-    sample_weight = check.read_array(sample_weight)
-    check.require_unmasked("sample_weight", sample_weight)
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    given = np.full(len(X), sample_weight) if isinstance(sample_weight, numbers.Real) else sample_weight
+    weights = check.array("sample_weight", given, (len(X),))
     if (weights < 0).any():
         raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")
     if not weights.any():

@@ -23,6 +23,10 @@ from gamp_attention.losses.registration import LOSSES, register_loss
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 
 
+class TooLargeError(ValueError):
+    """Error raised if the Hessian of a traced loss needs more than `MAX_OPERATIONS` operations."""
+
+
 class SequenceSpec(NamedTuple):
     """Content of a `SequenceLoss`: plain data, which identifies its class in all processes."""
 
@@ -62,7 +66,7 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
 
     Raises
     ------
-    ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
     graph = Graph(program.n_inputs)
     (value,) = graph.include(program, graph.inputs)
@@ -72,9 +76,9 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
     for slope, i in zip(gradient, fields, strict=True):
         hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
         if len(graph.code) > MAX_OPERATIONS:
-            k = len(fields)
-            needs = f"a Hessian of at most {MAX_OPERATIONS} operations"
-            raise ValueError(f"student: needs {needs}, got more for L r = {k} fields; reduce n_tokens or rank")
+            needs = f"second derivatives of the loss that take at most {MAX_OPERATIONS} operations"
+            remedy = "reduce n_tokens, rank or the number of entries of a target"
+            raise TooLargeError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
     return graph.program([value, *gradient, *hessian])
 
 

@@ -23,9 +23,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.display import count_noun
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, require_valid_attention
 from gamp_attention.losses.heads import HeadLayout, MultiHeadAttention, layout_of
-from gamp_attention.losses.sequence import SequenceLoss, SequenceSpec, sequence_loss
+from gamp_attention.losses.sequence import (
+    MAX_OPERATIONS,
+    SequenceLoss,
+    SequenceSpec,
+    TooLargeError,
+    sequence_loss,
+)
 from gamp_attention.models.coordinates import CoordinateLaw, isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, sequence_model
@@ -52,6 +59,15 @@ class ValueLayer:
             rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
             total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
         return total
+
+    def least_operations(self, L: int) -> float:
+        """Return a lower bound of the number of operations of the second derivatives of the loss for L tokens.
+
+        It is 5 to 9 times smaller than the numbers of softmax layers with 2 to 8 tokens.
+        """
+        H, columns, v = self.layout.heads, self.layout.rank, self.layout.values
+        scores, outputs_of_value = columns / H - v, np.count_nonzero(self.readout) / (H * v)
+        return 2 * H * L**2 * (outputs_of_value + scores) * L * columns
 
     def _attend(self, queries: Any, keys: Any) -> Any:
         """Return the attention weights (L, L) of a head, with operations that can be traced."""
@@ -119,11 +135,27 @@ def value_model(
     if isinstance(teacher, ValueLayer):
         n_noise = teacher.layout.heads * L * L if score_noise else 0
         target, teacher_rank = partial(_teach_outputs, teacher, omega, A, score_noise), teacher.layout.rank
-    model = sequence_model(
-        target, layer, n_tokens=L, rank=student.layout.rank, teacher_rank=teacher_rank, n_noise=n_noise, **options
-    )
+    error = _too_large(student, L)
+    if student.least_operations(L) > MAX_OPERATIONS:
+        raise error
+    try:
+        model = sequence_model(
+            target, layer, n_tokens=L, rank=student.layout.rank, teacher_rank=teacher_rank, n_noise=n_noise, **options
+        )
+    except TooLargeError:
+        raise error from None
     loss = sequence_loss(model.student.spec._replace(layout=student.layout))
     return replace(model, student=loss, head=student.attention)
+
+
+def _too_large(layer: ValueLayer, L: int) -> ValueError:
+    """Return the error that is raised for a layer with value matrices that is too large to be compiled."""
+    layout, p = layer.layout, layer.readout.shape[1]
+    needs = "a small layer with value matrices: its second derivatives are compiled as one function of all fields"
+    got = f"{L} tokens, {count_noun(layout.heads, 'head')} with value matrices of {count_noun(layout.values, 'column')}"
+    remedy = "4 tokens, one head, 4 columns and 20 outputs are possible; without value matrices there is no such limit"
+    got = f"{got}, and {count_noun(p, 'output')} of a token"
+    return ValueError(f"{check.fail_words('n_tokens, heads, values, readout', got, needs)}; {remedy}")
 
 
 def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:
@@ -183,7 +215,8 @@ def attention_model(
     heads : number of heads H; one head, or the heads of `student`, if not given.
     values : columns v of the value matrix of each head. If not given, the layer has no value matrix. By default, the
         teacher is a layer with the student's heads, values and read-out, and attention (1 − ω) S_h[u] + ω A + s N_h in
-        each head. It can also be a function teacher(u, noise) of fields u (L, t), see `sequence_model`.
+        each head. It can also be a function teacher(u, noise) of fields u (L, t), see `sequence_model`. Only small
+        layers can be compiled: with one head and v = 4, for example, 4 tokens and p = 20.
     readout : (H v, p) read-out R; if not given, the values of the heads are added, so that p = v.
     intercept : with `values`, whether an intercept without a penalty is added to the fields of each column: the biases
         of queries, keys and values.
@@ -201,7 +234,7 @@ def attention_model(
         `teacher`, or `sigma` or `tau` with `coordinates`; `coordinates` is for another L or t; `teacher` returns
         matrices of another shape; `heads` differs from the heads of `student`, or the student is linear and `heads` is
         above 1 without `values`; or `readout` or `intercept` is given without `values`, or
-        `readout` has another shape.
+        `readout` has another shape; or a layer with `values` is too large.
 
     Examples
     --------

@@ -181,9 +181,9 @@ def _on_fraction(value: np.ndarray, fraction: float) -> CoordinateClasses:
 
 def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:
     """Return `given` as classes: one value of one of the `shapes`, an array of equally frequent values, or classes."""
-    weight = None
+    owner, weight = name, None
     if isinstance(given, CoordinateClasses):
-        given, weight = given
+        name, (given, weight) = f"{name}.values", given
     ndim = check.ndim(name, given)
     single = weight is None and ndim == len(shapes[0])
     shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
@@ -191,7 +191,7 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
     values = values[None] if single else values
     K = len(values)
     return CoordinateClasses(
-        values, np.full(K, 1 / K) if weight is None else require_fractions(f"{name}.weight", weight, K)
+        values, np.full(K, 1 / K) if weight is None else require_fractions(f"{owner}.weight", weight, K)
     )
 
 

@@ -213,8 +213,9 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
         lam = DEFAULT_UNIT if lam is None else lam
         is_number = isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0)
         return Ridge(check.real("lam", lam, low=0, strict=True)) if is_number else _ridge_of_columns(lam)
-    checked = _checked(penalty, "penalty.")
-    if lam is not None and not np.array_equal(lam, getattr(checked, "lam", None)):
+    checked: Any = _checked(penalty, "penalty.")
+    contained: Any = getattr(checked, "lam", None)
+    if lam is not None and not np.array_equal(lam, contained):
         raise check.fail("lam", lam, f"to be omitted if `penalty` is given, which contains λ ({penalty!r})")
     return checked
 

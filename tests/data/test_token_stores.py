@@ -116,7 +116,7 @@ def test_bad_stores_raise_named_errors(tmp_path):
     x[3, 1, 4] = np.nan
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    with pytest.raises(ValueError, match="tokens: need finite numbers, got others in samples 0 to 4"):
+    with pytest.raises(ValueError, match=r"tokens: needs finite numbers, got 1 .* index \(3, 1, 4\)"):
         ga.Dataset(mapped, np.ones((5, 2, 30)), np.ones((2, 30)))
     with pytest.raises(ValueError, match=r"outputs: needs shape \(5, 2, 30\), got shape \(4, 2, 30\)"):
         ga.Dataset(np.ones((5, 2, 30)), np.ones((4, 2, 30)), np.ones((2, 30)))
@@ -132,6 +132,63 @@ def test_bad_stores_raise_named_errors(tmp_path):
     ):
         with pytest.raises(error, match="storage: needs"):
             ga.sample(ga.paper_model(), 20, 1.0, storage=storage)
+
+
+class Lazy:
+    """Array that is not in memory, as a netCDF variable or a dask array; `stated` replaces attributes."""
+
+    def __init__(self, array, **stated):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+        vars(self).update(stated)
+
+    def __getitem__(self, rows):
+        return self.array[rows]
+
+
+def test_chunked_arrays_of_any_kind_are_read():
+    x = np.random.default_rng(0).normal(size=(9, 2, 4))
+    for chunks in (None, (4, 2, 4), ((4, 4, 1), (2,), (4,)), "auto", (), lambda: None):
+        data = ga.Dataset(Lazy(x, chunks=chunks), Lazy(x, chunks=chunks))
+        assert np.array_equal(data.tokens, x)
+        assert data.tokens.grain == (4 if isinstance(chunks, tuple) and chunks else 1)
+    row, weight = Lazy(x[:, 0]), Lazy(np.ones(9))
+    labelled = ga.LabelledDataset(row, Lazy(x[:, 1, 0]), ga.SquaredLoss(), sample_weight=weight)
+    assert np.array_equal(labelled.tokens[:, 0], x[:, 0])
+
+
+NUMBERS = np.ones((9, 2, 4))
+HIDDEN = np.ma.masked_array(NUMBERS, np.arange(72).reshape(9, 2, 4) == 60)
+GAP = np.where(HIDDEN.mask, np.nan, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("lazy", "words"),
+    [
+        (Lazy(HIDDEN), r"needs an array without masked entries"),
+        (Lazy(GAP), r"needs finite numbers, got 1 NaN or infinite, the first at index \(7, 1, 0\)"),
+        (Lazy(NUMBERS[:, :, :1], shape=(9, 2, 4)), r"shape \(9, 2, 4\)"),
+        (Lazy(NUMBERS + 1j, dtype=np.dtype(float)), "real numbers"),
+        (Lazy(NUMBERS, shape=(np.nan, 2, 4)), "known sizes"),
+        (Lazy(NUMBERS, dtype="float"), "real numbers"),
+    ],
+)
+def test_lazy_arrays_that_are_not_what_they_seem(lazy, words):
+    for positions in (None, np.ones((2, 4))):
+        with pytest.raises((TypeError, ValueError), match=rf"^tokens.*: .*{words}"):
+            ga.Dataset(lazy, NUMBERS, positions)
+        with pytest.raises((TypeError, ValueError), match=rf"^outputs.*: .*{words}"):
+            ga.Dataset(NUMBERS, lazy, positions)
+
+
+def test_masked_vectors_are_refused():
+    masked = np.ma.masked_array(np.ones(9), np.arange(9) == 2)
+    for given in (masked, Lazy(masked)):
+        with pytest.raises(TypeError, match=r"^sample_weight: .*masked"):
+            ga.Dataset(NUMBERS, NUMBERS, sample_weight=given)
+        with pytest.raises(TypeError, match=r"^sample_weight: .*masked"):
+            ga.GampAttention().fit(NUMBERS, NUMBERS, given)
+        with pytest.raises(TypeError, match=r"^labels: .*masked"):
+            ga.LabelledDataset(NUMBERS[:, 0], given, ga.SquaredLoss())
 
 
 def test_a_file_that_is_truncated_during_a_run_raises_a_named_error(tmp_path):

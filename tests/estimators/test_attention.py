@@ -162,12 +162,12 @@ def test_a_run_that_does_not_converge_warns(sampled):
 
 X = np.random.default_rng(0).standard_normal((6, 2, 4))
 WRONG = {
-    "rows": (X[:, 0], X[:, 0], {}, "tokens: needs shape"),
-    "other outputs": (X, X[:, :, :3], {}, "outputs: needs shape"),
-    "fewer outputs": (X, X[:3], {}, "outputs: needs shape"),
+    "rows": (X[:, 0], X[:, 0], {}, "^X: needs shape"),
+    "other outputs": (X, X[:, :, :3], {}, "^y: needs shape"),
+    "fewer outputs": (X, X[:3], {}, "^y: needs shape"),
     "no outputs": (X, None, {}, "requires y"),
-    "NaN": (np.where(X > 1, np.nan, X), X, {}, "tokens contains NaN"),
-    "infinite": (X, np.where(X > 1, np.inf, X), {}, "outputs contains infinity"),
+    "NaN": (np.where(X > 1, np.nan, X), X, {}, "X contains NaN"),
+    "infinite": (X, np.where(X > 1, np.inf, X), {}, "y contains infinity"),
     "complex": (X * 1j, X, {}, "Complex data not supported"),
     "words": (np.full(X.shape, "a"), X, {}, "could not convert"),
     "empty": (X[:0], X[:0], {}, "0 sample"),
@@ -179,9 +179,20 @@ WRONG = {
     "semantic": (X, X, {"init": "semantic"}, "init: 'semantic' needs the teacher"),
     "n_starts": (X, X, {"n_starts": 0}, "n_starts: needs"),
     "survey": (X, X, {"survey": -1.0}, "survey: needs"),
+    "masked": (np.ma.masked_array(X, X > 1), X, {}, "^X: needs an array without masked"),
+    "masked list": ([np.ma.masked_array(x, x > 1) for x in X], X, {}, "^X: needs an array without masked"),
+    "ragged": ([[[1.0, 2.0]], [[3.0]]], X, {}, "^X: .*rows of different lengths"),
+    "one token": (X[:, :1], X[:, :1], {}, "^X: needs at least 2 tokens"),
+    "two penalties": (X, X, {"lam": 0.5, "penalty": ga.Ridge(0.1)}, "^lam: needs to be omitted"),
+    "large values": (
+        np.ones((6, 16, 4)),
+        np.ones((6, 16, 16)),
+        {"value_rank": 4, "readout": np.ones((4, 16))},
+        "^X, heads, value_rank, readout: needs a small layer",
+    ),
     "standardize": (X, X, {"standardize": 1}, "standardize: needs"),
     "student": (X, X, {"student": 3}, "student: needs"),
-    "random_state": (X, X, {"random_state": -1}, "seed: needs"),
+    "random_state": (X, X, {"random_state": -1}, "random_state: needs"),
 }
 
 
@@ -263,11 +274,11 @@ def test_heads_of_a_layer_without_values():
     ("options", "words"),
     [
         ({"heads": 0}, "heads"),
-        ({"value_rank": 0}, "values"),
+        ({"value_rank": 0}, "^value_rank"),
         ({"readout": np.eye(2)}, "readout: needs None"),
         ({"fit_intercept": True}, "fit_intercept: needs False"),
         ({"value_rank": 1, "readout": np.eye(3)}, "readout"),
-        ({"value_rank": 2}, "outputs"),
+        ({"value_rank": 2}, "^y: needs"),
     ],
 )
 def test_bad_heads_and_values(sampled, options, words):
@@ -278,9 +289,9 @@ def test_bad_heads_and_values(sampled, options, words):
 def test_two_dimensional_input_raises_a_named_error():
     """scikit-learn provides no checks for input with three axes."""
     rows, tokens = np.random.default_rng(0).standard_normal((20, 5)), np.ones((20, 2, 5))
-    with pytest.raises(ValueError, match=r"tokens: needs shape \(n, L, d\), got shape \(20, 5\)"):
+    with pytest.raises(ValueError, match=r"X: needs shape \(n, L, d\), got shape \(20, 5\)"):
         ga.GampAttention().fit(rows, rows)
-    with pytest.raises(ValueError, match=r"outputs: needs shape \(n, L, d\), got shape \(20, 5\)"):
+    with pytest.raises(ValueError, match=r"y: needs shape \(n, L, d\), got shape \(20, 5\)"):
         ga.GampAttention().fit(tokens, rows)
     assert not ga.GampAttention().__sklearn_tags__().input_tags.two_d_array
 

@@ -290,7 +290,7 @@ def test_arrays_like_a_single_number_are_traced(make):
     """These functions called themselves without end if their argument was a number of the trace."""
 
     def student(z):
-        return make(z[0, 0]) * z[0, 0] + make(z) @ np.ones(1)
+        return make(z[0, 0]) * z[0, 0] + make(z) @ np.ones(1) + z[0, 0]
 
     model = ga.sequence_model(lambda u, noise: u[:, 0], student, n_tokens=1, rank=1)
     z = np.array([[[0.3]], [[-2.0]]])

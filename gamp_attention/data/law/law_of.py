@@ -116,7 +116,8 @@ def law_of(
     elif fitted is not None:
         predicted = None if weights is None else problem.target(tokens @ weights / np.sqrt(data.dim))
         problem = problem._replace(noise=score_noise(fitted, tokens, predicted))
-    estimate = LawParts.of(seen, problem, correlated)
+    with check.rename(teacher="target", labels="target"):
+        estimate = LawParts.of(seen, problem, correlated)
     jackknife_models = tuple(LawParts.of(seen.without(part, parts), problem, correlated).model for part in range(parts))
     law = estimate.coordinates
     return DataLaw(

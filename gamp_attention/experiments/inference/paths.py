@@ -209,6 +209,8 @@ def regularization_path(
     """
     values, problems = _problems(data, lams)
     form = None if form is None else check.choice("form", form, FORMS)
+    if not isinstance(parameter, str):
+        raise check.fail("parameter", parameter, "the name of a hyperparameter", TypeError)
     tol = check.real("tol", tol, low=0, strict=True)
     max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:

@@ -121,7 +121,8 @@ def branches(
     missing: dict[str, str] = {}
     for number, start in enumerate(starts):
         name = start if isinstance(start, str) else f"overlaps {number}"
-        se = solve(start)
+        with check.rename(init=f"starts[{number}]"):
+            se = solve(start)
         if se.status is Status.LOST:  # the solution that was reached instead is also on the list
             se = solve(se.overlaps)
         if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.progress import refresh
 from gamp_attention.damping import Damping
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.point import sample_derivatives
@@ -68,6 +69,7 @@ def follow(
     paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
     states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
+        refresh()
         now, q = states[-1], weights.covariances()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         hats = conjugates(model, alpha, now, moments, jumps)

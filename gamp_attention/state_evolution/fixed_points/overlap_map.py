@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.progress import Progress, count_work
+from gamp_attention._core.progress import Progress, measure_work
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
@@ -340,9 +340,9 @@ class OverlapMap:
         key = self._key(self.rule, "expansion", at)
         has_squares = self._key(self.rule, True, at) in self._memory
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
-            expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
+            with measure_work(work_of(self.rule, self.model) if self.rule.expands else 0.0):
+                expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
-                count_work(work_of(self.rule, self.model))
                 for included in (False, True) if squares else (False,):
                     self._memory[self._key(self.rule, included, at)] = [expansion.base]
             self._forget()
@@ -392,8 +392,8 @@ class OverlapMap:
             known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
                 self.limit.spend(work_of(missing, self.model))
-            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
-            count_work(work_of(missing, self.model))
+            with measure_work(work_of(missing, self.model)):
+                self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
             self._forget()
         return self._memory[key]
 

@@ -134,7 +134,8 @@ def solve_state_evolution(
         energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
     progress : whether to show the progress of the refinement: its accuracy, and the average that is computed. If None,
-        it is shown on a terminal, after a second.
+        it is shown on a terminal, after a second; elsewhere a line is printed on standard error every 20 seconds, and
+        at once before a computation that is expected to take longer.
 
     Returns
     -------
