@@ -12,6 +12,7 @@ from numba.core.ir import Loc
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import user_kernel
+from gamp_attention._core.content import check_helpers
 
 PACKAGE = Path(__file__).parent.parent
 ERRORS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
@@ -48,6 +49,7 @@ class Registry:
         self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
         self._methods[cls] = {name: user_kernel(vars(cls)[name]) for name in methods if name in vars(cls)}
+        check_helpers(cls)
 
     def add_like(self, cls: type, registered: type) -> None:
         """Register a class that has all methods of a registered class."""
