@@ -7,6 +7,7 @@ content, so that compiled code which is stored on disk is found by every process
 """
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core import check
+from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.expressions import Graph, Program, emit
 from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.losses.heads import HeadLayout
@@ -56,15 +58,26 @@ class SequenceSpec(NamedTuple):
         with np.errstate(all="ignore"):
             return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
 
+    def gradient_limits(self, inputs: np.ndarray) -> np.ndarray:
+        """Return gradients (N, L r) at rows (N, P + L r) of targets and fields, see `limits` of `Graph`."""
+        graph = Graph(self.program.n_inputs, limits=True)
+        (value,) = graph.include(self.program, graph.inputs)
+        slopes = graph.program([graph.derivative(value, i) for i in graph.inputs[self.n_targets :]])
+        with np.errstate(all="ignore"):
+            results = slopes.evaluate(list(inputs.T))
+        return np.stack([np.broadcast_to(result, len(inputs)) for result in results], axis=1)
 
-def differentiate_twice(program: Program, n_targets: int) -> Program:
+
+def differentiate_twice(program: Program, n_targets: int, limits: bool = False) -> Program:
     """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
+
+    `limits` is as for `Graph`.
 
     Raises
     ------
     ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
-    graph = Graph(program.n_inputs)
+    graph = Graph(program.n_inputs, limits)
     (value,) = graph.include(program, graph.inputs)
     fields = range(n_targets, program.n_inputs)
     gradient = [graph.derivative(value, i) for i in fields]
@@ -93,7 +106,10 @@ class SequenceLoss(NamedTuple):
 
     def derivatives(self, p, z, grad, hess):
         """Return ℓ and fill its gradient and Hessian. Compiled code."""
-        return _derivatives(self, p, z, grad, hess)
+        value, undefined = _derivatives(self, p, z, grad, hess)
+        if undefined:
+            fill_limits(self, p, z, grad, hess)
+        return value
 
     def floor(self, p):
         """Return a lower bound of ℓ. Compiled code."""
@@ -116,7 +132,22 @@ class SequenceLoss(NamedTuple):
         import torch
 
         spec: SequenceSpec = self.spec
-        return spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+        z = z.clone()
+        value = spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+        if z.requires_grad and torch.is_tensor(value):
+            weights: list[Any] = []  # derivatives of the result in the losses, which torch computes first
+
+            def replace_undefined(gradient: Any) -> Any:
+                undefined = torch.isnan(gradient)
+                if not undefined.any():
+                    return gradient
+                inputs = torch.cat([p, z.flatten(1)], dim=1).detach().numpy(force=True)
+                limits = torch.as_tensor(spec.gradient_limits(inputs)).to(gradient).reshape(gradient.shape)
+                return torch.where(undefined, limits * weights[-1].reshape(-1, 1, 1), gradient)
+
+            value.register_hook(weights.append)
+            z.register_hook(replace_undefined)
+        return value
 
     def __reduce__(self) -> Any:
         return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
@@ -175,34 +206,72 @@ def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        return emit(context, builder, spec.program, inputs)[0]
+        return _evaluate(context, builder, signature, arguments, spec.program)[0]
 
     return types.float64(loss, p, z), generate
 
 
 def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
-    """Return the loss, and fill its gradient and Hessian."""
+    """Return the loss, and whether a derivative is undefined, and fill its gradient and Hessian."""
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        results = emit(context, builder, differentiate_twice(spec.program, spec.n_targets), inputs)
-        kinds, k = signature.args[3:5], spec.n_fields
-        gradient, hessian = (
-            context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arguments[3:5], strict=True)
-        )
-        for i in range(k):
-            builder.store(results[1 + i], _pointer(context, builder, kinds[0], gradient, (i,)))
-        pairs = [(i, j) for i in range(k) for j in range(i + 1)]
-        for (i, j), result in zip(pairs, results[1 + k :], strict=True):
-            builder.store(result, _pointer(context, builder, kinds[1], hessian, (i, j)))
-            if i != j:
-                builder.store(result, _pointer(context, builder, kinds[1], hessian, (j, i)))
-        return results[0]
+        results = _evaluate(context, builder, signature, arguments, differentiate_twice(spec.program, spec.n_targets))
+        undefined = context.get_constant(types.boolean, False)
+        for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
+            undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
+        for result, *place in _places(context, builder, signature, arguments, results):
+            builder.store(result, _pointer(context, builder, *place))
+        return context.make_tuple(builder, signature.return_type, [results[0], undefined])
 
-    return types.float64(loss, p, z, grad, hess), generate
+    return types.Tuple([types.float64, types.boolean])(loss, p, z, grad, hess), generate
+
+
+def _emit_limits(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
+    """Fill the entries of gradient and Hessian that are NaN with limits, see `limits` of `Graph`."""
+    spec = loss.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
+        results = _evaluate(context, builder, signature, arguments, program)
+        for result, *place in _places(context, builder, signature, arguments, results):
+            pointer = _pointer(context, builder, *place)
+            before = builder.load(pointer)
+            builder.store(builder.select(builder.fcmp_unordered("uno", before, before), result, before), pointer)
+        return context.get_dummy_value()
+
+    return types.void(loss, p, z, grad, hess), generate
+
+
+def _evaluate(context: Any, builder: Any, signature: Any, arguments: Any, program: Program) -> list[Any]:
+    """Return the results of a program of the entries of p and z, for arguments (loss, p, z, ...)."""
+    spec = signature.args[0].instance_class.spec
+    inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+    return emit(context, builder, program, inputs)
+
+
+def _places(
+    context: Any, builder: Any, signature: Any, arguments: Any, results: list[Any]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the result for each entry of gradient and Hessian, and the arguments of `_pointer` for this entry."""
+    (vector, matrix), k = signature.args[3:5], signature.args[0].instance_class.spec.n_fields
+    gradient = context.make_array(vector)(context, builder, arguments[3])
+    hessian = context.make_array(matrix)(context, builder, arguments[4])
+    for i in range(k):
+        yield results[1 + i], vector, gradient, (i,)
+    for (i, j), result in zip(zip(*np.tril_indices(k), strict=True), results[1 + k :], strict=True):
+        yield result, matrix, hessian, (i, j)
+        if i != j:
+            yield result, matrix, hessian, (j, i)
 
 
 _value: Any = intrinsic(_emit_value)
 _derivatives: Any = intrinsic(_emit_derivatives)
+_limits: Any = intrinsic(_emit_limits)
+
+
+@deferred_kernel(types.float64)
+def fill_limits(loss, p, z, grad, hess):
+    """Fill the entries of gradient and Hessian that are NaN with limits; return 0."""
+    _limits(loss, p, z, grad, hess)
+    return 0.0

@@ -441,8 +441,13 @@ def _derivatives(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
     n, k = len(z), spec.n_fields
+    inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
     with np.errstate(all="ignore"):
-        rows = evaluate_rows(program, np.concatenate([y, z.reshape(n, k)], axis=1))
+        rows = evaluate_rows(program, inputs)
+        undefined = np.isnan(rows).any(axis=1)
+        if undefined.any():
+            limits = evaluate_rows(differentiate_twice(spec.program, spec.n_targets, limits=True), inputs[undefined])
+            rows[undefined] = np.where(np.isnan(rows[undefined]), limits, rows[undefined])
     hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
     hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
     return rows[:, 0], rows[:, 1 : 1 + k], hessian
