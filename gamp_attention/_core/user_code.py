@@ -44,11 +44,11 @@ class Registry:
                 needs = "True or False for the class, as it is compiled in"
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
 
-    def add(self, cls: Any) -> None:
-        """Register a class, so that kernels can call its methods."""
+    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
+        """Register a class, so that kernels can call its methods; `inline_kernel` compiles methods without arrays."""
         self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
-        self._methods[cls] = {name: user_kernel(vars(cls)[name]) for name in methods if name in vars(cls)}
+        self._methods[cls] = {name: compiler(vars(cls)[name]) for name in methods if name in vars(cls)}
         check_helpers(cls)
 
     def add_like(self, cls: type, registered: type) -> None:

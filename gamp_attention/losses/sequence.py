@@ -7,20 +7,21 @@ content, so that compiled code which is stored on disk is found by every process
 """
 
 import sys
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core import check
+from gamp_attention._core.compiled import inline_kernel
 from gamp_attention._core.deferred import deferred_kernel
-from gamp_attention._core.expressions import Graph, Program, emit
+from gamp_attention._core.expressions import FLOAT, Graph, Program, emit
 from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.losses.heads import HeadLayout
-from gamp_attention.losses.registration import LOSSES, register_loss
+from gamp_attention.losses.registration import LOSSES
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 
@@ -91,7 +92,6 @@ def differentiate_twice(program: Program, n_targets: int, limits: bool = False) 
     return graph.program([value, *gradient, *hessian])
 
 
-@register_loss
 class SequenceLoss(NamedTuple):
     """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function."""
 
@@ -106,10 +106,7 @@ class SequenceLoss(NamedTuple):
 
     def derivatives(self, p, z, grad, hess):
         """Return ℓ and fill its gradient and Hessian. Compiled code."""
-        value, undefined = _derivatives(self, p, z, grad, hess)
-        if undefined:
-            fill_limits(self, p, z, grad, hess)
-        return value
+        return _derivatives(self, p, z, grad, hess)
 
     def floor(self, p):
         """Return a lower bound of ℓ. Compiled code."""
@@ -151,6 +148,9 @@ class SequenceLoss(NamedTuple):
 
     def __reduce__(self) -> Any:
         return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
+
+
+LOSSES.add(SequenceLoss, inline_kernel)
 
 
 @cache
@@ -206,63 +206,76 @@ def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _evaluate(context, builder, signature, arguments, spec.program)[0]
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        return emit(context, builder, spec.program, inputs)[0]
 
     return types.float64(loss, p, z), generate
 
 
 def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
-    """Return the loss, and whether a derivative is undefined, and fill its gradient and Hessian."""
+    """Return the loss, and fill its gradient and Hessian."""
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        results = _evaluate(context, builder, signature, arguments, differentiate_twice(spec.program, spec.n_targets))
+        program = differentiate_twice(spec.program, spec.n_targets)
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        results = emit(context, builder, program, inputs)
+        places = _places(context, builder, signature, arguments)
         undefined = context.get_constant(types.boolean, False)
         for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
             undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
-        for result, *place in _places(context, builder, signature, arguments, results):
-            builder.store(result, _pointer(context, builder, *place))
-        return context.make_tuple(builder, signature.return_type, [results[0], undefined])
+        for k, *place in places:
+            builder.store(results[k], _pointer(context, builder, *place))
+        numbers = cgutils.alloca_once(builder, FLOAT, len(inputs) + len(results))
+        with builder.if_then(undefined, likely=False):
+            # only this address is passed, as more arguments would occupy registers during all calls
+            inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+            for k, value in enumerate(inputs):
+                builder.store(value, _entry(builder, numbers, k))
+            kinds = types.CPointer(loss), types.voidptr
+            values = context.get_constant_null(kinds[0]), builder.bitcast(numbers, ir.IntType(8).as_pointer())
+            _fill_limits.emit(context, builder, kinds, values)
+            for k, *place in places:
+                pointer, limit = _pointer(context, builder, *place), _entry(builder, numbers, len(inputs) + k)
+                before = builder.load(pointer)
+                is_nan = builder.fcmp_unordered("uno", before, before)
+                builder.store(builder.select(is_nan, builder.load(limit), before), pointer)
+        return results[0]
 
-    return types.Tuple([types.float64, types.boolean])(loss, p, z, grad, hess), generate
-
-
-def _emit_limits(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
-    """Fill the entries of gradient and Hessian that are NaN with limits, see `limits` of `Graph`."""
-    spec = loss.instance_class.spec
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
-        results = _evaluate(context, builder, signature, arguments, program)
-        for result, *place in _places(context, builder, signature, arguments, results):
-            pointer = _pointer(context, builder, *place)
-            before = builder.load(pointer)
-            builder.store(builder.select(builder.fcmp_unordered("uno", before, before), result, before), pointer)
-        return context.get_dummy_value()
-
-    return types.void(loss, p, z, grad, hess), generate
+    return types.float64(loss, p, z, grad, hess), generate
 
 
-def _evaluate(context: Any, builder: Any, signature: Any, arguments: Any, program: Program) -> list[Any]:
-    """Return the results of a program of the entries of p and z, for arguments (loss, p, z, ...)."""
-    spec = signature.args[0].instance_class.spec
-    inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-    return emit(context, builder, program, inputs)
-
-
-def _places(
-    context: Any, builder: Any, signature: Any, arguments: Any, results: list[Any]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the result for each entry of gradient and Hessian, and the arguments of `_pointer` for this entry."""
+def _places(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, ...]]:
+    """Return the index of the result and the arguments of `_pointer` for each entry of gradient and Hessian."""
     (vector, matrix), k = signature.args[3:5], signature.args[0].instance_class.spec.n_fields
     gradient = context.make_array(vector)(context, builder, arguments[3])
     hessian = context.make_array(matrix)(context, builder, arguments[4])
-    for i in range(k):
-        yield results[1 + i], vector, gradient, (i,)
-    for (i, j), result in zip(zip(*np.tril_indices(k), strict=True), results[1 + k :], strict=True):
-        yield result, matrix, hessian, (i, j)
-        if i != j:
-            yield result, matrix, hessian, (j, i)
+    places: list[tuple[Any, ...]] = [(1 + i, vector, gradient, (i,)) for i in range(k)]
+    for result, place in enumerate(zip(*np.tril_indices(k), strict=True), start=1 + k):
+        places += [(result, matrix, hessian, entry) for entry in {place, place[::-1]}]
+    return places
+
+
+def _entry(builder: Any, numbers: Any, index: int) -> Any:
+    return builder.gep(numbers, [ir.IntType(64)(index)])
+
+
+def _emit_limits(typing_context: Any, loss: Any, numbers: Any) -> Any:
+    """Evaluate loss and derivatives, with limits as for `Graph`, for a pointer to a loss, whose type is all it needs.
+
+    `numbers` is the address of the entries of p and z, and of the results after them.
+    """
+    spec = loss.dtype.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
+        values = builder.bitcast(arguments[1], FLOAT.as_pointer())
+        inputs = [builder.load(_entry(builder, values, k)) for k in range(program.n_inputs)]
+        for k, result in enumerate(emit(context, builder, program, inputs), start=len(inputs)):
+            builder.store(result, _entry(builder, values, k))
+        return context.get_dummy_value()
+
+    return types.void(loss, numbers), generate
 
 
 _value: Any = intrinsic(_emit_value)
@@ -271,7 +284,7 @@ _limits: Any = intrinsic(_emit_limits)
 
 
 @deferred_kernel(types.float64)
-def fill_limits(loss, p, z, grad, hess):
-    """Fill the entries of gradient and Hessian that are NaN with limits; return 0."""
-    _limits(loss, p, z, grad, hess)
+def _fill_limits(loss, numbers):
+    """Evaluate limits of derivatives, see `_emit_limits`; return 0."""
+    _limits(loss, numbers)
     return 0.0
