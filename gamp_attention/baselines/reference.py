@@ -1,5 +1,7 @@
 """Errors of predictions without attention, to compare with a layer: zero, the mean output, and a linear layer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -280,7 +280,7 @@ class Iteration:
     def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
         """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
         path, best, stalled = list[tuple[np.ndarray, np.ndarray]](), np.inf, 0
-        for self.n_iter in range(1, limit + 1):  # noqa: B007
+        for self.n_iter in range(1, limit + 1):
             V, known = self.variances(x)
             averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
             kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept

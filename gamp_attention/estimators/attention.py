@@ -1,5 +1,7 @@
 """Attention layer as an estimator of scikit-learn."""
 
+from __future__ import annotations
+
 import numbers
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -108,7 +110,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     readout: ArrayLike | None = None
     fit_intercept: bool = False
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampAttention":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GampAttention:
         """Train on tokens X (n, L, d) and outputs y (n, L, d), or (n, L, p) with `value_rank`.
 
         `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
@@ -155,7 +157,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _fit_values(
         self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
-    ) -> "GampAttention":
+    ) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
         model = attention_model(

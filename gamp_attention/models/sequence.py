@@ -7,6 +7,8 @@ three functions on random numbers, traces them (`gamp_attention._core.tracing`),
 loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
