@@ -85,9 +85,17 @@ def describe_type(thing: Any, names: str) -> str:
     return texts[0] if len(texts) == 1 else ""
 
 
+def get_parameters(thing: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function or class, with evaluated annotations if their names are defined."""
+    try:
+        return dict(inspect.signature(thing, eval_str=True).parameters)
+    except NameError:  # a name that only type checkers import
+        return dict(inspect.signature(thing).parameters)
+
+
 def _describe_name(thing: Any, name: str) -> str:
     try:
-        parameter = inspect.signature(thing, eval_str=True).parameters.get(name)
+        parameter = get_parameters(thing).get(name)
     except (TypeError, ValueError):
         parameter = None
     if parameter is not None:

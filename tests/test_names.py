@@ -42,7 +42,6 @@ def test_signatures_are_short_enough_to_be_read(name):
             shown = str(inspect.signature(value))
             assert "_SupportsArray" not in shown
             assert len(shown) < 1000
-            inspect.signature(value, eval_str=True)  # names in annotations are defined
 
 
 def test_sections_of_the_reference_name_the_subpackages_of_their_entries():

@@ -3,8 +3,6 @@
 The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -263,7 +261,7 @@ def phase_boundaries(
     bayes: bool = False,
     rsb: int = 0,
     folder: str | Path | None = None,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     threads: int | None = None,
 ) -> PhaseBoundaries:
     """Compute the boundaries of phases in α as functions of one parameter of the model.

@@ -1,7 +1,5 @@
 """Sweeps: grids or lists of solver runs, stored in a folder, and their conversion to xarray and netCDF."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
@@ -84,7 +82,7 @@ class Sweep(Result):
         cells = count_noun(len(self.rows), "cell")
         return [f"{cells}, {self.computed} computed now: {self.counts}", f"cells: {self.folder}"]
 
-    def dataset(self) -> xarray.Dataset:
+    def dataset(self) -> "xarray.Dataset":
         """Return the numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""
         return to_dataset(self)
 
@@ -103,7 +101,7 @@ def sweep(
     method: Words = "SE",
     cells: Iterable[Mapping[str, Any]] | None = None,
     warm: bool = True,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     threads: int | None = None,
     **settings: Unpack[SettingOptions],
 ) -> Sweep:
@@ -201,7 +199,7 @@ MEANING = {
 }
 
 
-def to_dataset(source: Any) -> xarray.Dataset:
+def to_dataset(source: Any) -> "xarray.Dataset":
     """Return the scalars of all cells of a sweep as an xarray Dataset, with errors, status and message.
 
     A full grid has a dimension for each axis that varies; state evolution, which has no d and seed, is repeated along
@@ -260,7 +258,7 @@ def to_dataset(source: Any) -> xarray.Dataset:
     return xarray.Dataset(variables, coords, _attributes(rows, about)).rename(method="solver")
 
 
-def save(dataset: xarray.Dataset, path: str | Path, overwrite: bool = False) -> None:
+def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -> None:
     """Write a Dataset as a netCDF file, completely or not at all.
 
     Raises
