@@ -146,6 +146,11 @@ class SequenceLoss(NamedTuple):
             z.register_hook(replace_undefined)
         return value
 
+    def _summary(self) -> str:
+        """Return the sizes of the loss; its name, which identifies its class, contains a hash."""
+        spec = self.spec
+        return f"SequenceLoss(n_tokens={spec.n_tokens}, rank={spec.rank}, target_shape={spec.target_shape})"
+
     def __reduce__(self) -> Any:
         return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
 

@@ -338,6 +338,19 @@ def test_bad_functions_are_named(named_error, pattern):
     named_error(lambda: ga.sequence_model(**(valid | BAD[pattern])), pattern)
 
 
+def test_displays_have_the_names_of_functions_and_no_hash():
+    def absolute(target, prediction):
+        return (target - prediction) ** 2
+
+    model = ga.sequence_model(lambda u, noise: u[0, 0], linear, absolute, n_tokens=1, rank=1)
+    for shown in (str(model), repr(model), model._repr_html_()):
+        assert "linear(z), 1 token, 1 column; absolute(target, prediction)" in shown
+        assert "lambda(u, noise), targets of shape ()" in shown
+        assert "Program" not in shown
+        assert not re.search("[0-9a-f]{16}", shown)
+    assert "SequenceLoss(n_tokens=1, rank=1, target_shape=())" in str(ga.sample(model, 5, 1.0, seed=0))
+
+
 def test_convex_kinks_give_a_warning():
     with pytest.warns(ga.KinkWarning, match="loss: the slope of the loss jumps up"):
         ga.sequence_model(
