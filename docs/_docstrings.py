@@ -85,9 +85,17 @@ def describe_type(thing: Any, names: str) -> str:
     return texts[0] if len(texts) == 1 else ""
 
 
+def get_parameters(thing: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function or class, with evaluated annotations if their names are defined."""
+    try:
+        return dict(inspect.signature(thing, eval_str=True).parameters)
+    except NameError:  # a name that only type checkers import
+        return dict(inspect.signature(thing).parameters)
+
+
 def _describe_name(thing: Any, name: str) -> str:
     try:
-        parameter = inspect.signature(thing).parameters.get(name)
+        parameter = get_parameters(thing).get(name)
     except (TypeError, ValueError):
         parameter = None
     if parameter is not None:
@@ -95,9 +103,9 @@ def _describe_name(thing: Any, name: str) -> str:
     attribute = inspect.getattr_static(thing, name, None)
     function = getattr(attribute, "fget", getattr(attribute, "func", None))
     if function is not None:
-        return format_type(inspect.get_annotations(function).get("return", Any))
+        return format_type(inspect.get_annotations(function, eval_str=True).get("return", Any))
     for cls in getattr(thing, "__mro__", ()):
-        if name in (annotations := inspect.get_annotations(cls)):
+        if name in (annotations := inspect.get_annotations(cls, eval_str=True)):
             return format_type(annotations[name])
     return ""
 

@@ -1,5 +1,7 @@
 """Public names: their subpackages, the list of `dir`, and the sections of the reference."""
 
+import contextlib
+import inspect
 import re
 from pathlib import Path
 
@@ -23,6 +25,23 @@ def test_each_name_belongs_to_one_subpackage_and_to_the_package(name):
     subpackages = [subpackage for subpackage, names in SUBPACKAGES.items() if name in names]
     assert len(subpackages) == 1
     assert getattr(getattr(ga, subpackages[0]), name) is getattr(ga, name)
+
+
+def get_callables(name):
+    """Return the public name and its public methods."""
+    value = getattr(ga, name)
+    methods = vars(value).items() if inspect.isclass(value) else ()
+    return [value, *(method for key, method in methods if callable(method) and key[0] != "_")]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_signatures_are_short_enough_to_be_read(name):
+    """`help(ga.Dataset)` began with 1 500 characters of the expanded type ArrayLike."""
+    for value in get_callables(name):
+        with contextlib.suppress(ValueError, TypeError):  # exceptions and enumerations have none
+            shown = str(inspect.signature(value))
+            assert "_SupportsArray" not in shown
+            assert len(shown) < 1000
 
 
 def test_sections_of_the_reference_name_the_subpackages_of_their_entries():

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import is_dataclass
+from typing import get_type_hints
 
 import gamp_attention as ga
 from validation._tools.names import PUBLIC
@@ -15,10 +16,7 @@ RECORDS = {
 
 def get_field_types(cls):
     """Return the types of all fields of a dataclass or NamedTuple, by name, including inherited fields."""
-    annotations = {}
-    for base in reversed(cls.__mro__):
-        annotations |= vars(base).get("__annotations__", {})
-    return {name: getattr(kind, "__name__", str(kind)) for name, kind in annotations.items()}
+    return {name: getattr(kind, "__name__", str(kind)) for name, kind in get_type_hints(cls).items()}
 
 
 def find_arguments(word):

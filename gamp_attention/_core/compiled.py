@@ -12,16 +12,17 @@ a symbol, whose address the linker looks up when a caller is loaded. Each stored
 Numba's disk cache checks the source file of the compiled function only, and identifies types by references to their
 classes. Kernels also contain code from other files (by `overload`) and from the losses, attention maps and penalties
 that users define. `KernelCache` therefore stamps each kernel with a hash of the sources of the package, and identifies
-types by their names and by the source of user-defined classes.
+types by their names and by the content of user-defined classes (`gamp_attention._core.content`). If code cannot be
+stored, a process warns once and continues.
 
 Functions that are inlined into kernels need no machine code; `InlinedCompiler` stops before that.
 """
 
 import gc
-import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +31,8 @@ from uuid import uuid4
 
 from llvmlite import binding, ir
 from numba import extending
-from numba.core import cgutils, types
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core import cgutils, config, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserWideCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.environment import lookup_environment
@@ -39,6 +40,7 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
+from gamp_attention._core.content import METHODS, check_helpers, hash_content
 from gamp_attention._core.interrupts import interruptible
 from gamp_attention._core.numerics import hash_bytes
 from gamp_attention._core.progress import announce_compilation
@@ -129,8 +131,10 @@ class Kernel(CPUDispatcher):
         """Store compiled code on disk, if a folder for it can be written."""
         try:
             self._cache = KernelCache(self.py_func)
-        except RuntimeError:  # numba found no such folder
-            warn_of_lost_code()
+        except RuntimeError:
+            warn_of_lost_code("none: neither the folder of the package nor the home folder can be written")
+        except Exception as error:  # a file may have another format than its name says
+            warn_of_lost_code(error)
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -192,40 +196,97 @@ class Kernel(CPUDispatcher):
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
 
 
-@lru_cache  # once in a process
-def warn_of_lost_code() -> None:
-    """Warn that compiled code cannot be stored."""
-    warnings.warn(
-        "NUMBA_CACHE_DIR: needs a folder that can be written, because the folder of the package and the home folder "
-        "cannot be written; without it, every process compiles again, which takes 20 seconds or more",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+def warn_of_lost_code(got: Any) -> None:
+    """Warn, once in a process, that compiled code cannot be stored, for a reason that completes "got"."""
+    if not _WARNED:
+        _WARNED.append(got)
+        warnings.warn(
+            f"NUMBA_CACHE_DIR: needs a folder that can be written and has free space, got {got}; the computation "
+            "continues, but compiled code is not stored, and every process compiles again, which takes 20 seconds or "
+            "more",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+_WARNED: list[Any] = []  # the first reason of this process
+
+
+class ArchiveLocator(UserWideCacheLocator):
+    """Locator of the cache of a package without source files on disk, which is imported from an archive."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        super().__init__(function, file)
+        if config.CACHE_DIR:
+            self._cache_path = str(Path(config.CACHE_DIR) / self.get_suitable_cache_subpath(file))
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        """Return the locator; None if its folder cannot be written."""
+        locator = cls(py_func, py_file)
+        with suppress(OSError):
+            locator.ensure_cache_path()
+            return locator
+
+    def get_source_stamp(self) -> str:
+        """Return an empty stamp: `package_digest` includes the archive."""
+        return ""
+
+
+class KernelCacheImpl(CompileResultCacheImpl):
+    """Folders in which compiled code is stored: numba's, except that it accepts all archives."""
+
+    _locator_classes = (*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator)
+
+
+class KernelCacheFile(IndexDataCacheFile):
+    """Compiled code on disk that is only loaded under the stamp and the key with which it was stored.
+
+    Numba writes the list of keys first, and reuses names of files: if the disk is full or two processes write at once,
+    a key may have the code of another version or of other types.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Store code under a key."""
+        super().save(key, (self._source_stamp, key, data))
+
+    def load(self, key: Any) -> Any:
+        """Return the code that was stored under a key, or None."""
+        stamp, stored_key, data = super().load(key) or (None, None, None)
+        return data if (stamp, stored_key) == (self._source_stamp, key) else None
 
 
 class KernelCache(FunctionCache):
     """Compiled code of one kernel on disk; it is used only while all sources that went into it are unchanged."""
 
+    _impl_class = KernelCacheImpl
+
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp(), package_digest()
-        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+        self._cache_file = KernelCacheFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel, or None if it is not stored."""
         try:
             stored = super().load_overload(sig, target_context) if is_identifiable(sig) else None
         except Exception:  # the file may be damaged in any way; the kernel can always be compiled again
-            self.flush()
+            with suppress(OSError):
+                self.flush()
             stored = None
         if stored is None:
             announce_compilation()
+            for cls in user_classes(sig):
+                check_helpers(cls)
         return stored
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store a compiled kernel, together with the kernels of other versions of a user's sources."""
+        """Store a compiled kernel, together with the kernels of other versions of a user's sources, if possible."""
         if is_identifiable(sig):
-            super().save_overload(sig, data)
+            try:
+                super().save_overload(sig, data)
+            except Exception as error:  # a full disk, a limit on files, a folder that was removed
+                warn_of_lost_code(error)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         _, magic, code = super()._index_key(sig, codegen)
@@ -234,22 +295,28 @@ class KernelCache(FunctionCache):
 
 @lru_cache
 def package_digest() -> str:
-    """Return a hash of all files of the package that go into kernels."""
+    """Return a hash of all files of the package that go into kernels, or of the archive that contains the package."""
+    if not PACKAGE.exists():
+        return hash_bytes(next(path for path in PACKAGE.parents if path.exists()).read_bytes())
     sources = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
+    if not sources:
+        raise FileNotFoundError("a package without source files")
     return hash_bytes(b"\0".join(source for source in sources if any(mark in source for mark in COMPILED)))
 
 
 def key_of_types(sig: Any) -> tuple[Any, ...] | None:
-    """Return a key that identifies argument types in all processes, with the sources of user-defined classes.
+    """Return a key that identifies argument types in all processes, with the content of user-defined classes.
 
     None if a type cannot be identified.
     """
-    return (str(sig), *map(_key_of_class, user_classes(sig))) if is_identifiable(sig) else None
+    contents = [hash_content(cls) if _is_importable(cls) else None for cls in user_classes(sig)]
+    names = [(cls.__module__, cls.__qualname__) for cls in user_classes(sig)]
+    return None if None in contents else (str(sig), *zip(names, contents, strict=True))
 
 
 def is_identifiable(sig: Any) -> bool:
-    """Return whether all user-defined classes among the types can be imported by other processes and have a source."""
-    return all(_is_importable(cls) and _source(cls) is not None for cls in user_classes(sig))
+    """Return whether other processes can import all user-defined classes among the types, and find the same content."""
+    return key_of_types(sig) is not None
 
 
 def user_classes(sig: Any) -> list[type]:
@@ -259,9 +326,10 @@ def user_classes(sig: Any) -> list[type]:
         kind = pending.pop(0)
         if isinstance(kind, types.CPointer):
             kind = kind.dtype
+        if isinstance(kind, types.BaseTuple):
+            pending.extend(kind)  # type: ignore[call-overload]
         if isinstance(kind, types.BaseNamedTuple):
             cls: type = kind.instance_class  # type: ignore[attr-defined]
-            pending.extend(kind)  # type: ignore[arg-type]
             if not cls.__module__.startswith("gamp_attention."):
                 classes.append(cls)
     return classes
@@ -273,23 +341,6 @@ def _is_importable(cls: type) -> bool:
     for name in cls.__qualname__.split("."):
         value = getattr(value, name, None)
     return value is cls
-
-
-@lru_cache  # once for all kernels
-def _key_of_class(cls: type) -> tuple[str, str, str]:
-    source = _source(cls)
-    assert source is not None
-    return cls.__module__, cls.__qualname__, hash_bytes(source)
-
-
-@lru_cache
-def _source(cls: type) -> bytes | None:
-    """Return the file that defines a class; changes of other files that it imports helpers from are not detected."""
-    try:
-        path = inspect.getsourcefile(cls) or getattr(sys.modules[cls.__module__], "__file__", None)
-        return None if path is None else Path(path).read_bytes()
-    except (OSError, TypeError, KeyError):
-        return None
 
 
 CACHE_LINE = 64  # size in bytes of the unit of memory that a processor loads
@@ -347,7 +398,12 @@ sample_kernel = partial(kernel, counted=False, inner=True)
 # sums may be reordered in the long dot products over the data only; short sums are computed in the order of the source
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
 inline_kernel = extending.register_jitable(**INLINED, _nrt=False)
-user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # user-defined methods may allocate arrays
+
+
+def user_kernel(function: Any) -> Any:
+    """Register a method of a user-defined class for inlining into kernels; it may allocate arrays."""
+    METHODS.add(function)
+    return extending.register_jitable(**INLINED, _nrt=True)(function)
 
 
 def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:

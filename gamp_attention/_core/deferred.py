@@ -12,7 +12,7 @@ llvmlite's `add_symbol`, and a callback of ctypes.
 import _thread
 import ctypes
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
@@ -32,32 +32,33 @@ def deferred_kernel(returns: Any, counted: bool = False) -> Callable[[Any], Any]
     """Return a decorator for functions that other kernels call rarely, and whose results have the numba type `returns`.
 
     `counted` has the meaning that it has for `kernel`. Only kernels can call the function, with positional arguments.
-    The attribute `kernel` is the `Kernel` that is compiled at the first call.
+    The attribute `kernel` is the `Kernel` that is compiled at the first call. `emit(context, builder, kinds, values)`
+    adds a call to the code of an intrinsic.
     """
 
     def decorate(function: Any) -> Any:
         compiled = kernel(function, counted=counted, inner=True)
 
-        def call(typing_context: Any, *others: Any) -> Any:
+        def emit_deferred(context: Any, builder: Any, others: Sequence[Any], values: Sequence[Any]) -> Any:
             kinds = tuple(map(types.unliteral, others))
+            cell = cgutils.add_global_variable(builder.module, WORD, builder.module.get_unique_name("deferred"))
+            cell.linkage, cell.initializer = "internal", WORD(0)
+            content = cgutils.make_bytearray(_request(compiled, kinds, returns))
+            request = cgutils.global_constant(builder, "request", content)
+            start, size = builder.ptrtoint(request, WORD), WORD(content.type.count)
+            address = emit_address(context, builder, cell, COMPILE, [start, size])
+            converted = [context.cast(builder, *each) for each in zip(values, others, kinds, strict=True)]
+            return emit_call(context, builder, address, returns, kinds, converted)
 
+        def call(typing_context: Any, *others: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                cell = cgutils.add_global_variable(builder.module, WORD, builder.module.get_unique_name("deferred"))
-                cell.linkage, cell.initializer = "internal", WORD(0)
-                content = cgutils.make_bytearray(_request(compiled, kinds, returns))
-                request = cgutils.global_constant(builder, "request", content)
-                start, size = builder.ptrtoint(request, WORD), WORD(content.type.count)
-                address = emit_address(context, builder, cell, COMPILE, [start, size])
-                values = [
-                    context.cast(builder, builder.extract_value(arguments[0], i), other, kind)
-                    for i, (other, kind) in enumerate(zip(others, kinds, strict=True))
-                ]
-                return emit_call(context, builder, address, returns, kinds, values)
+                values = [builder.extract_value(arguments[0], i) for i in range(len(others))]
+                return emit_deferred(context, builder, others, values)
 
             return returns(types.StarArgTuple(others)), generate
 
         stub: Any = intrinsic(call)
-        stub.kernel, stub.py_func = compiled, function
+        stub.kernel, stub.py_func, stub.emit = compiled, function, emit_deferred
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(stub, name, getattr(function, name))
         return stub

@@ -63,6 +63,13 @@ def to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
+class Words(str):
+    """Text that displays show without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 MAX_CHARACTERS = 90  # largest number of characters of a value in a display
 
 
@@ -79,7 +86,7 @@ def abbreviate(value: Any) -> str:
     elif type(value) in (list, tuple):
         text = f"[{', '.join(map(abbreviate, value))}]" if len(value) < MAX_CHARACTERS else ""
     else:
-        text = repr(value)
+        text = value._summary() if hasattr(value, "_summary") else repr(value)
     if 0 < len(text) <= MAX_CHARACTERS and "\n" not in text:
         return text
     if isinstance(value, str):

@@ -4,7 +4,8 @@ A `Graph` collects operations on numbers while a function is traced (`gamp_atten
 stored once (common subexpressions are shared), and operations on constants are evaluated at once. `Graph.derivative`
 applies the chain rule forwards, so derivatives of any order are exact up to rounding. `Graph.program` returns the
 operations that given results need, as a `Program`: plain data that can be compared, stored and sent to other processes.
-`Program.evaluate` computes the results for arrays of numpy or tensors of torch, element by element. `emit` adds a
+`Program.evaluate` computes the results for arrays of numpy or tensors of torch, element by element. Expressions that
+overflow or lose digits in their tails, such as log(1 + exp(x)), are replaced by functions that do not. `emit` adds a
 program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of the time that numba
 needs for the same program as Python source. `emit_call` adds a call of a kernel whose address is known only when the
 code runs.
@@ -29,14 +30,63 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tan": np.tan, "arcsin": np.arcsin, "arccos": np.arccos,
     "arctan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "arcsinh": np.arcsinh, "erf": special.erf,
     "erfc": special.erfc, "expit": special.expit, "softplus": lambda x: np.logaddexp(0.0, x), "abs": np.abs,
-    "sign": np.sign, "floor": np.floor, "not": np.logical_not,
+    "sign": np.sign, "floor": np.floor, "not": np.logical_not, "cbrt": np.cbrt, "gammaln": special.gammaln,
 }  # fmt: skip
+
+
+def multiply_limits(a: Any, b: Any) -> Any:
+    """Return a b, and 0 if a factor is 0, also if the other factor is infinite or NaN."""
+    return np.where((np.asarray(a) == 0) | (np.asarray(b) == 0), 0.0, np.multiply(a, b))
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = FUNCTIONS | {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "arctan2": np.arctan2,
+    "hypot": np.hypot, "logaddexp": np.logaddexp, "product": multiply_limits,
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or, "where": np.where,
 }  # fmt: skip
 
-# derivatives of elementary functions of x; "k" is the function itself, a tuple an operation and its arguments
+# logarithms and quotients that `Graph._rewrite` replaces: an operation and the operation of its last argument
+REWRITTEN = frozenset({
+    ("log", "exp"), ("log", "expit"), ("log", "add"), ("log", "div"), ("log", "erfc"), ("log", "mul"), ("log1p", "exp"),
+    ("inv", "add"), ("div", "add"), ("sub", "expit"), ("sub", "erf"), ("sub", "mul"), ("mul", "sqrt"), ("mul", "hypot"),
+})  # fmt: skip
+DIGAMMA_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)  # B_2k/(2k)
+
+
+def erfcx(graph: "Graph", x: int) -> int:
+    """Return the index of exp(x²) erfc(x), without overflow for large x."""
+    half = graph.build(("mul", 0.5, ("inv", ("mul", x, x))))
+    series = graph.constant(1.0)
+    for n in range(13, 0, -1):
+        series = graph.build(("sub", 1.0, ("mul", ("mul", 2.0 * n - 1, half), series)))
+    far = ("mul", ("mul", 1 / math.sqrt(math.pi), ("inv", x)), series)
+    return graph.build(("where", ("lt", x, 10.0), ("mul", ("exp", ("mul", x, x)), ("erfc", x)), far))
+
+
+def log_half_erfc(graph: "Graph", x: int) -> int:
+    """Return the index of log(erfc(x)/2), without underflow for large x."""
+    far = ("sub", ("log", ("mul", 0.5, erfcx(graph, x))), ("mul", x, x))
+    return graph.build(("where", ("lt", 0.0, x), far, ("log1p", ("mul", -0.5, ("erfc", ("neg", x))))))
+
+
+def digamma(graph: "Graph", x: int) -> int:
+    """Return the index of the derivative of log |Γ(x)|: an asymptotic series at a number of at least 10."""
+    positive = graph.build(("where", ("lt", 0.0, x), x, ("sub", 1.0, x)))
+    is_small = graph.build(("lt", positive, 10.0))
+    t = graph.build(("where", is_small, ("add", positive, 10.0), positive))
+    square = graph.build(("inv", ("mul", t, t)))
+    total, series = graph.constant(0.0), graph.constant(0.0)
+    for n in range(10):
+        total = graph.build(("add", total, ("inv", ("add", positive, float(n)))))
+    for coefficient in reversed(DIGAMMA_SERIES):
+        series = graph.build(("mul", square, ("add", coefficient, series)))
+    near = ("sub", ("sub", ("log", t), ("mul", 0.5, ("inv", t))), series)
+    reflected = ("where", ("lt", 0.0, x), 0.0, ("div", -math.pi, ("tan", ("mul", math.pi, x))))
+    return graph.build(("add", ("sub", near, ("where", is_small, total, 0.0)), reflected))
+
+
+# derivatives of elementary functions of x; "k" is the function itself, a tuple an operation and its arguments, and a
+# function returns the index of the derivative
 SLOPES: dict[str, Any] = {
     "neg": -1.0,
     "inv": ("neg", ("mul", "k", "k")),
@@ -62,6 +112,8 @@ SLOPES: dict[str, Any] = {
     "abs": ("sign", "x"),
     "sign": 0.0,
     "floor": 0.0,
+    "cbrt": ("inv", ("mul", 3.0, ("mul", "k", "k"))),
+    "gammaln": digamma,
 }
 
 
@@ -106,10 +158,15 @@ class Program(NamedTuple):
 
 
 class Graph:
-    """Operations on n_inputs numbers, each stored once; an operation is identified by its index in `code`."""
+    """Operations on n_inputs numbers, each stored once; an operation is identified by its index in `code`.
 
-    def __init__(self, n_inputs: int) -> None:
-        self.n_inputs = n_inputs
+    With `limits`, derivatives are limits if a factor of the chain rule is 0 and another one infinite, which is NaN
+    otherwise: the product is 0, as for 1/cosh(x) if cosh(x) overflows, or for |z|³ at z = 0. The slope of √x at x = 0
+    counts as 0, as the slope of |x| does.
+    """
+
+    def __init__(self, n_inputs: int, limits: bool = False) -> None:
+        self.n_inputs, self._limits = n_inputs, limits
         self.code: list[tuple[Any, ...]] = []
         self._indices: dict[tuple[Any, ...], int] = {}
         self._derivatives: dict[tuple[int, int], int] = {}
@@ -137,9 +194,15 @@ class Graph:
         simpler = self._simplify(name, arguments, values)
         if simpler is not None:
             return simpler
-        if name in ("add", "mul", "and", "or", "eq"):
+        if name in ("add", "mul", "product", "logaddexp", "and", "or", "eq"):
             arguments = tuple(sorted(arguments))
         return self._store((name, *arguments))
+
+    def build(self, formula: Any) -> int:
+        """Return the index of a formula: a number, the index of an operation, or a tuple (operation, *formulas)."""
+        if isinstance(formula, tuple):
+            return self.apply(formula[0], *map(self.build, formula[1:]))
+        return self.constant(formula) if isinstance(formula, float) else formula
 
     def power(self, base: int, exponent: int) -> int:
         """Return the index of a power; small integer exponents become multiplications."""
@@ -222,6 +285,10 @@ class Graph:
             return first if first == second else None
         if name in ("neg", "inv") and self.code[arguments[0]][0] == name:
             return self.code[arguments[0]][1]
+        if (name, self.code[arguments[-1]][0]) in REWRITTEN:
+            rewritten = self._rewrite(name, arguments, values)
+            if rewritten is not None:
+                return rewritten
         if len(arguments) != 2:
             return None
         (x, y), (a, b) = arguments, values
@@ -229,12 +296,16 @@ class Graph:
             return y if a == 0 else x if b == 0 else None
         if name == "sub":
             return x if b == 0 else self.apply("neg", y) if a == 0 else None
-        if name == "mul":
+        if name in ("mul", "product"):
             if a == 0 or b == 0:
                 return self.constant(0.0)
             if a == -1 or b == -1:
                 return self.apply("neg", y if a == -1 else x)
             return y if a == 1 else x if b == 1 else None
+        if name == "logaddexp":
+            for value, other in ((a, y), (b, x)):
+                if value in (0.0, -math.inf):
+                    return other if value else self.apply("softplus", other)
         if name in ("and", "or"):
             absorbing = float(name == "or")  # False and x is False; True or x is True
             if a is not None or b is not None:
@@ -245,16 +316,65 @@ class Graph:
             return self.constant(0.0) if a == 0 else x if b == 1 else self.apply("inv", y) if a == 1 else None
         return None
 
+    def _rewrite(self, name: str, arguments: tuple[int, ...], values: list[float | None]) -> int | None:
+        """Return the index of an operation that is equal, but exact in the tails or at zero too, or None."""
+        first, x = arguments[0], arguments[-1]
+        inner, *parts = self.code[x]
+        if name == "mul":
+            squares = [("mul", part, part) for part in parts]
+            return None if first != x else parts[0] if inner == "sqrt" else self.build(("add", *squares))
+        if inner == "add":
+            return self._rewrite_sum(name, first, *parts)
+        half = self._half_erfc(inner, parts)
+        if name == "sub":
+            formulas: dict[str, Any] = {"expit": ("expit", ("neg", parts[0])), "erf": ("erfc", parts[0])}
+            if values[0] != 1.0 or (inner == "mul" and (half is None or half[0] != 0.5)):
+                return None
+            return self.build(formulas.get(inner) or ("mul", 0.5, ("erfc", ("neg", half[1]))))  # type: ignore[index]
+        if half is not None:
+            return self.build(("add", math.log(2 * half[0]), log_half_erfc(self, half[1])))
+        if inner == "exp":
+            return parts[0] if name == "log" else self.apply("softplus", parts[0])
+        if inner == "expit":
+            return self.build(("neg", ("softplus", ("neg", parts[0]))))
+        if inner == "div" and self.code[parts[0]][0] == "exp":
+            return self.build(("sub", self.code[parts[0]][1], ("log", parts[1])))
+        return None
+
+    def _rewrite_sum(self, name: str, first: int, *terms: int) -> int | None:
+        """Return the index of the logarithm or of a quotient of 1 + exp(x); None for other sums."""
+        for one, power in (terms, terms[::-1]):
+            if self.value(one) == 1.0 and self.code[power][0] == "exp":
+                x = self.code[power][1]
+                if name == "log":
+                    return self.apply("softplus", x)
+                if name == "div" and first == power:
+                    return self.apply("expit", x)
+                share = self.build(("expit", ("neg", x)))
+                return self.apply("mul", first, share) if name == "div" else share
+        return None
+
+    def _half_erfc(self, name: str, parts: list[Any]) -> tuple[float, int] | None:
+        """Return c > 0 and x of an operation c erfc(x); None for other operations."""
+        if name == "erfc":
+            return 1.0, parts[0]
+        for c, other in (parts, parts[::-1]) if name == "mul" else ():
+            factor = self.value(c)
+            if factor is not None and factor > 0 and self.code[other][0] == "erfc":
+                return factor, self.code[other][1]
+        return None
+
     def _chain_rule(self, k: int, name: str, arguments: list[int], slopes: list[int]) -> int:
         """Return the index of the derivative of operation k, given the derivatives of its arguments."""
-        add, sub, mul = (lambda a, b, operation=op: self.apply(operation, a, b) for op in ("add", "sub", "mul"))
+        names = "add", "sub", "product" if self._limits else "mul"
+        add, sub, mul = (lambda a, b, operation=op: self.apply(operation, a, b) for op in names)
         if name in ("add", "sub"):
             return self.apply(name, *slopes)
         if name == "where":
             return self.apply("where", arguments[0], *slopes)
         if all(self.value(slope) == 0 for slope in slopes):
             return self.constant(0.0)
-        if name == "mul":
+        if name in ("mul", "product"):
             return add(mul(slopes[0], arguments[1]), mul(arguments[0], slopes[1]))
         if name == "div":
             return mul(sub(slopes[0], mul(k, slopes[1])), self.apply("inv", arguments[1]))
@@ -267,8 +387,15 @@ class Graph:
             return result
         if name == "arctan2":
             y, x = arguments
-            size = self.apply("inv", add(mul(x, x), mul(y, y)))
-            return mul(sub(mul(x, slopes[0]), mul(y, slopes[1])), size)
+            share = self.apply("inv", self.apply("hypot", x, y))
+            return mul(sub(mul(mul(x, share), slopes[0]), mul(mul(y, share), slopes[1])), share)
+        if name == "logaddexp":
+            difference = sub(*arguments)
+            shares = self.apply("expit", difference), self.apply("expit", self.apply("neg", difference))
+            return add(mul(shares[0], slopes[0]), mul(shares[1], slopes[1]))
+        if name == "hypot":
+            share = self.apply("inv", k)
+            return add(*(mul(mul(a, share), slope) for a, slope in zip(arguments, slopes, strict=True)))
         return mul(self._slope(k, name, arguments[0]), slopes[0])
 
     def _slope(self, k: int, name: str, x: int) -> int:
@@ -276,15 +403,19 @@ class Graph:
         if name not in SLOPES:
             raise ValueError(f"name: needs a function of one number with a known derivative, got {name!r}")
 
-        def build(formula: Any) -> int:
-            if isinstance(formula, float):
-                return self.constant(formula)
-            if isinstance(formula, str):
-                return k if formula == "k" else x
-            operation, *arguments = formula
-            return self.apply(operation, *map(build, arguments))
+        formula = SLOPES[name]
+        if callable(formula):
+            return int(formula(self, x))
+        if name == "sqrt" and self._limits:
+            formula = "where", ("eq", "k", 0.0), 0.0, formula
+        return self.build(self._bind(formula, {"k": k, "x": x}))
 
-        return build(SLOPES[name])
+    def _bind(self, formula: Any, names: dict[str, int]) -> Any:
+        """Return a formula with indices of operations in place of names; products are limits if derivatives are."""
+        if not isinstance(formula, tuple):
+            return names.get(formula, formula)
+        name = "product" if self._limits and formula[0] == "mul" else formula[0]
+        return name, *(self._bind(part, names) for part in formula[1:])
 
 
 def _torch_operations(torch: Any) -> dict[str, Callable[..., Any]]:
@@ -302,9 +433,16 @@ def _torch_operations(torch: Any) -> dict[str, Callable[..., Any]]:
     }  # fmt: skip
     special_names = {"erf": "erf", "erfc": "erfc", "expit": "expit"}
     operations = {}
+    special_forms = {
+        "softplus": lambda x: torch.logaddexp(torch.zeros_like(x), x),
+        "cbrt": lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3),
+        "gammaln": torch.lgamma,
+    }
     for name, torch_name in names.items():
-        if name == "softplus":
-            function = lambda x: torch.logaddexp(torch.zeros_like(x), x)  # noqa: E731
+        if name == "product":  # only numpy and kernels evaluate limits
+            continue
+        if name in special_forms:
+            function = special_forms[name]
         else:
             module = torch.special if name in special_names else torch
             function = getattr(module, special_names.get(name, torch_name))
@@ -317,7 +455,8 @@ FROM_MATH = {
     "exp": math.exp, "expm1": math.expm1, "log": math.log, "log1p": math.log1p, "sqrt": math.sqrt, "sin": math.sin,
     "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan, "sinh": math.sinh,
     "cosh": math.cosh, "tanh": math.tanh, "arcsinh": math.asinh, "erf": math.erf, "erfc": math.erfc, "abs": math.fabs,
-    "pow": math.pow, "arctan2": math.atan2,
+    "pow": math.pow, "arctan2": math.atan2, "hypot": math.hypot, "gammaln": math.lgamma,
+    "copysign": math.copysign,
 }  # fmt: skip
 
 
@@ -340,11 +479,25 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         below = builder.select(builder.fcmp_ordered("<", x, zero), ir.Constant(FLOAT, -1.0), zero)
         return builder.select(builder.fcmp_ordered(">", x, zero), one, below)
 
+    def product(a: Any, b: Any) -> Any:
+        is_zero = builder.or_(builder.fcmp_ordered("==", a, zero), builder.fcmp_ordered("==", b, zero))
+        return builder.select(is_zero, zero, builder.fmul(a, b))
+
+    def cbrt(x: Any) -> Any:
+        return call("copysign", call("pow", call("abs", x), ir.Constant(FLOAT, 1 / 3)), x)
+
     def softplus(x: Any) -> Any:
         top = builder.select(builder.fcmp_ordered(">", x, zero), x, zero)
         return builder.fadd(top, call("log1p", call("exp", builder.fneg(call("abs", x)))))
 
+    def logaddexp(a: Any, b: Any) -> Any:
+        top = builder.select(builder.fcmp_ordered("<", a, b), b, a)
+        tail = call("log1p", call("exp", builder.fneg(call("abs", builder.fsub(a, b)))))
+        equal = builder.fcmp_ordered("==", a, b)  # both may be infinite
+        return builder.fadd(top, builder.select(equal, ir.Constant(FLOAT, math.log(2)), tail))
+
     operations: dict[str, Callable[..., Any]] = {
+        "logaddexp": logaddexp,
         "add": builder.fadd,
         "sub": builder.fsub,
         "mul": builder.fmul,
@@ -360,6 +513,8 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         "where": builder.select,
         "sign": sign,
         "floor": lambda x: builder.call(builder.module.declare_intrinsic("llvm.floor", [FLOAT]), [x]),
+        "product": product,
+        "cbrt": cbrt,
         "expit": lambda x: builder.fdiv(one, builder.fadd(one, call("exp", builder.fneg(x)))),
         "softplus": softplus,
     }

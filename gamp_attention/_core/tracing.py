@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gamp_attention._core.expressions import CONDITIONS, OPERATIONS, Graph, Program
+from gamp_attention._core.expressions import CONDITIONS, OPERATIONS, Graph, Program, digamma, erfcx
 
 MAX_BRANCHES = 64  # maximum number of combinations of outcomes of conditions in one function
 MAX_OPERATIONS = 200_000  # maximum number of recorded operations
@@ -168,7 +168,8 @@ def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 _where = _operation("where", lambda condition, a, b: a if condition else b)
 _less, _less_equal = _operation("lt", np.less), _operation("le", np.less_equal)
 _equal, _not = _operation("eq", np.equal), _operation("not", np.logical_not)
-_exp, _log, _sqrt = _operation("exp", np.exp), _operation("log", np.log), _operation("sqrt", np.sqrt)
+_exp, _log, _log1p = _operation("exp", np.exp), _operation("log", np.log), _operation("log1p", np.log1p)
+_hypot, _logaddexp = _operation("hypot", np.hypot), _operation("logaddexp", np.logaddexp)
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -181,6 +182,35 @@ def _minimum(a: Any, b: Any) -> Any:
 
 def _softplus(x: Any) -> Any:
     return _operation("softplus", lambda x: np.logaddexp(0.0, x))(x)
+
+
+def _composite(build: Callable[[Graph, int], int], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a number that records the operations which `build` adds to the graph."""
+
+    def apply(x: Any) -> Any:
+        return Number(x.recorder, build(x.recorder.graph, x.index)) if isinstance(x, Number) else plain(x)
+
+    return apply
+
+
+def _xlogy(x: Any, y: Any) -> Any:
+    """Return x log y, and 0 at x = y = 0, where the derivative in x is that at the smallest positive number."""
+    if not (isinstance(x, Number) or isinstance(y, Number)):
+        return special.xlogy(x, y)
+    both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))
+    return x * _log(_where(both_zero, math.ulp(0.0), y))
+
+
+def _rel_entr(x: Any, y: Any) -> Any:
+    return _xlogy(x, x / _where(_equal(x, 0.0), 1.0, y))
+
+
+def _huber(delta: Any, r: Any) -> Any:
+    return _where(_less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta))
+
+
+def _pseudo_huber(delta: Any, r: Any) -> Any:
+    return r * (r / (1.0 + _hypot(1.0, r / delta)))
 
 
 _UFUNCS: dict[Any, Callable[..., Any]] = {
@@ -198,14 +228,20 @@ _UFUNCS |= {
     np.square: lambda x: x * x,
     np.positive: lambda x: x,
     np.conjugate: lambda x: x,
-    np.cbrt: lambda x: _operation("sign", np.sign)(x) * _operation("pow", np.power)(abs(x), 1 / 3),
     np.exp2: lambda x: _exp(x * math.log(2)),
     np.log2: lambda x: _log(x) / math.log(2),
     np.log10: lambda x: _log(x) / math.log(10),
-    np.hypot: lambda a, b: _sqrt(a * a + b * b),
-    np.logaddexp: lambda a, b: a + _softplus(b - a),
+    np.logaddexp2: lambda a, b: _logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
     special.ndtr: lambda x: 0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5)),
     special.log_expit: lambda x: -_softplus(-x),
+    special.log_ndtr: lambda x: _log(0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5))),
+    special.erfcx: _composite(erfcx, special.erfcx), special.psi: _composite(digamma, special.psi),
+    special.xlogy: _xlogy, special.xlog1py: lambda x, y: _xlogy(x, 1.0 + y), special.entr: lambda x: -_xlogy(x, x),
+    special.rel_entr: _rel_entr, special.kl_div: lambda x, y: _rel_entr(x, y) - x + y,
+    special.huber: _huber, special.pseudo_huber: _pseudo_huber,
+    special.logit: lambda x: _log(x) - _log1p(-x), special.cbrt: _operation("cbrt", np.cbrt),
+    special.log1p: _log1p, special.expm1: _operation("expm1", np.expm1),
+    special.exp2: lambda x: _exp(x * math.log(2)), special.exp10: lambda x: _exp(x * math.log(10)),
 }  # fmt: skip
 _IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
 _ELEMENTWISE = {
@@ -249,6 +285,14 @@ def _as_floats(value: Any) -> Any:
     return value
 
 
+def _refusal(function: Any) -> str:
+    """Return a message that a function cannot be differentiated."""
+    name = getattr(function, "__name__", "")
+    if getattr(special, name, None) is not function:
+        return f"cannot differentiate np.{name}; use other functions of numpy"
+    return f"cannot differentiate scipy.special.{name}; use other functions, of scipy.special {', '.join(SPECIAL)}"
+
+
 def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of a function of numpy that acts element by element, or of its reduction."""
     out = options.pop("out", None)
@@ -261,7 +305,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
     elif not any(map(_is_recorded, arguments)):
         result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
     else:
-        raise UntraceableError(f"cannot differentiate np.{ufunc.__name__}; use other functions of numpy")
+        raise UntraceableError(_refusal(ufunc))
     if out is None:
         return _wrap_result(result)
     if not isinstance(out[0], Numbers):
@@ -330,11 +374,16 @@ def softmax(x: Any, axis: Any = None) -> Any:
     return weights / np.sum(weights, axis=axis, keepdims=True)
 
 
-def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return log Σ exp(x) of recorded numbers, as `scipy.special.logsumexp`."""
+def logsumexp(x: Any, axis: Any = None, b: Any = 1.0, keepdims: bool = False) -> Any:
+    """Return log Σ b exp(x) of recorded numbers, as `scipy.special.logsumexp`."""
     top = np.max(x, axis=axis, keepdims=True)
-    result = top + np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True))
+    result = top + np.log(np.sum(b * np.exp(x - top), axis=axis, keepdims=True))
     return result if keepdims else np.sum(result, axis=axis)
+
+
+def log_softmax(x: Any, axis: Any = None) -> Any:
+    """Return the logarithm of the softmax of recorded numbers, as `scipy.special.log_softmax`."""
+    return x - logsumexp(x, axis=axis, keepdims=True)
 
 
 _REPLACED: dict[Any, Any] = {
@@ -344,13 +393,30 @@ _REPLACED: dict[Any, Any] = {
         np.ones_like, np.empty_like, np.full_like, np.eye, np.identity, np.diag,
     )
 } | {
-    special.softmax: softmax, special.logsumexp: logsumexp, math.exp: np.exp, math.expm1: np.expm1, math.log: np.log,
+    special.softmax: softmax, special.logsumexp: logsumexp, special.log_softmax: log_softmax,
+    math.lgamma: special.gammaln, math.cbrt: np.cbrt, math.exp: np.exp, math.expm1: np.expm1, math.log: np.log,
     math.log1p: np.log1p, math.sqrt: np.sqrt, math.sin: np.sin, math.cos: np.cos, math.tan: np.tan,
     math.asin: np.arcsin, math.acos: np.arccos, math.atan: np.arctan, math.atan2: np.arctan2, math.sinh: np.sinh,
     math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
     math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
 }  # fmt: skip
+# functions of scipy.special that can be differentiated
+SPECIAL = sorted({name for name in special.__all__ if getattr(special, name) in {*_UFUNCS, *_REPLACED}})
 _REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
+
+
+def _guard(function: Any) -> Any:
+    """Return a function of scipy whose errors about recorded numbers name it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if isinstance(error, UntraceableError) or not _is_recorded([*args, *kwargs.values()]):
+                raise
+            raise UntraceableError(_refusal(function)) from error
+
+    return call
 
 
 class _Module:
@@ -387,7 +453,9 @@ class _Rebinder:
             return MethodType(self.convert(python.__func__), python.__self__)
         if isinstance(python, FunctionType):
             library = (python.__module__ or "").partition(".")[0]
-            return python if library in ("numpy", "scipy", "functools", "gamp_attention") else self._copy(python)
+            if library == "scipy":
+                return _guard(python)
+            return python if library in ("numpy", "functools", "gamp_attention") else self._copy(python)
         return value
 
     def callable(self, function: Any) -> Any:
@@ -405,10 +473,11 @@ class _Rebinder:
             names = _global_names(function.__code__)
             scope: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
             closure = tuple(CellType() for _ in function.__closure__ or ())
-            copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, closure)
-            copy.__kwdefaults__ = function.__kwdefaults__
+            copy = FunctionType(function.__code__, scope, function.__name__, None, closure)
             self._copies[id(function)] = copy  # before the names are converted: functions may call each other
             scope.update({n: self.convert(function.__globals__[n]) for n in names if n in function.__globals__})
+            copy.__defaults__ = tuple(map(self.convert, function.__defaults__ or ()))
+            copy.__kwdefaults__ = {name: self.convert(v) for name, v in (function.__kwdefaults__ or {}).items()}
             for cell, original in zip(closure, function.__closure__ or (), strict=True):
                 try:
                     cell.cell_contents = self.convert(original.cell_contents)

@@ -12,6 +12,7 @@ from numba.core.ir import Loc
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import user_kernel
+from gamp_attention._core.content import check_helpers
 
 PACKAGE = Path(__file__).parent.parent
 ERRORS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
@@ -43,11 +44,12 @@ class Registry:
                 needs = "True or False for the class, as it is compiled in"
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
 
-    def add(self, cls: Any) -> None:
-        """Register a class, so that kernels can call its methods."""
+    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
+        """Register a class, so that kernels can call its methods; `inline_kernel` compiles methods without arrays."""
         self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
-        self._methods[cls] = {name: user_kernel(vars(cls)[name]) for name in methods if name in vars(cls)}
+        self._methods[cls] = {name: compiler(vars(cls)[name]) for name in methods if name in vars(cls)}
+        check_helpers(cls)
 
     def add_like(self, cls: type, registered: type) -> None:
         """Register a class that has all methods of a registered class."""

@@ -5,6 +5,8 @@ L-BFGS (`quasi_newton.py`), or takes steps on new samples of a model (`online.py
 from the curvature of the risk.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +88,7 @@ def descend(
 
 
 def _step_function(
-    function: "TorchRisk", Q: "torch.Tensor", penalty: Any, method: str, steps: DescentMethod, seed: Any
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentMethod, seed: Any
 ) -> Callable[[int], None]:
     """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
     import torch
@@ -118,7 +120,7 @@ def _step_function(
     return optimizer_step
 
 
-def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> tuple[float, float]:
+def _value_and_subgradient(function: Risk, Q: torch.Tensor, penalty: Any) -> tuple[float, float]:
     """Return the risk with its penalty and the norm of its smallest subgradient; Q.grad excludes the penalty."""
     value, _ = value_and_norm(function, Q)
     assert Q.grad is not None
@@ -127,7 +129,7 @@ def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> t
     return value + penalty_total(penalty, here), norm
 
 
-def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
+def _proximal_step(Q: torch.Tensor, penalty: Any, lr: float) -> None:
     """Replace Q by prox(Q − lr ∇f), with the gradient ∇f in Q.grad."""
     import torch
 

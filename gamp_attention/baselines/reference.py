@@ -9,6 +9,8 @@ residuals of samples that are left out of the fit are, with w = s²/(s² + λ),
 U and s follow from the smaller one of the matrices XXᵀ and XᵀX.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -4,6 +4,8 @@
 classes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -276,7 +278,7 @@ def _without_known_columns(
     return of_unknown, init, known.unknown
 
 
-def _with_known_columns(known: KnownColumns, data: Dataset, result: BayesAmpResult, run: "AmpRun") -> BayesAmpResult:
+def _with_known_columns(known: KnownColumns, data: Dataset, result: BayesAmpResult, run: AmpRun) -> BayesAmpResult:
     """Return the result for all columns of the teacher, from the result of a run for the unknown columns."""
     assert data.Q_star is not None
     Q, variance = known.estimate(result.Q, data.Q_star), np.full(data.Q_star.shape, np.nan)

@@ -12,6 +12,8 @@ are:
    mean over random vectors is the average over the spectrum (Ubaru, Chen and Saad, 2017).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations

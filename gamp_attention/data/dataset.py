@@ -1,5 +1,7 @@
 """Datasets: tokens with outputs or labels, reduced to the loss parameters that the two risks need."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -176,7 +178,7 @@ class Dataset(DisplayMixin):
         spectra: np.ndarray,
         sources: Sources | None = None,
         noise: np.ndarray | None = None,
-    ) -> "Dataset":
+    ) -> Dataset:
         """Return samples with the outputs y = (T[xQ*/√d] + noise) x of a teacher, which are computed on request."""
         self = cls.__new__(cls)
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
@@ -215,7 +217,7 @@ class Dataset(DisplayMixin):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: cannot be set, because datasets are immutable; use `replace` or a new dataset")
 
-    def _copy(self, **changes: Any) -> "Dataset":
+    def _copy(self, **changes: Any) -> Dataset:
         """Return a copy with other attributes; all arrays that do not change are shared."""
         other = copy(self)
         vars(other).update(changes)
@@ -224,7 +226,7 @@ class Dataset(DisplayMixin):
     @ignore_float_errors
     def replace(
         self, *, lam: float | None = None, penalty: Penalty | None = None, rank: int | None = None, student: Any = None
-    ) -> "Dataset":
+    ) -> Dataset:
         """Return a dataset of the same samples with another penalty, rank or student; arrays are not copied.
 
         Parameters
@@ -270,7 +272,7 @@ class Dataset(DisplayMixin):
         model = None if self.model is None else replace(self.model, **of_model)
         return self._copy(**changes, model=model)
 
-    def select_rows(self, rows: np.ndarray) -> "Dataset":
+    def select_rows(self, rows: np.ndarray) -> Dataset:
         """Return the samples with given indices (m,), in ascending order, in memory; all other attributes stay.
 
         Raises

@@ -12,6 +12,8 @@ are columns of the teacher that the targets do not depend on:
 Attention layers without value matrices are sequence models, too (`gamp_attention.models.attention`).
 """
 
+from __future__ import annotations
+
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

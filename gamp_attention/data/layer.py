@@ -1,5 +1,7 @@
 """Trained attention layer in the units of the data: attention matrices, outputs and errors."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,13 +30,13 @@ class Units(NamedTuple):
     constant: int = 0  # number of coordinates that are equal in all tokens, and are only centered
 
     @classmethod
-    def raw(cls, d: int) -> "Units":
+    def raw(cls, d: int) -> Units:
         """Return the units of the arrays themselves: center 0 and scale 1."""
         return cls(np.zeros(d), np.ones(d))
 
     @classmethod
     @ignore_float_errors
-    def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> "Units":
+    def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> Units:
         """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant.
 
         Samples have the weights `sample_weight` (n,), if they are given.

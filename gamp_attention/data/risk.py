@@ -1,5 +1,7 @@
 """The empirical risk R(Q) of equation (3) at given weights: value and derivatives, overlaps, and test error."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

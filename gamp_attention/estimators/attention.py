@@ -1,5 +1,7 @@
 """Attention layer as an estimator of scikit-learn."""
 
+from __future__ import annotations
+
 import numbers
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -109,7 +111,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     readout: ArrayLike | None = None
     fit_intercept: bool = False
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampAttention":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GampAttention:
         """Train on tokens X (n, L, d) and outputs y (n, L, d), or (n, L, p) with `value_rank`.
 
         `sample_weight` (n,) multiplies the losses: with a weight of 2, the risk and its minima are the same as with a
@@ -161,7 +163,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def _fit_values(
         self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
-    ) -> "GampAttention":
+    ) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
         model = attention_model(

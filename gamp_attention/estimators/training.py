@@ -1,5 +1,7 @@
 """Training of an estimator: seed, sample weights and the run."""
 
+from __future__ import annotations
+
 import numbers
 import warnings
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """`run_gamp`: its arguments, and message passing from one or several starts, surveys and flips of single samples."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -108,7 +110,7 @@ class IterationOptions(DisplayMixin):
         """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
         return isinstance(self.V_hat, str) and self.V_hat == "empirical" and self.memory is averaged_memory
 
-    def validate(self, data: Dataset) -> "IterationOptions":
+    def validate(self, data: Dataset) -> IterationOptions:
         """Return a copy with checked numbers and arrays; `V_hat` is checked by `response_rule`.
 
         Raises

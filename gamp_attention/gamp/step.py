@@ -18,6 +18,8 @@ A memory rule computes D of the next iteration. It is called with D of this iter
 the step β; V is already averaged over iterations.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -135,7 +137,7 @@ class GampState(DisplayMixin):
     D: np.ndarray
     z: np.ndarray | None = None
 
-    def fetch(self) -> "GampState":
+    def fetch(self) -> GampState:
         """Return the state with D and z copied from workers, if they are there, to this process."""
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 

@@ -5,6 +5,8 @@ few iterations, the half with the higher training loss is stopped, the others co
 after few iterations predicts the final loss well enough to discard poor starts at a fraction of the cost of full runs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, inf

@@ -11,14 +11,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core import check
-from gamp_attention._core.expressions import Graph, Program, emit
+from gamp_attention._core.compiled import inline_kernel
+from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._core.expressions import FLOAT, Graph, Program, emit
 from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.losses.heads import HeadLayout
-from gamp_attention.losses.registration import LOSSES, register_loss
+from gamp_attention.losses.registration import LOSSES
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 
@@ -60,15 +63,26 @@ class SequenceSpec(NamedTuple):
         with np.errstate(all="ignore"):
             return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
 
+    def gradient_limits(self, inputs: np.ndarray) -> np.ndarray:
+        """Return gradients (N, L r) at rows (N, P + L r) of targets and fields, see `limits` of `Graph`."""
+        graph = Graph(self.program.n_inputs, limits=True)
+        (value,) = graph.include(self.program, graph.inputs)
+        slopes = graph.program([graph.derivative(value, i) for i in graph.inputs[self.n_targets :]])
+        with np.errstate(all="ignore"):
+            results = slopes.evaluate(list(inputs.T))
+        return np.stack([np.broadcast_to(result, len(inputs)) for result in results], axis=1)
 
-def differentiate_twice(program: Program, n_targets: int) -> Program:
+
+def differentiate_twice(program: Program, n_targets: int, limits: bool = False) -> Program:
     """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
+
+    `limits` is as for `Graph`.
 
     Raises
     ------
     TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
-    graph = Graph(program.n_inputs)
+    graph = Graph(program.n_inputs, limits)
     (value,) = graph.include(program, graph.inputs)
     fields = range(n_targets, program.n_inputs)
     gradient = [graph.derivative(value, i) for i in fields]
@@ -82,7 +96,6 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
     return graph.program([value, *gradient, *hessian])
 
 
-@register_loss
 class SequenceLoss(NamedTuple):
     """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function."""
 
@@ -120,10 +133,33 @@ class SequenceLoss(NamedTuple):
         import torch
 
         spec: SequenceSpec = self.spec
-        return spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+        z = z.clone()
+        value = spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+        if z.requires_grad and torch.is_tensor(value):
+            weights: list[Any] = []  # derivatives of the result in the losses, which torch computes first
+
+            def replace_undefined(gradient: Any) -> Any:
+                undefined = torch.isnan(gradient)
+                if not undefined.any():
+                    return gradient
+                inputs = torch.cat([p, z.flatten(1)], dim=1).detach().numpy(force=True)
+                limits = torch.as_tensor(spec.gradient_limits(inputs)).to(gradient).reshape(gradient.shape)
+                return torch.where(undefined, limits * weights[-1].reshape(-1, 1, 1), gradient)
+
+            value.register_hook(weights.append)
+            z.register_hook(replace_undefined)
+        return value
+
+    def _summary(self) -> str:
+        """Return the sizes of the loss; its name, which identifies its class, contains a hash."""
+        spec = self.spec
+        return f"SequenceLoss(n_tokens={spec.n_tokens}, rank={spec.rank}, target_shape={spec.target_shape})"
 
     def __reduce__(self) -> Any:
         return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
+
+
+LOSSES.add(SequenceLoss, inline_kernel)
 
 
 @cache
@@ -190,23 +226,74 @@ def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any,
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets)
         inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        results = emit(context, builder, differentiate_twice(spec.program, spec.n_targets), inputs)
-        kinds, k = signature.args[3:5], spec.n_fields
-        gradient, hessian = (
-            context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arguments[3:5], strict=True)
-        )
-        for i in range(k):
-            builder.store(results[1 + i], _pointer(context, builder, kinds[0], gradient, (i,)))
-        pairs = [(i, j) for i in range(k) for j in range(i + 1)]
-        for (i, j), result in zip(pairs, results[1 + k :], strict=True):
-            builder.store(result, _pointer(context, builder, kinds[1], hessian, (i, j)))
-            if i != j:
-                builder.store(result, _pointer(context, builder, kinds[1], hessian, (j, i)))
+        results = emit(context, builder, program, inputs)
+        places = _places(context, builder, signature, arguments)
+        undefined = context.get_constant(types.boolean, False)
+        for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
+            undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
+        for k, *place in places:
+            builder.store(results[k], _pointer(context, builder, *place))
+        numbers = cgutils.alloca_once(builder, FLOAT, len(inputs) + len(results))
+        with builder.if_then(undefined, likely=False):
+            # only this address is passed, as more arguments would occupy registers during all calls
+            inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+            for k, value in enumerate(inputs):
+                builder.store(value, _entry(builder, numbers, k))
+            kinds = types.CPointer(loss), types.voidptr
+            values = context.get_constant_null(kinds[0]), builder.bitcast(numbers, ir.IntType(8).as_pointer())
+            _fill_limits.emit(context, builder, kinds, values)
+            for k, *place in places:
+                pointer, limit = _pointer(context, builder, *place), _entry(builder, numbers, len(inputs) + k)
+                before = builder.load(pointer)
+                is_nan = builder.fcmp_unordered("uno", before, before)
+                builder.store(builder.select(is_nan, builder.load(limit), before), pointer)
         return results[0]
 
     return types.float64(loss, p, z, grad, hess), generate
 
 
+def _places(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, ...]]:
+    """Return the index of the result and the arguments of `_pointer` for each entry of gradient and Hessian."""
+    (vector, matrix), k = signature.args[3:5], signature.args[0].instance_class.spec.n_fields
+    gradient = context.make_array(vector)(context, builder, arguments[3])
+    hessian = context.make_array(matrix)(context, builder, arguments[4])
+    places: list[tuple[Any, ...]] = [(1 + i, vector, gradient, (i,)) for i in range(k)]
+    for result, place in enumerate(zip(*np.tril_indices(k), strict=True), start=1 + k):
+        places += [(result, matrix, hessian, entry) for entry in {place, place[::-1]}]
+    return places
+
+
+def _entry(builder: Any, numbers: Any, index: int) -> Any:
+    return builder.gep(numbers, [ir.IntType(64)(index)])
+
+
+def _emit_limits(typing_context: Any, loss: Any, numbers: Any) -> Any:
+    """Evaluate loss and derivatives, with limits as for `Graph`, for a pointer to a loss, whose type is all it needs.
+
+    `numbers` is the address of the entries of p and z, and of the results after them.
+    """
+    spec = loss.dtype.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
+        values = builder.bitcast(arguments[1], FLOAT.as_pointer())
+        inputs = [builder.load(_entry(builder, values, k)) for k in range(program.n_inputs)]
+        for k, result in enumerate(emit(context, builder, program, inputs), start=len(inputs)):
+            builder.store(result, _entry(builder, values, k))
+        return context.get_dummy_value()
+
+    return types.void(loss, numbers), generate
+
+
 _value: Any = intrinsic(_emit_value)
 _derivatives: Any = intrinsic(_emit_derivatives)
+_limits: Any = intrinsic(_emit_limits)
+
+
+@deferred_kernel(types.float64)
+def _fill_limits(loss, numbers):
+    """Evaluate limits of derivatives, see `_emit_limits`; return 0."""
+    _limits(loss, numbers)
+    return 0.0

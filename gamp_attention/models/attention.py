@@ -14,6 +14,8 @@ model:
 In the limit d → ∞, a teacher has the targets G = ρ, M = ρ Tᵀ and c = ½ Tr[T ρ Tᵀ], and ℓ = ½ Tr[(S − T) ρ (S − T)ᵀ].
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

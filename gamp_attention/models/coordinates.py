@@ -5,6 +5,8 @@ teacher weights (`CoordinateClasses`), or by `law_from_samples` from the values 
 coordinates, or a given number of bins.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product

@@ -1,5 +1,7 @@
 """Generalized linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

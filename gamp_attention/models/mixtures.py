@@ -5,6 +5,8 @@ Distributions, overlaps and variances of the weights have S entries. Averages ov
 classes first and then averaged over the classes (`TokenClasses`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product

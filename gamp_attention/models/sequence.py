@@ -7,6 +7,8 @@ three functions on random numbers, traces them (`gamp_attention._core.tracing`),
 loss (`gamp_attention.losses.sequence`) and a label model (`SequenceLabels`).
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.display import Words, count_noun
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention.losses.checks import JUMP, LINES, KinkWarning, largest_change
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
@@ -56,14 +59,27 @@ class SequenceModel(GLMModel):
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
+    functions : names of teacher, student and loss, for displays.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
     fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
     fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
+
+    def _items(self) -> list[tuple[str, Any]]:
+        """Return the fields for displays, with the user's functions by name."""
+        teacher, student, loss = self.functions
+        arguments = ["u", "noise", "c"][: 2 + hasattr(self.teacher, "of_class")]
+        items = dict(super()._items())
+        del items["prediction"], items["functions"]
+        sizes = f"{count_noun(self.n_tokens, 'token')}, {count_noun(self.rank, 'column')}"
+        items["teacher"] = Words(f"{teacher}({', '.join(arguments)}), targets of shape {self.target_shape}")
+        items["student"] = Words(f"{student}(z), {sizes}; {loss}(target, prediction)")
+        return list(items.items())
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -337,13 +353,19 @@ def sequence_model(
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, floor, -np.inf, convex, False, False)
     spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
-    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
+    names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept, "functions": names}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
     return SequenceMixture(
         LabelsOfClasses(tuple(of_class)), coordinates, penalty, r, student_loss,
         classes=law, class_means=class_means, **options,
     )  # fmt: skip
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function; for a callable object the name of its class."""
+    return str(getattr(function, "__name__", None) or type(function).__name__).strip("<>")
 
 
 def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
@@ -441,8 +463,13 @@ def _derivatives(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
     n, k = len(z), spec.n_fields
+    inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
     with np.errstate(all="ignore"):
-        rows = evaluate_rows(program, np.concatenate([y, z.reshape(n, k)], axis=1))
+        rows = evaluate_rows(program, inputs)
+        undefined = np.isnan(rows).any(axis=1)
+        if undefined.any():
+            limits = evaluate_rows(differentiate_twice(spec.program, spec.n_targets, limits=True), inputs[undefined])
+            rows[undefined] = np.where(np.isnan(rows[undefined]), limits, rows[undefined])
     hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
     hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
     return rows[:, 0], rows[:, 1 : 1 + k], hessian

@@ -104,8 +104,9 @@ class UserFunction:
             if not np.abs(traced - called).max() <= TRACE_ERROR * (1 + np.abs(called).max()):
                 if not required:
                     return None
-                got = f"{called.tolist()} and {traced.tolist()}"
-                raise ValueError(f"{self.name}: needs {SAME_VALUES}, got {got}; {self.shapes}")
+                needs = "operations that give the same values when they are recorded as when the function is called"
+                got = f"{traced.tolist()} when recorded and {called.tolist()} when called"
+                raise ValueError(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
         return program
 
     def _probes(self) -> list[list[np.ndarray]]:

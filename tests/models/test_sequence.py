@@ -2,7 +2,9 @@
 
 import math
 import pickle
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 from scipy import special
 
 import gamp_attention as ga
+import gamp_attention.denoisers  # kernels of losses
+from gamp_attention._core.tracing import SPECIAL
+from gamp_attention.losses import sample_derivatives, sample_loss
 from tests.conftest import examples
 from validation._tools.agreement import gradient_norm_by_torch
 
@@ -222,6 +227,13 @@ def loops(z):
     return out
 
 
+def accumulate(z):
+    total = -np.inf
+    for field in z[:, 0]:
+        total = np.logaddexp(total, field)
+    return total
+
+
 @pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
 @pytest.mark.parametrize(
     "student",
@@ -234,12 +246,67 @@ def loops(z):
         lambda z: np.where(np.tri(2) > 0, z @ z.T, 0.0),
         lambda z: [max(z[0, 0], 0.0) ** 3, np.sort(z[:, 1])[0] ** 2],
         lambda z: np.concatenate([np.full(2, z[0, 0]), np.logaddexp(z[0], z[1])]),
+        accumulate,
+        lambda z: special.xlogy(z[0, 0] ** 2, z[1, 0] ** 2) + special.log_ndtr(z[0, 1]) + special.log_softmax(z[1])[0],
     ],
 )
 def test_traced_functions_equal_python(student):
     model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=2, rank=2)
     z = np.random.default_rng(1).standard_normal((20, 2, 2))
     assert np.allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-13, atol=1e-13)
+
+
+def singular(z):
+    """Return a sum of functions whose derivatives have a factor 0 and an infinite factor at extreme fields or 0."""
+    powers = np.linalg.norm(z[:, 0]) ** 2 + np.linalg.norm(z[:, 1]) ** 3
+    saturated = np.tanh(np.exp(z[0, 1])) + 1 / (1 + np.exp(-z[1, 1])) + 1 / np.cosh(z[1, 1])
+    return powers + saturated + np.where(z[0, 0] > 0, np.log(z[0, 0]) * np.sqrt(z[0, 0]), z[0, 0])
+
+
+def singular_gradient(z):
+    """Return the gradient of `singular` at fields whose first column is not positive."""
+    gradient = np.stack([2 * z[:, 0], 3 * z[:, 1] * np.linalg.norm(z[:, 1])], axis=1)
+    gradient[0, 0] += 1.0
+    if z[0, 1] < 700:
+        gradient[0, 1] += np.exp(z[0, 1]) / np.cosh(np.exp(z[0, 1])) ** 2
+    if abs(z[1, 1]) < 700:
+        gradient[1, 1] += special.expit(z[1, 1]) * special.expit(-z[1, 1]) - np.tanh(z[1, 1]) / np.cosh(z[1, 1])
+    return gradient
+
+
+@pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
+def test_gradients_are_limits_where_factors_of_the_chain_rule_are_zero_and_infinite():
+    """Padding has fields of zero, and the logarithm and the root are not taken."""
+    model = ga.sequence_model(lambda u, noise: 0.0 * u[0, 0], singular, lambda y, p: p, n_tokens=2, rank=2, floor=-1e9)
+    z = np.array([np.zeros((2, 2)), [[-0.3, 0.2], [0.0, 0.0]], [[-1.0, 800.0], [2.0, -800.0]], [[0, 0.1], [0, 800.0]]])
+    exact, targets, fields = [singular_gradient(at) for at in z], np.zeros((4, 1)), torch.tensor(z, requires_grad=True)
+    value, gradient, hessian = model.derivatives(targets.ravel(), z)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-12, atol=1e-12)
+    compiled = sample_derivatives(sample_loss(model.student, 2, 2), targets, z)
+    for result, wanted in zip(compiled, (value, gradient, hessian.reshape(4, 4, 4)), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
+    assert np.isfinite(hessian).all()
+    (2 * model.student.torch(torch.tensor(targets), fields)).sum().backward()
+    np.testing.assert_allclose(fields.grad.numpy(), 2 * np.array(exact), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["j0", "gdtr", "polygamma"])
+def test_other_functions_of_scipy_special_are_refused_by_name_with_a_list(name, named_error):
+    arguments = {"j0": (), "gdtr": (1.0, 2.0), "polygamma": (1,)}[name]
+    call = getattr(special, name)
+    pattern = rf"student: needs operations .* cannot differentiate scipy.special.{name}; .* erf, .* xlogy \(line \d+ of"
+    named_error(
+        lambda: ga.sequence_model(
+            lambda u, noise: u[0, 0], lambda z: call(*arguments, z[0, 0] ** 2), n_tokens=1, rank=1
+        ),
+        pattern,
+    )
+
+
+def test_the_manual_lists_the_functions_of_scipy_special():
+    page = (Path(__file__).parents[2] / "docs" / "sequence_models.md").read_text()
+    listed = re.search(r"of `scipy.special`: (.*?)\.", page, re.DOTALL).group(1)
+    assert re.findall(r"`(\w+)`", listed) == SPECIAL
 
 
 def linear(z):
@@ -269,6 +336,19 @@ BAD = {
 def test_bad_functions_are_named(named_error, pattern):
     valid = {"teacher": lambda u, noise: u[0, 0], "student": linear, "n_tokens": 1, "rank": 1}
     named_error(lambda: ga.sequence_model(**(valid | BAD[pattern])), pattern)
+
+
+def test_displays_have_the_names_of_functions_and_no_hash():
+    def absolute(target, prediction):
+        return (target - prediction) ** 2
+
+    model = ga.sequence_model(lambda u, noise: u[0, 0], linear, absolute, n_tokens=1, rank=1)
+    for shown in (str(model), repr(model), model._repr_html_()):
+        assert "linear(z), 1 token, 1 column; absolute(target, prediction)" in shown
+        assert "lambda(u, noise), targets of shape ()" in shown
+        assert "Program" not in shown
+        assert not re.search("[0-9a-f]{16}", shown)
+    assert "SequenceLoss(n_tokens=1, rank=1, target_shape=())" in str(ga.sample(model, 5, 1.0, seed=0))
 
 
 def test_convex_kinks_give_a_warning():

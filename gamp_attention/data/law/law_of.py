@@ -3,6 +3,8 @@
 `parts.py` estimates the distribution, and `departures.py` measures the departures.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

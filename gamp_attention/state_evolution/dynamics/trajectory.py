@@ -12,6 +12,8 @@ its loop (`message_paths`) is T times cheaper. Gradient descent on new samples a
 (`current_minima`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

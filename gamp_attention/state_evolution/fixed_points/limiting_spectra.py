@@ -13,6 +13,8 @@ which a minimum of the proximal problem disappears. The spectrum then begins at 
 resolvent, which is V̂ in its derivative form at x = 0, has grown to the V of the fixed point.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

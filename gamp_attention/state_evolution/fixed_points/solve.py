@@ -8,6 +8,8 @@ within the requested accuracy (`refine`); finally the stability is computed. If 
 `nearby.py` starts from a solution at another α instead.
 """
 
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
