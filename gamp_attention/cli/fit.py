@@ -287,7 +287,10 @@ def run_fit(options: argparse.Namespace) -> int:
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
-    report(options, text, numbers, finished=result.converged and failure is None)
+    try:
+        report(options, text, numbers, finished=result.converged and failure is None)
+    except OSError as error:
+        raise failure or error from None
     if failure is not None:
         raise failure
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]

@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         force = "also replace files that this program did not write; inputs are never replaced"
         add("--force", action="store_true", help=force)
         flags = {action.dest: action.option_strings[0] for action in command._actions if action.option_strings}
-        command.set_defaults(flags=flags)
+        command.set_defaults(flags=flags | ({"path": "--plot"} if "plot" in flags else {}))  # `path` of a picture
     return parser
 
 
