@@ -492,9 +492,7 @@ def test_results_are_plain_data(name):
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert set(find_statuses(plain)) <= WORDS
     names = result._fields if isinstance(result, tuple) else vars(result)
-    left_out = (
-        {"state", "Q"} if name in ("StartRecord", "SurveyRecord") else {"state", "layer"}
-    )  # records have no weights
+    left_out = {"state", "Q", "layer"} if name in ("StartRecord", "SurveyRecord") else {"state", "layer"}
     assert set(names) - left_out <= set(plain)
 
 

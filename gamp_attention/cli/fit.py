@@ -350,7 +350,7 @@ def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | 
 def _save_result(
     arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
 ) -> tuple[str | None, OSError | None]:
-    """Write the result in place of the weights alone; return the path of the result, or of the weights and the error."""
+    """Write the result in place of the weights; return its path, or the path of the weights and the error."""
     target = target_of(options, options.out, "fit", finished)
     try:
         write_archive("--out", target, "fit", arrays, options.force, finished)

@@ -63,9 +63,8 @@ def _add_fit(add: Add) -> None:
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
         "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    add(
-        "--init", default="spectral", help=f"{', '.join(FIT_STARTS)}, or an .npz file with weights Q (default spectral)"
-    )
+    start = f"first start: {', '.join(FIT_STARTS)}, or an .npz file with weights Q (default spectral)"
+    add("--init", default="spectral", help=start)
     starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
     add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(

@@ -100,13 +100,8 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
         run(130, f"are in {first}, and a.npz, the result of an earlier run, is unchanged: --init {first}", first)
     assert ga.load_result(first).status is ga.Status.INTERRUPTED
     assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
-    run(
-        1,
-        "a.npz is unchanged: it holds the result of a run that has converged",
-        first,
-        report,
-        flags=["--max-iter", "3"],
-    )
+    unchanged = "a.npz is unchanged: it holds the result of a run that has converged"
+    run(1, unchanged, first, report, flags=["--max-iter", "3"])
     assert ga.load_result(first).status is ga.Status.MAX_ITER
     assert json.loads(Path(report).read_text())["result"] == first
     with monkeypatch.context() as patch:
@@ -686,7 +681,7 @@ def test_examples_of_the_help_are_valid_commands():
 
 def test_a_backend_that_is_not_installed_does_not_prevent_pictures(tmp_path):
     code = (
-        "import sys; from gamp_attention.experiments.figures import figure\nwith figure(sys.argv[1], 1, 1, (3, 3)): 1"
+        "from gamp_attention.experiments.figures import figure as f; import sys\nwith f(sys.argv[1], 1, 1, (3, 3)): 1"
     )
     backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend)

@@ -246,7 +246,7 @@ class _QuietContext(SpawnContext):
         super().__init__()
         self.started: list[SpawnProcess] = []
 
-    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]
         process = _QuietProcess(*args, **options, name=f"{WORKER}-{len(self.started)}")
         self.started.append(process)
         return process
