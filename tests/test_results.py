@@ -9,6 +9,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.bayes import BayesHistory, MixturePrior
+from gamp_attention.data import Layer, Units
 from gamp_attention.denoisers import InnerAverages
 from gamp_attention.experiments import Branch, Row
 from gamp_attention.experiments.sweeps import Cell
@@ -127,6 +128,12 @@ def make_gamp():
         state=make_state(),
         message="Message passing stopped improving after 400 iterations; a descent converged after 3 steps.",
     )
+
+
+def make_fit_result():
+    """Return the result of an interrupted command."""
+    layer = Layer(ga.DotProductAttention(), np.ones((D, R)), np.zeros((L, D)), Units.raw(D))
+    return ga.FitResult(Path("mine.fit.npz"), ga.Status.INTERRUPTED, 3, 0.1, 1e-3, 0.01, layer.Q, layer)
 
 
 def make_leave_one_out():
@@ -378,6 +385,7 @@ RESULTS = {
     "StartRecord": lambda: ga.StartRecord(
         "random 1", False, None, 6, 0.1, 1.0, np.inf, 0.5, ga.Overlaps(**make_arrays()), np.ones((D, R))
     ),
+    "FitResult": make_fit_result,
     "GampResult": make_gamp,
     "LeaveOneOut": make_leave_one_out,
     "History": make_history,
@@ -484,7 +492,7 @@ def test_results_are_plain_data(name):
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert set(find_statuses(plain)) <= WORDS
     names = result._fields if isinstance(result, tuple) else vars(result)
-    left_out = {"state", "Q"} if name in ("StartRecord", "SurveyRecord") else {"state"}  # records leave out the weights
+    left_out = {"state", "Q", "layer"} if name in ("StartRecord", "SurveyRecord") else {"state", "layer"}
     assert set(names) - left_out <= set(plain)
 
 

@@ -1,4 +1,4 @@
-"""Names that arguments accept. This module imports no other, so that the command line lists them without the solvers."""
+"""Names that arguments accept, in a module that imports no other: the command line lists them without the solvers."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -287,7 +287,10 @@ def run_fit(options: argparse.Namespace) -> int:
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     numbers |= {"path": path_numbers(path)} if path is not None else {}
-    report(options, text, numbers, finished=result.converged and failure is None)
+    try:
+        report(options, text, numbers, finished=result.converged and failure is None)
+    except OSError as error:
+        raise failure or error from None
     if failure is not None:
         raise failure
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
@@ -347,7 +350,7 @@ def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | 
 def _save_result(
     arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
 ) -> tuple[str | None, OSError | None]:
-    """Write the result in place of the weights alone; return the path of the result, or of the weights and the error."""
+    """Write the result in place of the weights; return its path, or the path of the weights and the error."""
     target = target_of(options, options.out, "fit", finished)
     try:
         write_archive("--out", target, "fit", arrays, options.force, finished)

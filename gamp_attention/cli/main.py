@@ -13,11 +13,8 @@ from io import TextIOWrapper
 from gamp_attention._core import interrupts
 from gamp_attention.cli.options import build_parser, name_options
 
-OWN_DATA = (
-    "fit",
-    "law",
-    "predict",
-)  # commands for the user's arrays, each in a module; the others are in `paper_model`
+# commands for the user's arrays, each in a module; the other commands are in `paper_model`
+OWN_DATA = ("fit", "law", "predict")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         force = "also replace files that this program did not write; inputs are never replaced"
         add("--force", action="store_true", help=force)
         flags = {action.dest: action.option_strings[0] for action in command._actions if action.option_strings}
-        command.set_defaults(flags=flags)
+        command.set_defaults(flags=flags | ({"path": "--plot"} if "plot" in flags else {}))  # `path` of a picture
     return parser
 
 
@@ -63,9 +63,8 @@ def _add_fit(add: Add) -> None:
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
         "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    add(
-        "--init", default="spectral", help=f"{', '.join(FIT_STARTS)}, or an .npz file with weights Q (default spectral)"
-    )
+    start = f"first start: {', '.join(FIT_STARTS)}, or an .npz file with weights Q (default spectral)"
+    add("--init", default="spectral", help=start)
     starts = "number of starts: --init, then random starts; the lowest training loss is selected (default 8)"
     add("--n-starts", type=int, default=8, metavar="K", help=starts)
     add(

@@ -31,8 +31,7 @@ def run_predict(options: argparse.Namespace) -> int:
     if outputs is not None:
         error = mean_and_error(layer.errors(tokens, outputs))
         numbers |= dict(zip(("test_error", "test_error_error"), to_json(error), strict=True))
-        lines.append(
-            f"The mean squared error per coordinate, for the outputs of the file, is {format_to_error(*error)}."
-        )
+        value = f"{format_to_error(*error)}, with its standard error in units of the last digit"
+        lines.append(f"The mean squared error per coordinate, for the outputs of the file, is {value}.")
     report(options, "\n".join(lines), numbers)
     return 0

@@ -266,5 +266,5 @@ def hash_tokens(tokens: Tokens) -> str:
     """Return a hash of all tokens, which does not depend on where they are stored."""
     digest = hashlib.blake2b(digest_size=16)
     for _, _, x in token_blocks(tokens):
-        digest.update(np.ascontiguousarray(x))
+        digest.update(np.ascontiguousarray(x).data)
     return digest.hexdigest()

@@ -30,6 +30,7 @@ from gamp_attention.estimators.training import (
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
+from gamp_attention.gamp.result import GampResult
 from gamp_attention.models.attention import attention_model, require_heads, with_heads
 from gamp_attention.models.sequence import SequenceModel
 from gamp_attention.penalties.base import Penalty
@@ -146,20 +147,21 @@ class GampAttention(RegressorMixin, BaseEstimator):
             tokens, outputs, self.positions, self.standardize, lam=self.lam, rank=heads * rank,
             student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
-        self.Q_ = self._train(data, units)
+        trained = self._train(data, units)
+        self.Q_ = trained.Q
         self.positions_ = data.source_means * units.scale
         self.intercept_ = np.zeros(data.rank)
         layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
-        self.result_ = replace(self.result_, layer=layer)  # predicts in the units of the outputs
+        self.result_ = replace(trained, layer=layer)  # predicts in the units of the outputs
         return self
 
-    def _train(self, data: Dataset, units: Units) -> np.ndarray:
-        """Run message passing on data in the given units, set attributes of the result, and return its weights."""
+    def _train(self, data: Dataset, units: Units) -> GampResult:
+        """Run message passing on data in the given units, set attributes of the result, and return it."""
         self.data_, self._start = data, (self.init, self.n_starts)
-        self.result_ = train(self, data, *self._start, self.survey)
-        self.n_iter_, self.center_, self.scale_ = self.result_.n_iter, units.center, units.scale
+        trained = train(self, data, *self._start, self.survey)
+        self.n_iter_, self.center_, self.scale_ = trained.n_iter, units.center, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
-        return self.result_.Q
+        return trained
 
     def _fit_values(
         self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
@@ -178,11 +180,11 @@ class GampAttention(RegressorMixin, BaseEstimator):
             units.standardize(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
             positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
         )  # fmt: skip
-        Q = self._train(data, units)
-        self.intercept_, self.positions_ = data.intercepts(Q), positions
-        self.Q_ = Q[:d] * np.sqrt(d / data.dim)  # an intercept is one more coordinate of the data
+        trained = self._train(data, units)
+        self.intercept_, self.positions_ = data.intercepts(trained.Q), positions
+        self.Q_ = trained.Q[:d] * np.sqrt(d / data.dim)  # an intercept is one more coordinate of the data
         layer = TracedLayer(model, self.Q_, positions, units, self.intercept_)
-        self.result_ = replace(self.result_, layer=layer)
+        self.result_ = replace(trained, layer=layer)
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:

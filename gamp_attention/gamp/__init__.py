@@ -22,7 +22,7 @@ from gamp_attention.gamp.survey import (
 )
 
 __all__ = [
-    "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result", "run_gamp",
-    "survey_step",
+    "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd",
+    "SurveyRecord", "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result",
+    "run_gamp", "survey_step",
 ]  # fmt: skip

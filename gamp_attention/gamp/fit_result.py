@@ -55,12 +55,13 @@ def load_result(path: str | Path) -> FitResult:
     Examples
     --------
     >>> from contextlib import redirect_stdout
+    >>> from io import StringIO
     >>> from tempfile import TemporaryDirectory
     >>> import numpy as np
     >>> import gamp_attention as ga
     >>> from gamp_attention.cli.main import main
     >>> tokens = np.random.default_rng(0).normal(size=(90, 2, 20))
-    >>> with TemporaryDirectory() as folder, redirect_stdout(None):
+    >>> with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
     ...     np.savez(f"{folder}/mine.npz", tokens=tokens, outputs=0.8 * tokens + 0.2 * tokens[:, ::-1])
     ...     status = main(["fit", f"{folder}/mine.npz", "--n-starts", "1"])
     ...     result = ga.load_result(f"{folder}/mine.fit.npz")

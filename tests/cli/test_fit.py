@@ -1,7 +1,13 @@
 """The command `fit`: files of every kind, their description, results, held-out errors, and pictures."""
 
+import errno
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +15,9 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main
-from tests.conftest import layer_gradient_norm
+from gamp_attention.cli.options import COMMANDS, EXAMPLES, build_parser
+from gamp_attention.gamp import gamp_step
+from tests.conftest import ROOT, layer_gradient_norm
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,86 @@ def test_an_interruption_after_the_training_keeps_the_weights(arrays, tmp_path, 
     monkeypatch.undo()
     assert main(["fit", str(path), "--init", str(out), "--n-starts", "1", "--out", str(tmp_path / "all.npz")]) == 0
     assert "errors_left_out" in np.load(tmp_path / "all.npz")
+
+
+def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys):
+    """Runs that are interrupted or do not converge write files with other names; a run that converges replaces them."""
+    monkeypatch.chdir(tmp_path)
+    command = ["fit", str(arrays[0]), "--n-starts", "1", "--no-survey", "--out", "a.npz", "--json", "r.json"]
+    assert main(command) == 0
+    kept = {name: Path(name).read_bytes() for name in ("a.npz", "r.json")}
+
+    def run(status, said, *names, flags=()):
+        assert main([*command, *flags]) == status
+        assert said in "".join(capsys.readouterr())
+        assert {name: Path(name).read_bytes() for name in kept} == kept
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, *names}
+
+    first, second, report = "a.unfinished.npz", "a.unfinished-2.npz", "r.unfinished.json"
+    with monkeypatch.context() as patch:
+        stop_gamp(patch, 6)
+        run(130, f"are in {first}, and a.npz, the result of an earlier run, is unchanged: --init {first}", first)
+    assert ga.load_result(first).status is ga.Status.INTERRUPTED
+    assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
+    unchanged = "a.npz is unchanged: it holds the result of a run that has converged"
+    run(1, unchanged, first, report, flags=["--max-iter", "3"])
+    assert ga.load_result(first).status is ga.Status.MAX_ITER
+    assert json.loads(Path(report).read_text())["result"] == first
+    with monkeypatch.context() as patch:
+        stop_gamp(patch, 3)  # weights that the command reads are not replaced
+        run(130, f"are in {second}", first, second, report, flags=["--init", first])
+    with monkeypatch.context() as patch:
+        patch.setattr("gamp_attention.cli.fit.leave_one_out", press_ctrl_c)
+        run(130, "trained and in a.unfinished-3.npz", first, second, "a.unfinished-3.npz", report)
+    assert ga.load_result("a.unfinished-3.npz").converged
+    assert main([*command, "--lam", "0.02"]) == 0
+    assert ga.load_result("a.npz").lam == 0.02
+    assert json.loads(Path("r.json").read_text())["lam"] == 0.02
+    assert not Path("a.unfinished-4.npz").exists()
+
+
+def stop_gamp(patch, number):
+    """Interrupt message passing at its iteration `number`."""
+    calls = []
+
+    def step(*args, **options):
+        calls.append(1)
+        return gamp_step(*args, **options) if len(calls) < number else press_ctrl_c()
+
+    patch.setattr("gamp_attention.gamp.loop.gamp_step", step)
+
+
+def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["fit", str(arrays[0]), "--n-starts", "1", "--no-survey", "--out", "a.npz", "--json", "r.json"]
+    assert main(command) == 0
+    kept, written, calls = Path("a.npz").read_bytes(), np.savez, []
+
+    def write(file, **contents):  # the disk is full in the middle of the second archive, or of every archive
+        calls.append(1)
+        if len(calls) not in room:
+            file.write(bytes(1000))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(file, **contents)
+
+    monkeypatch.setattr("numpy.savez", write)
+    room = [1]
+    assert main([*command, "--lam", "0.02"]) == 2
+    out, message = capsys.readouterr()
+    assert "--out: a.npz cannot be written: No space left on device; free space or choose another folder" in message
+    assert "the weights are in a.unfinished.npz, without attention matrices and errors" in message
+    assert "The training loss is" in out
+    assert "a.npz contains" not in out.rpartition("Test error")[2]
+    assert ga.load_result("a.unfinished.npz").lam == 0.02
+    assert json.loads(Path("r.unfinished.json").read_text())["result"] == "a.unfinished.npz"
+    calls.clear()
+    room = []
+    assert main([*command, "--lam", "0.03"]) == 2
+    assert "the weights are in" not in capsys.readouterr().err
+    assert json.loads(Path("r.unfinished.json").read_text())["result"] is None
+    assert Path("a.npz").read_bytes() == kept
+    names = ["a.npz", "a.unfinished.npz", "r.json", "r.unfinished.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 @pytest.mark.parametrize(
@@ -549,5 +637,52 @@ def test_heads_are_trained(tmp_path, fit):
     layer = ga.GampAttention(heads=2, n_starts=2).fit(data.tokens, data.outputs)
     assert float(found["train_loss"]) == pytest.approx(layer.result_.train_loss, rel=1e-10)
     np.testing.assert_allclose(found["attention"], layer.attention(data.tokens), atol=1e-6)
+    predicted = ga.load_result(report["result"]).predict(data.tokens)
+    np.testing.assert_allclose(predicted, layer.predict(data.tokens), atol=1e-6)
     assert "2 heads with 1 column of Q each" in " ".join(read_sections(words)["Assumptions"])
     assert report["better_than_references"]
+
+
+@pytest.mark.parametrize("flags", ["", "--standardize"])
+def test_predictions_have_the_units_of_the_file(flags, tmp_path, fit, capsys):
+    x, y = sentences(L=3)
+    units = np.geomspace(0.5, 2, 20)
+    x, y = x * units + 1, y * units + 1
+    _, report, _, arrays = fit(stored(tmp_path, x, y), *flags.split(), "--n-starts", "1", "--max-iter", "50")
+    result, new = ga.load_result(report["result"]), x[:7] + 0.5
+    estimator = ga.GampAttention(standardize=bool(flags), n_starts=1, max_iter=50, survey=False)
+    with warnings.catch_warnings(action="ignore"):
+        estimator.fit(x, y)
+    assert np.allclose(result.predict(new), estimator.predict(new), rtol=1e-9)
+    assert np.array_equal(estimator.result_.predict(new), estimator.predict(new))
+    assert np.mean((result.predict(x) - y) ** 2) == pytest.approx(arrays["errors"].mean())
+    np.savez("new.npz", tokens=new)
+    assert main(["predict", report["result"], "new.npz"]) == 0
+    assert "the predictions for 7 samples" in capsys.readouterr().out
+    assert np.array_equal(np.load("new.predictions.npz")["outputs"], result.predict(new))
+    (tmp_path / "folder").mkdir()
+    np.save("folder/tokens.npy", x)
+    np.save("folder/outputs.npy", y)
+    assert main(["predict", report["result"], "folder", "--out", "p.npz", "--json", "e.json"]) == 0
+    assert json.loads(Path("e.json").read_text())["test_error"] == pytest.approx(arrays["errors"].mean())
+    np.savez("new.npz", tokens=new[:, :2])
+    assert main(["predict", report["result"], "new.npz"]) == 2
+    assert "tokens: needs shape (n, 3, 20), as in training, got shape (7, 2, 20)" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "mine.npz"), "new.npz"]) == 2
+    assert "RESULT: " in capsys.readouterr().err
+
+
+def test_examples_of_the_help_are_valid_commands():
+    assert EXAMPLES.keys() == COMMANDS.keys()
+    for command, examples in EXAMPLES.items():
+        for example in examples:
+            assert build_parser().parse_args(shlex.split(example)[1:]).command == command
+
+
+def test_a_backend_that_is_not_installed_does_not_prevent_pictures(tmp_path):
+    code = (
+        "from gamp_attention.experiments.figures import figure as f; import sys\nwith f(sys.argv[1], 1, 1, (3, 3)): 1"
+    )
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend)
+    assert (tmp_path / "a.png").stat().st_size > 0

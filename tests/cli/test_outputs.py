@@ -174,7 +174,7 @@ sys.exit(main(sys.argv[2:]))
     [
         (500, "", "--out: z.fit.npz cannot be written: File too large; free space or choose another folder"),
         (500, "--checkpoint c.npz --checkpoint-every 0", "checkpoint: c.npz cannot be written: File too large"),
-        (14_000, "--json r.json --path 0.1 1 --plot f.png", "path: f.path.png cannot be written: File too large"),
+        (14_000, "--json r.json --path 0.1 1 --plot f.png", "--plot: f.path.png cannot be written: File too large"),
     ],
 )
 def test_a_full_disk_is_named_with_the_file(limit, options, words, here):

@@ -75,3 +75,31 @@ def test_a_fraction_of_the_samples_is_held_out_at_random():
 @pytest.mark.parametrize("fraction", [0.01, 0.96, 1, -0.1, np.nan, "half"])
 def test_fractions_that_leave_no_samples_raise_named_errors(fraction, named_error):
     named_error(lambda: split_held_out("share", fraction, 10, 0), "share: needs")
+
+
+def test_results_predict_outputs_of_new_tokens(model):
+    data = ga.sample(model, 40, 2.0, seed=0)
+    result, new = ga.run_gamp(data, "semantic"), np.random.default_rng(1).normal(size=(5, 2, 40))
+    predicted = data.student((new + data.positions) @ result.Q / np.sqrt(40)) @ (new + data.positions)
+    np.testing.assert_allclose(result.predict(new), predicted, atol=1e-12)
+    np.testing.assert_array_equal(result.predict(new.tolist()), result.predict(new))
+    np.testing.assert_allclose(result.predict(new.astype(np.float32)), predicted, atol=1e-5)
+    bad = [(new[:, :1], r"tokens: needs shape \(n, 2, 40\), as in training"), (new[0], "tokens: needs shape"),
+           (np.full((1, 2, 40), np.nan), "tokens: needs finite"), (None, "tokens: needs a real array")]  # fmt: skip
+    for tokens, match in bad:
+        with pytest.raises((TypeError, ValueError), match=match):
+            result.predict(tokens)
+    rows = ga.LabelledDataset(data.tokens[:, 0], data.tokens[:, 0, 0], ga.SquaredLoss(), lam=0.1)
+    with pytest.raises(ValueError, match=r"predict: needs a result for outputs .* got a result for labels"):
+        ga.run_gamp(rows, "random", max_iter=1).predict(new)
+
+
+def test_results_of_sequence_models_predict_targets():
+    def function(z):
+        return np.tanh(z[0, 0]) + z[1, 0]
+
+    model = ga.sequence_model(lambda u, _: function(u) + 0.3, function, n_tokens=2, rank=1, lam=0.1, intercept=True)
+    data = ga.sample(model, 30, 4.0, 0)
+    result, new = ga.run_gamp(data, "random", max_iter=30), np.random.default_rng(1).normal(size=(5, 2, 30))
+    fields = new @ result.Q[:-1] / np.sqrt(data.dim) + data.intercepts(result.Q)
+    np.testing.assert_allclose(result.predict(new), model.predict(fields), atol=1e-12)

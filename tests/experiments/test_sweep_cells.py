@@ -124,6 +124,8 @@ def test_a_warm_cell_has_another_key_after_another_neighbor(model):
         ({"cells": [{"alpha": 1.0}, {"Alpha": 1.0}]}, r"cells\[1\]"),
         ({"cells": [{"alpha": -1.0}]}, r"cells\[0\]: alpha"),
         ({"cells": []}, "cells"),
+        ({"alphas": [1.0]}, "alphas: unknown argument; .*; did you mean 'alpha'?"),
+        ({"rtoll": 1e-2}, "rtoll: unknown argument; .*; did you mean 'rtol'?"),
         ({"rtol": 1.0}, "rtol"),
         ({"risk": "other"}, "risk"),
         ({"n_test": 1}, "n_test"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import gamp_attention as ga
 from gamp_attention.experiments import sweep
 from gamp_attention.experiments.sweeps import Store, jobs, kernel_threads, local_pool, to_dataset
 from gamp_attention.models import with_parameter
-from tests.conftest import CELLS, PATIENCE, QUICK, TINY
+from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
 
 SCRIPT = """
 import json, sys
@@ -72,6 +73,25 @@ def test_a_process_pool_gives_the_same(model, tiny_sweep, tmp_path):
         done = sweep(model, tmp_path, executor=pool, **TINY)
     assert (done.computed, done.reused) == (CELLS, 0)
     assert same(done.folder, tiny_sweep)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("way", ["script", "standard input"])
+def test_a_pool_in_a_script_without_a_guard(tmp_path, way):
+    """Workers import the script, which would make further pools; they cannot import a script from standard input."""
+    call = f"s = ga.sweep(ga.paper_model(), {str(tmp_path / 'cells')!r}, alpha=1.0, method='GAMP', d=40, executor=pool)"
+    script = f"import gamp_attention as ga\npool = ga.local_pool(2)\n{call}\nprint(s.computed)\n"
+    (tmp_path / "script.py").write_text(script)
+    name, given = (tmp_path / "script.py", None) if way == "script" else ("-", script)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, name], input=given, capture_output=True, text=True, env=environment)
+    if way == "script":
+        assert done.returncode == 1
+        assert done.stderr.count("__main__") == 1
+        assert len(done.stderr.splitlines()) < 20
+        assert "RuntimeError: local_pool: needs the guard" in done.stderr.splitlines()[-1]
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_
     for k, (data, other) in enumerate(pairs):
         path = tmp_path / f"{k}.npz"
         ga.run_gamp(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
-        with pytest.raises(ValueError, match="checkpoint: .* same data and options"):
+        with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
             ga.run_gamp(other, "random", checkpoint=path, max_iter=3)
     # the digest depends on the numbers, not on the place where they are stored
     stored = rows(signs[0], tmp_path / "rows.npy")

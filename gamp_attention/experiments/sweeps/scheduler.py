@@ -247,7 +247,7 @@ class _QuietContext(SpawnContext):
         self.started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]
-        process = _QuietProcess(*args, **options, name=f"{WORKER}-{len(self.started)}")
+        process = _QuietProcess(*args, **options | {"name": f"{WORKER}-{len(self.started)}"})
         self.started.append(process)
         return process
 

@@ -7,9 +7,9 @@ A claim is a file next to the cell; it names the process that computes the cell,
 cells. A claim is made by creating its file, which fails if the file exists. Its process touches the file every `BEAT`
 seconds, and removes it when the cell is stored. A claim is void if its process has ended, which processes on the same
 machine can check, or, for processes on other machines, if the time of its last touch differs by more than `STALE`
-seconds from the clock of the file system, in either direction: a clock may have been wrong. Only one process replaces a void claim, protected by a lock file. Results do not depend on
-claims: if two processes compute the same cell after all, both write the same numbers, each to a temporary file that
-then replaces the file of the cell.
+seconds from the clock of the file system, in either direction: a clock may have been wrong. Only one process replaces a
+void claim, protected by a lock file. Results do not depend on claims: if two processes compute the same cell after all,
+both write the same numbers, each to a temporary file that then replaces the file of the cell.
 """
 
 import json
