@@ -33,6 +33,7 @@ from gamp_attention.baselines.torch_risk import (
 )
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.recession import grows_without_bound
 from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, risk_at
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.susceptibility import susceptibility
@@ -298,6 +299,8 @@ def _minimize(
         end = start
     at = risk_at(data, end, risk)
     norm = gradient_norm(data, at.gradient)
+    if tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, end, risk):
+        status = Status.DIVERGED
     curvature = lowest_curvature(data, at, end) if status.converged else None
     return DescentResult(
         status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,

@@ -7,6 +7,7 @@ from gamp_attention.data.fixed_columns import fix_columns
 from gamp_attention.data.law import law_of
 from gamp_attention.data.layer import Layer, Units, build_dataset
 from gamp_attention.data.passes import LOOP_ROWS, Effort, TokenMatrix, add_up, data_pass, project
+from gamp_attention.data.recession import grows_without_bound
 from gamp_attention.data.risk import (
     gradient,
     gradient_norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -546,7 +547,8 @@ class LabelledDataset(Dataset):
     tokens : (n, L, d), or (n, d) for L = 1.
     labels : (n, P), or (n,) for P = 1.
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered loss.
-    lam : ridge λ > 0, or one entry for each column, as for `Dataset`.
+    lam : ridge λ >= 0, or one entry for each column, as for `Dataset`. For λ = 0 the risk may have no
+        minimum; `run_gamp` then ends with status DIVERGED.
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
@@ -599,6 +601,8 @@ class LabelledDataset(Dataset):
         x = as_tokens("tokens", tokens)
         n, L, d = x.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
+        if isinstance(lam, numbers.Real) and lam == 0:
+            lam = (0.0,) * check.integer("rank", rank, low=1)  # the columns have no penalty
         penalty = require_penalty(penalty, lam)
         if check.flag("intercept", intercept):
             penalty = InterceptPenalty(penalty)

@@ -11,6 +11,7 @@ from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer, TracedLayer, layer_of
+from gamp_attention.data.recession import grows_without_bound
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.gamp.loop import (
@@ -42,6 +43,10 @@ ENDINGS = {
 NEAR_END = "came near a critical point after {}"
 BUDGET_SPENT = "ended after {}, because a descent takes less time"
 NO_ITERATION = "made no iteration, because a descent takes less time"
+GROWS = (
+    " But the weights grow without bound: the risk has no minimum, because weights without a penalty separate the "
+    "samples, or all labels are equal. Give them a penalty (lam > 0, intercept=False), or leave out their columns."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,13 +245,15 @@ def _build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled
     if descents and can_solve_for_variances(data, loop.bounded):
         solved_V = susceptibility(data, at, Q, quick=loop.bounded, start=V if loop.handed_over else None)
         V = solved_V if np.isfinite(solved_V).all() else V
+    grows = tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, Q, risk)
+    status = Status.DIVERGED if grows else status
     fixed_point, curvature = None, None
     if status.converged:
         fixed_point = is_fixed_point(data, at, V, samples=samples_to_verify(data, loop.bounded, HESSIANS_TO_HOLD))
         curvature = lowest_curvature(data, at, Q, plan.direction)
     samples = samples_to_verify(data, loop.bounded, HESSIANS_TO_SEARCH)
     n_off, n_near = _count_lower_minima(data, risk, at, V, samples, FURTHER_STARTS if loop.bounded else None)
-    message += _advice(data, risk, tol, status, at.gradient_norm, curvature)
+    message += GROWS if grows else _advice(data, risk, tol, status, at.gradient_norm, curvature)
     return GampResult(
         status=status,
         n_iter=loop.t,

@@ -217,7 +217,8 @@ def run_gamp(
     -------
     GampResult
         `converged` means that the gradient norm is at most `tol`, and `fixed_point` that Q was verified to be a fixed
-        point of GAMP.
+        point of GAMP. The status is DIVERGED if the risk has no minimum, because unpenalized weights (intercepts, or
+        columns with λ = 0) separate the samples.
 
     Raises
     ------

@@ -95,6 +95,16 @@ def ridge_strengths(penalty: Any, d: int) -> Any:
     return rows
 
 
+def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Return which weights (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
+    free = np.zeros(shape, dtype=bool)
+    if isinstance(without_intercept(penalty), ColumnRidge):
+        free[:] = [value == 0 for value in without_intercept(penalty).lams]
+    if has_intercept(penalty):
+        free[-1] = True
+    return free
+
+
 def refuse_intercept(present: bool, needs: str) -> None:
     """Raise ValueError, for the argument `needs` describes, if there is an intercept."""
     if present:
