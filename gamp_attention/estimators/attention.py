@@ -129,7 +129,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         with check.rename(tokens="X", n_tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
             return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
 
-    def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> "GampAttention":
+    def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> GampAttention:
         """Train on tokens and outputs with three axes."""
         check.flag("standardize", self.standardize)
         weights = require_sample_weight(sample_weight, tokens)
