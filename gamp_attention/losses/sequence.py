@@ -139,7 +139,7 @@ class SequenceLoss(NamedTuple):
             weights: list[Any] = []  # derivatives of the result in the losses, which torch computes first
 
             def replace_undefined(gradient: Any) -> Any:
-                undefined = torch.isnan(gradient)
+                undefined = torch.isnan(gradient) & torch.isfinite(value).reshape(-1, 1, 1)
                 if not undefined.any():
                     return gradient
                 inputs = torch.cat([p, z.flatten(1)], dim=1).detach().numpy(force=True)
@@ -233,6 +233,8 @@ def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any,
         undefined = context.get_constant(types.boolean, False)
         for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
             undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
+        zero = builder.fsub(results[0], results[0])  # NaN if the loss is not finite
+        undefined = builder.and_(undefined, builder.fcmp_ordered("ord", zero, zero))
         for k, *place in places:
             builder.store(results[k], _pointer(context, builder, *place))
         numbers = cgutils.alloca_once(builder, FLOAT, len(inputs) + len(results))

@@ -278,6 +278,10 @@ def singular_gradient(z):
 def test_gradients_are_limits_where_factors_of_the_chain_rule_are_zero_and_infinite():
     """Padding has fields of zero, and the logarithm and the root are not taken."""
     model = ga.sequence_model(lambda u, noise: 0.0 * u[0, 0], singular, lambda y, p: p, n_tokens=2, rank=2, floor=-1e9)
+    cloglog = ga.sequence_model(
+        lambda u, noise: u[0, 0], lambda z: -np.log(1 - np.exp(-np.exp(z[0, 0]))), n_tokens=1, rank=1
+    )
+    assert np.isnan(cloglog.derivatives(np.zeros(1), np.full((1, 1, 1), -800.0))[1])  # the loss is not finite
     z = np.array([np.zeros((2, 2)), [[-0.3, 0.2], [0.0, 0.0]], [[-1.0, 800.0], [2.0, -800.0]], [[0, 0.1], [0, 800.0]]])
     exact, targets, fields = [singular_gradient(at) for at in z], np.zeros((4, 1)), torch.tensor(z, requires_grad=True)
     value, gradient, hessian = model.derivatives(targets.ravel(), z)
