@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
 from llvmlite import binding, ir
@@ -217,8 +217,8 @@ class ArchiveLocator(UserWideCacheLocator):
 
     def __init__(self, function: Any, file: str) -> None:
         super().__init__(function, file)
-        if config.CACHE_DIR:
-            self._cache_path = str(Path(config.CACHE_DIR) / self.get_suitable_cache_subpath(file))
+        if chosen := getattr(config, "CACHE_DIR", ""):
+            self._cache_path = str(Path(chosen) / self.get_suitable_cache_subpath(file))
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
@@ -236,7 +236,7 @@ class ArchiveLocator(UserWideCacheLocator):
 class KernelCacheImpl(CompileResultCacheImpl):
     """Folders in which compiled code is stored: numba's, except that it accepts all archives."""
 
-    _locator_classes = (*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator)
+    _locator_classes: ClassVar[list[type]] = [*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator]
 
 
 class KernelCacheFile(IndexDataCacheFile):
@@ -327,7 +327,7 @@ def user_classes(sig: Any) -> list[type]:
         if isinstance(kind, types.CPointer):
             kind = kind.dtype
         if isinstance(kind, types.BaseTuple):
-            pending.extend(kind)  # type: ignore[call-overload]
+            pending.extend(kind)  # type: ignore[arg-type]
         if isinstance(kind, types.BaseNamedTuple):
             cls: type = kind.instance_class  # type: ignore[attr-defined]
             if not cls.__module__.startswith("gamp_attention."):

@@ -107,7 +107,8 @@ class _Walk:
             if library == "gamp_attention":
                 return "library", value.py_func.__module__, value.py_func.__qualname__
             self.helpers.append(value)
-            signatures = None if value._can_compile else str(value.nopython_signatures)
+            given = not getattr(value, "_can_compile", True)  # argument types in the decorator convert arguments
+            signatures = str(value.nopython_signatures) if given else None
             return "dispatcher", self.describe(value.targetoptions), signatures, self._describe_function(value.py_func)
         if isinstance(value, EnumType):
             return "enum", value.__qualname__, [self.describe(member) for member in value]  # type: ignore[var-annotated]
