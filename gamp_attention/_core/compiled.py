@@ -236,7 +236,7 @@ class ArchiveLocator(UserWideCacheLocator):
 class KernelCacheImpl(CompileResultCacheImpl):
     """Folders in which compiled code is stored: numba's, except that it accepts all archives."""
 
-    _locator_classes: ClassVar[list[type]] = [*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator]
+    _locator_classes: ClassVar[Any] = [*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator]  # type: ignore[misc]
 
 
 class KernelCacheFile(IndexDataCacheFile):
