@@ -188,7 +188,7 @@ ACCEPTED = 1e-3  # error of x up to which iterations count as converged
 UNINFORMED = 0.02  # overlap of the start, in units of the prior
 SMALL = 0.05  # overlap in units of the prior, below which the growth of a column is computed
 FULL = 23.0  # x at which nothing is unknown: V is 1e-10 of the prior
-NEARLY_FULL = 7.0  # x from which a steady change of x is extrapolated
+NEARLY_FULL = 7.0  # x from which a steady change of x is extrapolated, and the informed start with noise
 STEADY = 0.2  # relative difference of two changes of x up to which the change is steady
 MEMORY = 3  # number of earlier iterations from which the next x is extrapolated
 
@@ -224,7 +224,9 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str) -> 
     zero = np.zeros(rho.shape[1], dtype=bool)
     known = UNINFORMED * rho if all_samples.has_zero_fixed_point() else all_samples.input(np.zeros_like(rho)).known
     first = Iteration(few, alpha, zero)
-    x = first.information(rho - known, known) if init == "uninformed" else FULL * np.eye(len(zero)) + np.zeros_like(rho)
+    x = first.information(rho - known, known)
+    if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
+        x = (FULL if few.noiseless else NEARLY_FULL) * np.eye(len(zero)) + np.zeros_like(rho)
     x = first.run(x, ROUGH, MAX_ROUGH)
     if init == "uninformed":
         zero, known = _decide_small_columns(all_samples, alpha, first.variances(x)[1])

@@ -200,9 +200,9 @@ def _iterate_replicas(
         V = V[:, class_channel(unknown).sources]
     agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
-    full, law = all(run.full for run in runs), model.coordinates
+    full, law, t = all(run.full for run in runs), model.coordinates, q.shape[1]
     left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-FULL)))
-    prior = np.tensordot(law.weight, law.moments[:, model.n_tokens :, model.n_tokens :], 1)
+    prior = np.tensordot(law.weight, law.moments[:, -t:, -t:], 1)
     q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0)) + least * _scale(prior)
     V_error = _half_width(V) + (left + least) * _scale(V.mean(axis=0))
     return BayesStateEvolution(

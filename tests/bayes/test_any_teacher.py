@@ -87,6 +87,15 @@ def test_full_recovery_is_exact(teacher, init, alpha):
     assert np.isposinf(point.free_entropy)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_informed_start_with_noise_reaches_the_fixed_point(seed):
+    model = build_model(lambda u, xi: u[0, 0] ** 2 + 0.1 * xi[0], n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, 1.0, "informed", n_points=1024, seed=seed)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(0.1)), 1.0)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= 3 * point.q_error[0, 0] < 0.4
+
+
 def test_unknown_columns_remain_beside_a_column_without_error():
     """The sum of two columns is found for α > 1, their difference never."""
     model = build_model(lambda u, noise: np.array([u[0, 0] + u[0, 1], 2 * u[0, 0] + 2 * u[0, 1]]), rank=2)
