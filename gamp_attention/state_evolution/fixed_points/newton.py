@@ -285,6 +285,7 @@ def newton(
         J, slopes = F.linearize(packing, start, DIFFERENCE)
 
     def end(status: Status) -> Root:
+        assert J is not None
         remaining = float(np.abs(newton_step(J, residual)).max())
         return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
 

@@ -90,8 +90,8 @@ class StateEvolutionResult(Ended):
     status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative change of
         an overlap in a full step.
     overlaps, train_loss, test_error : overlaps, ε_t and ε_g of equations (7), (14) and (10).
-    overlaps_error, train_loss_error, test_error_error : their errors; infinite if replica symmetry is broken and the
-        equations could not be solved to 10 %, because minima then may have very different overlaps.
+    overlaps_error, train_loss_error, test_error_error : their errors; infinite if `rtol` was not reached, replica
+        symmetry is broken, and the relative error is above 10 % or the jump mass is at least V̂.
     relative_error : largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
     jump_mass, jump_mass_error : (L, r, r) contribution of jumps of the proximal map to V̂, V̂_Stein − V̂_derivative, and
         its error. It is negative, because g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
@@ -444,7 +444,7 @@ def _build_result(
     message = "" if solved else f"the relative error is {error:.3g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
-    if error > MAX_BROKEN_ERROR and not consistent:
+    if not accurate and not consistent and (error > MAX_BROKEN_ERROR or abs(jumps) >= 1):
         message = (
             "no errors are stated: replica symmetry, which these equations assume, does not hold here "
             f"({explanation}), and their solution is known only to about {error:.1g} {budget}: "
