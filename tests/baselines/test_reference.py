@@ -22,7 +22,7 @@ def fit_without(tokens, outputs, sample):
     return ga.fit_linear_baseline(data).weights, outputs[others].mean(axis=0)
 
 
-@pytest.mark.parametrize("shape", [(23, 3, 7), (6, 4, 2), (2, 2, 5), (12, 1, 4)])
+@pytest.mark.parametrize("shape", [(23, 3, 7), (6, 4, 2), (2, 2, 5), (12, 2, 1)])
 def test_leave_one_out_equals_refits(shape):
     tokens, outputs = draw_arrays(*shape)
     references = ga.reference_errors(ga.Dataset(tokens, outputs))
@@ -39,7 +39,7 @@ def test_leave_one_out_equals_refits(shape):
     )
 
 
-@pytest.mark.parametrize("shape", [(23, 3, 7), (60, 3, 7), (2, 2, 5), (40, 1, 1)])
+@pytest.mark.parametrize("shape", [(23, 3, 7), (60, 3, 7), (2, 2, 5), (40, 2, 1)])
 def test_the_ridge_is_scikit_learns(shape):
     """The choice of λ, and the errors by leave-one-out and on new samples, for n below and above L d."""
     tokens, outputs = draw_arrays(*shape)
@@ -73,18 +73,18 @@ def test_the_stated_error_of_the_ridge_contains_pairs_of_samples():
     found = []
     for seed in range(60):
         rng = np.random.default_rng([seed, 4])
-        x, B = rng.normal(size=(30, 1, 20)), rng.normal(size=(20, 20)) / np.sqrt(20)
-        y = x @ B + 0.3 * rng.normal(size=x.shape)
-        data = ga.Dataset(x, y, np.zeros((1, 20)))
-        fresh = rng.normal(size=(500, 1, 20))
-        new = ga.reference_errors(data, fresh, fresh @ B + 0.3 * rng.normal(size=fresh.shape))
+        x, B = rng.normal(size=(530, 20)), rng.normal(size=(20, 20)) / np.sqrt(20)
+        y = (x @ B + 0.3 * rng.normal(size=x.shape)).reshape(530, 2, 10)
+        x = x.reshape(y.shape)
+        data = ga.Dataset(x[:30], y[:30], np.zeros((2, 10)))
+        new = ga.reference_errors(data, x[30:], y[30:])
         references = ga.reference_errors(data)
         found.append([
             references.test_error[3] - new.test_error[3], references.test_error_error[3],
             references.errors[3].std(ddof=1) / np.sqrt(30),
         ])  # fmt: skip
     apart, stated, independent = np.sqrt(np.mean(np.square(found), axis=0))
-    assert 0.75 < stated / apart < 1.5  # 0.98 to 1.21 with other seeds
+    assert 0.75 < stated / apart < 1.5  # 0.92 to 1.04 for four sets of seeds
     assert independent < 0.85 * stated
 
 
