@@ -121,6 +121,7 @@ def make_gamp():
         fixed_point=True,
         is_minimum=True,
         lowest_eigenvalue=0.003,
+        lowest_eigenvalue_error=1e-7,
         direction=np.full((D, R), (D * R) ** -0.5),
         n_escapes=0,
         n_off_global=0,
@@ -194,6 +195,7 @@ def make_descent():
         gradient_norm=1e-3,
         is_minimum=False,
         lowest_eigenvalue=np.nan,
+        lowest_eigenvalue_error=np.nan,
     )
 
 

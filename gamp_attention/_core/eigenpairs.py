@@ -13,12 +13,12 @@ Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the produc
 
 SMALL = 40  # largest number of dimensions in which `lowest_eigenpair` computes all eigenvalues
 MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
-MAX_VECTORS = 80  # number of Lanczos vectors in memory before the restarted method is used
+MAX_VECTORS = 200  # number of Lanczos vectors in memory before the restarted method is used
 N_STORED = 32  # number of Lanczos vectors for which memory is allocated first; it is doubled as often as necessary
 MAX_RESTARTS = 50  # number of restarts, of about twenty products each, before a larger shift is tried
-ROUGH = 0.02  # relative residual of the first answer; the relative error of the eigenvalue is about its square
-FINE = 1e-4  # relative residual of the answer if the first answer does not determine the sign of the eigenvalue
-CLEAR = 0.05  # absolute value of an eigenvalue above which its sign is clear, in units of `scale`
+# residual of the eigenvector, relative to the eigenvalue plus the shift. With larger residuals (0.003), the vector was
+# sometimes still a mixture that did not contain the lowest of neighboring eigenvectors.
+ACCURACY = 1e-4
 SHIFT = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be zero
 
 
@@ -45,32 +45,43 @@ def restarted_lanczos(
         return error.eigenvalues, error.eigenvectors
 
 
-def lowest_eigenpair(
-    product: Product, start: np.ndarray, scale: float, *, sign_known: bool = False
-) -> tuple[float, np.ndarray]:
-    """Return the lowest eigenvalue and its eigenvector (n,), accurately enough to know the sign of the eigenvalue.
+def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
+    """Return the lowest eigenvalue and its eigenvector (n,), whose residual is small compared with the eigenvalue.
 
-    `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue. Eigenvalues below
-    `CLEAR * scale` are computed more accurately. If the sign is known, the result is an upper bound of the eigenvalue
-    from `MIN_PRODUCTS` products.
+    `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue, in units of which eigenvalues
+    near zero are accurate. Of two neighboring eigenvectors, the Lanczos method may find the higher one first if the
+    initial vector has a larger part of it. A second iteration, orthogonal to the first result, therefore looks for a
+    lower eigenvalue.
     """
     n = len(start)
     if n <= SMALL:
         values, vectors = all_eigenpairs(product, n)
         return float(values[0]), vectors[:, 0]
-    value, start, accurate = _lanczos(product, start, scale, MIN_PRODUCTS if sign_known else MAX_VECTORS)
-    if sign_known:
-        return value, start
-    tol, shift = ROUGH, SHIFT * scale
+    value, vector = _converge(product, start, scale)
+
+    def others(x: np.ndarray) -> np.ndarray:
+        image = product(x - vector * (vector @ x))
+        return image - vector * (vector @ image)
+
+    begin = np.random.default_rng(1).standard_normal(n)
+    other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), scale, value)
+    if other >= value:
+        return value, vector
+    coupling = float(vector @ product(lower))
+    weights = np.linalg.eigh([[value, coupling], [coupling, other]])[1][:, 0]
+    return _converge(product, weights[0] * vector + weights[1] * lower, scale)
+
+
+def _converge(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
+    """Return the eigenvalue and eigenvector that the Lanczos method finds from an initial vector, accurately."""
+    value, vector, accurate = _lanczos(product, start, scale)
+    shift = SHIFT * scale
     while not accurate:
-        values, vectors = restarted_lanczos(_add_shift(product, shift), 1, "SA", start, tol, MAX_RESTARTS)
-        if not len(values):
-            shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
-            continue
-        value, start = float(values[0]) - shift, vectors[:, 0]
-        accurate = tol == FINE or abs(value) > CLEAR * scale
-        tol = FINE
-    return value, start
+        values, vectors = restarted_lanczos(_add_shift(product, shift), 1, "SA", vector, ACCURACY, MAX_RESTARTS)
+        if len(values):
+            return float(values[0]) - shift, vectors[:, 0]
+        shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
+    return value, vector
 
 
 def _add_shift(product: Product, shift: float) -> Product:
@@ -100,16 +111,23 @@ def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.nda
         basis[k] = image / size
 
 
-def _lanczos(product: Product, start: np.ndarray, scale: float, max_vectors: int) -> tuple[float, np.ndarray, bool]:
-    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough."""
-    shift, most = SHIFT * scale, min(max_vectors, len(start))
+def _lanczos(
+    product: Product, start: np.ndarray, scale: float, known: float = np.inf
+) -> tuple[float, np.ndarray, bool]:
+    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
+
+    They also are if, after some more products, the Ritz value exceeds the eigenvalue `known` by more than its residual.
+    """
+    shift, most = SHIFT * scale, min(MAX_VECTORS, len(start))
     for basis, matrix, size in _krylov_spaces(product, start):
         if len(basis) < min(MIN_PRODUCTS, most) and not _is_invariant(np.diag(matrix), size):
             continue
         values, vectors = np.linalg.eigh(matrix)
         value, weights = float(values[0]), vectors[:, 0]
-        tol = ROUGH if abs(value) > CLEAR * scale else FINE
-        accurate = len(basis) >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
+        residual = size * abs(weights[-1])
+        accurate = residual <= ACCURACY * (abs(value) + shift) or (
+            len(basis) >= 2 * MIN_PRODUCTS and value - residual > known
+        )
         exhausted = _is_invariant(values, size)
         if accurate or exhausted or len(basis) == most:
             break

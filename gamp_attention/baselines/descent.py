@@ -307,6 +307,7 @@ def _minimize(
         overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
+        lowest_eigenvalue_error=math.nan if curvature is None else curvature.lowest_eigenvalue_error,
     )  # fmt: skip
 
 

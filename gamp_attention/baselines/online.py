@@ -51,7 +51,7 @@ class OnlineResult(DescentResult):
     train_loss : ε_t, estimated at Q.
     Q_star : (d, t) weights of the teacher.
     n_samples : number of samples that were used in steps.
-    is_minimum, lowest_eigenvalue : False and NaN, because there are no fixed samples whose risk has a minimum.
+    is_minimum, lowest_eigenvalue, lowest_eigenvalue_error : False and NaN, as no fixed samples define a minimum.
     """
 
     Q_star: np.ndarray
@@ -123,7 +123,7 @@ def run_online(
     return OnlineResult(
         status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
         overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
-        Q_star=data.Q_star, n_samples=n * steps,
+        lowest_eigenvalue_error=np.nan, Q_star=data.Q_star, n_samples=n * steps,
     )  # fmt: skip
 
 

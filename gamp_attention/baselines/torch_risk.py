@@ -100,7 +100,7 @@ class DescentResult(Ended):
     Q : (d, r) the last weights; the initial weights if the last weights are not finite.
     overlaps : overlaps of Q, with V from the Hessians of the samples; V is NaN if these do not determine it.
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
-    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN if descent did not converge.
+    is_minimum, lowest_eigenvalue, lowest_eigenvalue_error : as for `run_gamp`; False and NaN without convergence.
     """
 
     status: Status
@@ -114,6 +114,7 @@ class DescentResult(Ended):
     gradient_norm: float
     is_minimum: bool
     lowest_eigenvalue: float
+    lowest_eigenvalue_error: float
 
 
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it

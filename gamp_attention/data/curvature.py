@@ -25,8 +25,6 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
 from gamp_attention._core.eigenpairs import (
-    FINE,
-    Product,
     all_eigenpairs,
     lanczos_quadrature,
     lowest_eigenpair,
@@ -41,7 +39,7 @@ from gamp_attention._core.numerics import (
     symmetrize,
 )
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import RiskAtPoint, hessian_product, is_convex, risk_at
+from gamp_attention.data.risk import RiskAtPoint, hessian_product, risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.penalties.columns import ColumnRidge, column_classes, has_spheres, refuse_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, on_kinks
@@ -49,19 +47,20 @@ from gamp_attention.results import Columns, Result
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
-DENSE = 256  # maximum number of weights for which the Hessian of samples with one token is computed as a matrix
+DENSE = 256  # maximum number of weights for which the Hessian is computed as a matrix
 RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """Lowest eigenvalue of ∇²R at Q, its eigenvector (d, r) of norm 1, and whether Q is a minimum.
+    """Lowest eigenvalue of ∇²R at Q, its eigenvector (d, r) of norm 1, its error, and whether Q is a minimum.
 
-    If the penalty has kinks, only weights that are not at a kink are varied; the eigenvalue is infinite if there
-    are none.
+    The error is the norm of the residual of the eigenvector. If the penalty has kinks, only weights that are not at a
+    kink are varied; the eigenvalue is infinite if there are none.
     """
 
     lowest_eigenvalue: float
+    lowest_eigenvalue_error: float
     direction: np.ndarray
     is_minimum: bool
 
@@ -69,11 +68,9 @@ class Curvature:
 def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.ndarray | None = None) -> Curvature:
     """Return the lowest curvature at a critical point Q (d, r), at which the risk is `at`.
 
-    The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. If
-    the risk is convex, so that no sign is to be determined, `nearby` is the result if it is an eigenvector, and the
-    eigenvalue of more than `DENSE` weights is an upper bound, from few products. If the risk is invariant under common
-    rotations of the columns, the directions of the rotations count as zero curvature. The norm of spherical columns is
-    not varied.
+    The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. The
+    eigenvalue of directions of common rotations of the columns, under which the risk is invariant, is zero. The norm of
+    spherical columns is not varied.
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     movable, strength = np.flatnonzero(free), data.penalty.strength
@@ -84,7 +81,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
         P[movable] = x
         return P.reshape(Q.shape)
 
-    def product(x: np.ndarray) -> np.ndarray:
+    def product(x: np.ndarray, flat: np.ndarray = flat) -> np.ndarray:
         """Return ∇²R x, with the eigenvalues of flat directions raised above zero."""
         P = expand(x)
         if has_spheres(data.penalty):
@@ -93,31 +90,18 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
         return (hessian_product(data, at, P, curvature) + strength * np.tensordot(along, flat, 1)).ravel()[movable]
 
     if not len(movable):
-        return Curvature(np.inf, np.zeros(Q.shape), True)
-    known = _check_direction(product, nearby, movable, strength) if is_convex(data) else None
-    if known is not None:
-        value, vector = known
-    elif data.n_tokens == 1 and len(movable) <= DENSE and not has_spheres(data.penalty):
+        return Curvature(np.inf, 0.0, np.zeros(Q.shape), True)
+    if len(movable) <= DENSE and not has_spheres(data.penalty):
         value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
     else:
-        start, sign_known = _initial_vector(movable, nearby), is_convex(data)
-        value, vector = lowest_eigenpair(product, start, strength, sign_known=sign_known)
+        value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
-    return Curvature(min(value, 0.0) if len(flat) else value, expand(vector), bool(value >= level))
-
-
-def _check_direction(
-    product: Product, nearby: np.ndarray | None, movable: np.ndarray, strength: float
-) -> tuple[float, np.ndarray] | None:
-    """Return the eigenvalue of a direction (d, r) and its movable entries if it is an eigenvector; otherwise None."""
-    x = np.zeros(len(movable)) if nearby is None else nearby.ravel()[movable]
-    if not x.any():
-        return None
-    x = x / np.linalg.norm(x)
-    image = product(x)
-    value = float(x @ image)
-    return (value, x) if np.linalg.norm(image - value * x) <= FINE * (value + strength) else None
+    is_minimum = bool(value >= level)
+    if len(flat) and value > 0:
+        value, vector = 0.0, flat[0].ravel()[movable]
+    error = float(np.linalg.norm(product(vector, flat[:0]) - value * vector))
+    return Curvature(value, error, expand(vector), is_minimum)
 
 
 def _lowest_of_dense(
@@ -125,7 +109,7 @@ def _lowest_of_dense(
 ) -> tuple[float, np.ndarray]:
     """Return the lowest eigenvalue and its eigenvector for the movable weights, from the whole matrix.
 
-    For one token and few weights, it takes less time than the products with vectors of the Lanczos method.
+    For few weights, it takes less time than the products with vectors of the Lanczos method.
     """
     from scipy.linalg import eigh
 

@@ -56,7 +56,7 @@ def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
         fall = -float(np.sum(at.smooth * step))
         falls = [*falls, fall] if fall <= small else []
         if len(falls) > TAIL:
-            return falls[-1] > SLOW**TAIL * falls[0] and max(np.diff(falls)) < 0
+            return bool(falls[-1] > SLOW**TAIL * falls[0] and max(np.diff(falls)) < 0)
         there, t = _search(data, risk, at, Q, step)
         if there is None or not np.linalg.norm(there.z - at.z) > SHORTEST * np.linalg.norm(there.z):
             return False

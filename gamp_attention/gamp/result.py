@@ -138,9 +138,10 @@ class GampResult(Trained):
     is_minimum : whether the run converged and no eigenvalue of ∇²R at Q is negative; False for a saddle.
     lowest_eigenvalue : lowest eigenvalue of ∇²R at Q, with the R of `gamp_attention.gradient`, over all entries of Q
         that are not at a kink of the penalty; NaN if the run did not converge. If the risk is invariant under common
-        rotations of the columns of Q, it is at most 0. For a convex loss, whose critical points are minima, and more
-        than 256 weights, it is an upper bound from 20 products with the Hessian.
-    direction : (d, r) eigenvector of this eigenvalue, of norm 1; None if the run did not converge.
+        rotations of the columns of Q, it is at most 0, which is their eigenvalue.
+    lowest_eigenvalue_error : norm of the residual of `direction`, ∇²R P − λ₁ P, an upper bound of the error; its square
+        divided by the distance to the next eigenvalue is a smaller bound.
+    direction : (d, r) eigenvector P of this eigenvalue λ₁, of norm 1; None if the run did not converge.
     n_escapes : number of saddles that the run has left.
     n_off_global : number of searched samples whose proximal minimum is not the global minimum.
     n_near_jump : number of searched samples with another proximal minimum that is nearly as low.
@@ -167,6 +168,7 @@ class GampResult(Trained):
     fixed_point: bool | None
     is_minimum: bool
     lowest_eigenvalue: float
+    lowest_eigenvalue_error: float
     direction: np.ndarray | None
     n_escapes: int
     n_off_global: int
@@ -268,6 +270,7 @@ def _build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled
         fixed_point=fixed_point,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
+        lowest_eigenvalue_error=np.nan if curvature is None else curvature.lowest_eigenvalue_error,
         direction=None if curvature is None else curvature.direction,
         n_escapes=loop.n_escapes,
         n_off_global=n_off,

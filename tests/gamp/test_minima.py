@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import lowest_curvature, risk_at
+from gamp_attention.data import hessian_product, lowest_curvature, risk_at
 from gamp_attention.gamp import descend_from_saddle
+from gamp_attention.penalties import on_kinks
 from tests.conftest import layer_gradient_norm
 
 
@@ -33,12 +34,40 @@ def test_lowest_eigenvalue_agrees_with_finite_differences(name, d):
     result = ga.run_gamp(data, "semantic", "exact")
     values = np.linalg.eigvalsh(compute_hessian(data, result.Q, "exact"))
     assert result.converged
-    assert result.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2, abs=1e-4 * data.lam)
+    assert result.lowest_eigenvalue == pytest.approx(values[0], rel=1e-4, abs=1e-4 * data.lam)
     assert result.is_minimum == (values[0] > -1e-4 * data.lam)
 
 
 def data_rank(model):
     return model.rank
+
+
+NEIGHBORS = {  # the lowest eigenvalue is next to others, of which some had been returned
+    "two strengths": (ga.attention_model(2, 2, 2, omega=0.3, penalty=ga.ColumnRidge((0.05, 0.1))), 200, 2.0, 1),
+    "rotations": (ga.attention_model(2, 2, 2, omega=0.3, lam=0.05), 100, 2.0, 1),
+    "weak penalty": (ga.paper_model(), 400, 1.5, 1),
+    "kinks": (ga.paper_model(penalty=ga.ElasticNet(0.02, 0.01)), 200, 2.0, 1),
+    "convex": (ga.glm_model(ga.LogisticLoss(), lam=0.1), 400, 3.0, 1),
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBORS)
+def test_the_lowest_pair_has_the_stated_error(name):
+    model, d, alpha, seed = NEIGHBORS[name]
+    data = ga.sample(model, d, alpha, seed=seed)
+    result = ga.run_gamp(data, "semantic")
+    at, size = risk_at(data, result.Q, "exact"), result.Q.size
+    _, free, curvature = on_kinks(data.penalty, result.Q, at.smooth)
+    units = np.eye(size).reshape(size, *result.Q.shape)
+    H = np.array([hessian_product(data, at, unit, curvature).ravel() for unit in units])
+    movable, error = free.ravel() > 0, result.lowest_eigenvalue_error
+    lowest, direction = np.linalg.eigvalsh(H[np.ix_(movable, movable)])[0], result.direction.ravel()
+    assert result.is_minimum
+    assert error <= 2e-4 * (result.lowest_eigenvalue + data.penalty.strength)
+    assert abs(result.lowest_eigenvalue - lowest) <= error + 1e-12
+    residual = (H @ direction - result.lowest_eigenvalue * direction)[movable]
+    assert np.linalg.norm(residual) == pytest.approx(error, rel=1e-3, abs=1e-12)
+    assert np.linalg.norm(direction) == pytest.approx(1)
 
 
 def test_common_rotations_do_not_make_a_minimum_a_saddle():
