@@ -2,22 +2,33 @@
 
 import hashlib
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from scipy.special import stdtrit
 
 from gamp_attention._core import check
+from gamp_attention._core.interrupts import interruptible
 from gamp_attention._core.threads import over_blocks
 
-# decorator of functions that report overflow by a status or an error instead of numpy warnings
-ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
+
+
+def guard_call(function: Function) -> Function:
+    """Decorate a public function: overflow leads to a status or an error, not to numpy warnings; Ctrl-C is not lost."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"), interruptible():
+            return function(*args, **options)
+
+    return cast(Function, call)
 
 
 def check_squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:

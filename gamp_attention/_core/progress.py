@@ -1,9 +1,9 @@
 """Progress on a terminal: one bar for the outermost task of a process, to which all inner tasks report.
 
-A task is a `with Progress(...)` block. The outermost task of the main thread draws a bar on standard error, and ends
-after Ctrl-C even if a library drops the interrupt. A task inside of it draws none: its progress moves the bar by a
-fraction of one step of the outer task, and its description appears behind the bar. Nothing is drawn if standard error
-is not a terminal, nor in worker processes; tasks with `logs` then print a line every 20 seconds.
+A task is a `with Progress(...)` block. The outermost task of the main thread draws a bar on standard error. A task
+inside of it draws none: its progress moves the bar by a fraction of one step of the outer task, and its description
+appears behind the bar. Nothing is drawn if standard error is not a terminal, nor in worker processes; tasks with `logs`
+then print a line every 20 seconds.
 """
 
 import math
@@ -20,7 +20,6 @@ from typing import Any, TypeVar, cast
 from tqdm import tqdm
 
 from gamp_attention._core import check
-from gamp_attention._core.interrupts import interruptible
 
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
@@ -62,22 +61,19 @@ class Progress:
         global _outermost
         if _outermost is None:
             if self._draws():
-                self._interrupts = interruptible()
-                self._interrupts.__enter__()
                 _outermost, self._bar = self, self._make_bar()
         elif _outermost._thread == self._thread:
             self._outer = _outermost._innermost
             self._outer._inner = self
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *_: Any) -> None:
         global _outermost
         if self._outer is not None:
             self._outer._inner = None
         if _outermost is self:
             self._bar.close()
             _outermost = None
-            self._interrupts.__exit__(*error)
 
     def update(self, steps: float = 1.0) -> None:
         """Count steps that are done."""

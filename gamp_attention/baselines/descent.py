@@ -19,7 +19,7 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention.baselines.online import run_online
 from gamp_attention.baselines.quasi_newton import quasi_newton_in_units
 from gamp_attention.baselines.torch_risk import (
@@ -164,7 +164,7 @@ def require_device(device: Any) -> None:
         raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
 
 
-@ignore_float_errors
+@guard_call
 def minimize_risk(
     data: Dataset | Model,
     init: str | ArrayLike | None = None,

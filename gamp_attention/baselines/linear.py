@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import chdtri
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, guard_call, half_width
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model, require_attention
@@ -171,7 +171,7 @@ class LinearBaseline(Ended):
     status: Status
 
 
-@ignore_float_errors
+@guard_call
 def linear_baseline(
     model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: int | np.random.Generator = 0
 ) -> LinearBaseline:
@@ -301,7 +301,7 @@ class LinearFit(Ended):
     status: Status
 
 
-@ignore_float_errors
+@guard_call
 def fit_linear_baseline(
     data: Dataset,
     lam: float = 1e-4,

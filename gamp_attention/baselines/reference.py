@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
-from gamp_attention._core.numerics import check_squarable, ignore_float_errors, mean_and_error
+from gamp_attention._core.numerics import check_squarable, guard_call, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_same_shape
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
@@ -99,7 +99,7 @@ class ReferenceErrors(Result):
     covariance: np.ndarray
     skipped: str = ""
 
-    @ignore_float_errors
+    @guard_call
     def verdict(self, errors: ArrayLike, covariance: float = 0.0) -> ReferenceVerdict:
         """Compare a layer with the references.
 
@@ -153,7 +153,7 @@ def _list_labels(names: tuple[str, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-@ignore_float_errors
+@guard_call
 def reference_errors(
     data: Dataset, tokens: ArrayLike | None = None, outputs: ArrayLike | None = None, *, units: Units | None = None
 ) -> ReferenceErrors:

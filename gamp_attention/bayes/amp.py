@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention._core.runs import Run
 from gamp_attention.bayes.class_amp import build_class_problem
 from gamp_attention.bayes.known_columns import KnownColumns, separate_known_columns
@@ -165,7 +165,7 @@ class BayesAmpResult(Ended):
         return f"{type(self).__name__}: {self.status.value} after {count_noun(self.n_iter, 'iteration')}"
 
 
-@ignore_float_errors
+@guard_call
 def run_bayes_amp(
     data: Dataset,
     init: str | ArrayLike = "spectral",

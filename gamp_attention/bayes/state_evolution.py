@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, guard_call, half_width
 from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.classes import ClassEquations, build_equations
 from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
@@ -68,7 +68,7 @@ class Solution(NamedTuple):
     rounding: tuple[np.ndarray, np.ndarray, float]  # errors of q, V and the free entropy from rounding and the root
 
 
-@ignore_float_errors
+@guard_call
 def solve_bayes_state_evolution(
     model: Model,
     alpha: float,
@@ -124,7 +124,7 @@ def solve_bayes_state_evolution(
     return stable[0] if init == "uninformed" else stable[-1]
 
 
-@ignore_float_errors
+@guard_call
 def bayes_fixed_points(
     model: Model, alpha: float, *, n_points: int | None = None, n_replicas: int = 4, seed: int | np.random.Generator = 0
 ) -> list[BayesStateEvolution]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors
+from gamp_attention._core.numerics import generator, guard_call, half_width
 from gamp_attention.bayes.classes import build_equations
 from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.known_columns import separate_known_columns
@@ -37,7 +37,7 @@ class _Thresholds(NamedTuple):
     hard_to: float
 
 
-@ignore_float_errors
+@guard_call
 def bayes_thresholds(
     model: Model, *, n_points: int | None = None, n_replicas: int = 8, seed: int | np.random.Generator = 0
 ) -> BayesThresholds:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_extras(options)
         check_outputs(options)
         # solvers nest their progress bars in this bar
-        with Progress(f"{options.command} "):
+        with interrupts.interruptible(), Progress(f"{options.command} "):
             status: int = getattr(module, f"run_{options.command}")(options)
         sys.stdout.flush()  # raises here, not when Python ends, if the output is no longer read
         return status

@@ -34,7 +34,7 @@ from gamp_attention._core.numerics import (
     Stream,
     deterministic_product,
     generator,
-    ignore_float_errors,
+    guard_call,
     one_thread,
     symmetrize,
 )
@@ -316,7 +316,7 @@ class HessianSpectrum(Result):
         return self.average(lambda value: width / np.pi / ((value - points) ** 2 + width**2))
 
 
-@ignore_float_errors
+@guard_call
 def hessian_spectrum(
     data: Dataset,
     Q: ArrayLike,

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import MAX_ROOT, Stream, generator, guard_call
 from gamp_attention.data.passes import (
     Effort,
     OutputStep,
@@ -69,8 +69,8 @@ class Dataset(DisplayMixin):
     Parameters
     ----------
     tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
-        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block. Arrays
-        of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must not be
+        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
+        Arrays of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must not be
         changed while the data set is used.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
@@ -136,7 +136,7 @@ class Dataset(DisplayMixin):
     _outputs: Tokens | None = None
     rows_here = True  # the memory D and the minimizers z of the samples are in this process
 
-    @ignore_float_errors
+    @guard_call
     def __init__(
         self,
         tokens: ArrayLike,
@@ -224,7 +224,7 @@ class Dataset(DisplayMixin):
         vars(other).update(changes)
         return other
 
-    @ignore_float_errors
+    @guard_call
     def replace(
         self, *, lam: float | None = None, penalty: Penalty | None = None, rank: int | None = None, student: Any = None
     ) -> Dataset:
@@ -581,7 +581,7 @@ class LabelledDataset(Dataset):
     True
     """
 
-    @ignore_float_errors
+    @guard_call
     def __init__(
         self,
         tokens: ArrayLike,

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import check_squarable, ignore_float_errors
+from gamp_attention._core.numerics import check_squarable, guard_call
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
@@ -35,7 +35,7 @@ class Units(NamedTuple):
         return cls(np.zeros(d), np.ones(d))
 
     @classmethod
-    @ignore_float_errors
+    @guard_call
     def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> Units:
         """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant.
 

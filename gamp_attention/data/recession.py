@@ -13,7 +13,7 @@ so large that only rounding errors remain of the gradient.
 
 import numpy as np
 
-from gamp_attention._core.numerics import ignore_float_errors, one_thread
+from gamp_attention._core.numerics import guard_call, one_thread
 from gamp_attention.data.curvature import risk_hessian
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, hessian_product, is_convex, risk_at
@@ -31,7 +31,7 @@ RESIDUAL, MAX_PRODUCTS = 1e-10, 2000  # relative residual and number of products
 SINGULAR = 1e-13  # eigenvalue of the Hessian, for columns of equal sizes, that counts as zero
 
 
-@ignore_float_errors
+@guard_call
 def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
     """Return whether the risk falls along a ray of the weights without a penalty, such that it has no minimum.
 

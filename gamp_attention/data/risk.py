@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors, mean_and_error, one_thread
+from gamp_attention._core.numerics import Stream, generator, guard_call, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import RiskSums, TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
@@ -124,7 +124,7 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
     return curvature * P + data.matrix.hessian_product(at.hessians, P)
 
 
-@ignore_float_errors
+@guard_call
 def gradient(data: Dataset, Q: ArrayLike, risk: str = "exact") -> np.ndarray:
     """Compute the gradient of the risk R of equation (3), or of its asymptotic form, equation (41), without 1/d.
 
@@ -158,7 +158,7 @@ def gradient(data: Dataset, Q: ArrayLike, risk: str = "exact") -> np.ndarray:
     return _require_finite(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).gradient)
 
 
-@ignore_float_errors
+@guard_call
 def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
     """Compute the training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
 
@@ -208,7 +208,7 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
 
 
-@ignore_float_errors
+@guard_call
 def sampled_test_error(
     data: Dataset, Q: ArrayLike, *, n_samples: int = 1000, seed: int | np.random.Generator = 1
 ) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from gamp_attention._core import check
 from gamp_attention._core.files import TRAILER, replace_file, require_replaceable
-from gamp_attention._core.numerics import generator, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, guard_call, psd_root
 from gamp_attention._core.threads import over_blocks
 from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset, require_product_memory
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
@@ -167,7 +167,7 @@ def require_size(model: Any, d: Any, alpha: Any) -> tuple[Model, int, float]:
     return model, d, alpha
 
 
-@ignore_float_errors
+@guard_call
 def sample(
     model: Model, d: int, alpha: float, seed: int | np.random.Generator = 0, dtype: DTypeLike = np.float64,
     storage: str | Path = "memory",

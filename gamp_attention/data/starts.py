@@ -12,7 +12,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention.data.class_samples import ObservedClasses, observe_classes
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
@@ -58,7 +58,7 @@ class SpectralDirections(Result):
     vectors: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def spectral_directions(
     data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: int | np.random.Generator = 0
 ) -> SpectralDirections:

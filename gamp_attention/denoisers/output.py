@@ -18,7 +18,7 @@ from gamp_attention._core.compiled import (
     sample_kernel,
 )
 from gamp_attention._core.deferred import deferred_kernel
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.pointers import load_from, point_to
 from gamp_attention._core.threads import interruptible_blocks
 from gamp_attention.denoisers.newton import (
@@ -88,7 +88,7 @@ class Denoised(NamedTuple):
     n_hessians: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def denoise(
     loss: Any,
     params: np.ndarray,

@@ -16,7 +16,7 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.descent import minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
@@ -293,7 +293,7 @@ def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-@ignore_float_errors
+@guard_call
 def compare(
     model: Model,
     d: int = 1000,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
+from gamp_attention._core.numerics import guard_call, hash_bytes
 from gamp_attention._core.progress import show_progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.damping import Damping, Steps
@@ -130,7 +130,7 @@ class IterationOptions(DisplayMixin):
         return replace(self, **numbers, V=V)
 
 
-@ignore_float_errors
+@guard_call
 @show_progress("message passing ")
 def run_gamp(
     data: Dataset,

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import ignore_float_errors, symmetrize
+from gamp_attention._core.numerics import guard_call, symmetrize
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Effort, Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalized_risk, risk_at
@@ -202,7 +202,7 @@ def is_remote(array: Any) -> bool:
     return hasattr(array, "__array__") and not isinstance(array, np.ndarray) and not hasattr(array, "detach")
 
 
-@ignore_float_errors
+@guard_call
 def gamp_step(
     data: Dataset,
     risk: str,

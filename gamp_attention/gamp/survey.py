@@ -45,7 +45,7 @@ import numpy as np
 
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import DisplayMixin, count_noun
-from gamp_attention._core.numerics import ignore_float_errors, symmetrize
+from gamp_attention._core.numerics import guard_call, symmetrize
 from gamp_attention._core.runs import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import denoise_at, is_convex, risk_at
@@ -122,7 +122,7 @@ class SurveyReport(DisplayMixin):
     W_inner: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def survey_step(
     data: Dataset, risk: str, state: SurveyState, damping: float, parisi: float, jumps: bool = False
 ) -> tuple[SurveyState, SurveyReport]:
@@ -191,7 +191,7 @@ def _check_shapes(data: Dataset, state: SurveyState) -> None:
             check.require_shape(f"state.{name}", getattr(state, name), shape)
 
 
-@ignore_float_errors
+@guard_call
 def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState, float]:
     """Return a state for weights Q (d, r) from which survey propagation begins, and a unit of the Parisi parameter.
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, check_squarable, ignore_float_errors
+from gamp_attention._core.numerics import MAX_ROOT, check_squarable, guard_call
 from gamp_attention.results import add_display
 
 
@@ -42,7 +42,7 @@ class CoordinateClasses(NamedTuple):
     weight: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def power_law_spectrum(
     exponent: float, n_classes: int = 16, *, weight: ArrayLike | None = None, variance: float = 0.25
 ) -> CoordinateClasses:
@@ -249,7 +249,7 @@ class CoordinateLaw(DisplayMixin):
     teacher_cov: np.ndarray
     spikes: np.ndarray | None = field(default=None, kw_only=True, metadata={"later": True})
 
-    @ignore_float_errors
+    @guard_call
     def __post_init__(self) -> None:
         gamma = check_squarable("gamma", self.gamma, ("K", "L"))
         K, L = gamma.shape
@@ -385,7 +385,7 @@ class SampledLaw(CoordinateLaw):
     tau_spread: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def law_from_samples(gamma: ArrayLike, tau: ArrayLike, pi: ArrayLike, n_classes: int | None = None) -> SampledLaw:
     """Return the distribution ν of equation (5) of d given coordinates, e.g. of one instance of data.
 

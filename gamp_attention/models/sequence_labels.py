@@ -16,7 +16,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.expressions import Program
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.tracing import UntraceableError, trace
 
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
@@ -172,7 +172,7 @@ class SequenceLabels:
         """Return the number of random numbers per sample."""
         return self.count
 
-    @ignore_float_errors
+    @guard_call
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return targets (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
         n, P = len(u), prod(self.target_shape)

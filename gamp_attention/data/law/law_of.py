@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.law.departures import departures
 from gamp_attention.data.law.parts import LawParts, Problem, default_target
@@ -27,7 +27,7 @@ from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.data_law import DataLaw
 
 
-@ignore_float_errors
+@guard_call
 def law_of(
     data: Dataset,
     teacher: ArrayLike | None = None,

@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, one_thread, symmetrize
+from gamp_attention._core.numerics import guard_call, one_thread, symmetrize
 from gamp_attention.data.curvature import data_hessian, scaled_blocks
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex
@@ -116,7 +116,7 @@ class DebiasedWeights(Result):
         return [*rows, f"  {self.message}"]
 
 
-@ignore_float_errors
+@guard_call
 def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     """Return trained weights without the bias of the penalty, with Gaussian noise of known size.
 

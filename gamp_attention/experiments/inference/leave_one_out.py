@@ -21,7 +21,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors, interval_of_mean, mean_and_error, one_thread
+from gamp_attention._core.numerics import guard_call, interval_of_mean, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.tolerances import small_unit
@@ -199,7 +199,7 @@ ABOUT_ORDER = (
 )
 
 
-@ignore_float_errors
+@guard_call
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
     """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -137,7 +137,7 @@ class RegularizationPath(Result):
         return [*rows, self.message]
 
 
-@ignore_float_errors
+@guard_call
 def regularization_path(
     data: Dataset | Mapping[float, Dataset],
     lams: Sequence[float] | np.ndarray | None = None,

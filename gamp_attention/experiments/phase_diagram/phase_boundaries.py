@@ -14,7 +14,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
@@ -86,7 +86,7 @@ class DiagramJob:
         """Name and value of the varied parameter, and the search."""
         return {"parameter": self.name, "value": self.value, **asdict(self.search)}
 
-    @ignore_float_errors
+    @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
         try:
@@ -249,6 +249,7 @@ class PhaseBoundaries(Result):
         return rows
 
 
+@guard_call
 def phase_boundaries(
     model: Model,
     omegas: Values | None = None,

@@ -15,7 +15,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS, SOLVERS, STARTS
 from gamp_attention._core.display import count_noun
-from gamp_attention._core.numerics import hash_bytes, ignore_float_errors
+from gamp_attention._core.numerics import guard_call, hash_bytes
 from gamp_attention.baselines.descent import METHODS, minimize_risk
 from gamp_attention.baselines.torch_risk import few_threads
 from gamp_attention.damping import DAMPING
@@ -236,7 +236,7 @@ class Settings:
         return {name: getattr(self, name) for name in USED[method]}
 
 
-@ignore_float_errors
+@guard_call
 def run_cell(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:

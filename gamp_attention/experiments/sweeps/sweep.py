@@ -16,6 +16,7 @@ from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS, suggestion
 from gamp_attention._core.display import Rows, count_noun
 from gamp_attention._core.files import MARK, mark, write_atomically
+from gamp_attention._core.numerics import guard_call
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (
     AXES,
@@ -87,6 +88,7 @@ class Sweep(Result):
         return to_dataset(self)
 
 
+@guard_call
 def sweep(
     model: Model,
     folder: str | Path,

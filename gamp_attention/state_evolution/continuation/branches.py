@@ -14,7 +14,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES, STARTS
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.numerics import guard_call
 from gamp_attention.models.model import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.state_evolution.continuation import arclength
@@ -69,7 +69,7 @@ class Branches(Result):
         return rows + [f"{name}: {why}" for name, why in self.missing.items()]
 
 
-@ignore_float_errors
+@guard_call
 def branches(
     model: Model,
     alpha: float,
@@ -213,7 +213,7 @@ class BranchPath(Result):
         return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
 
 
-@ignore_float_errors
+@guard_call
 def continue_branch(
     model: Model,
     alpha: float,

@@ -15,7 +15,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_with_error
-from gamp_attention._core.numerics import generator, ignore_float_errors
+from gamp_attention._core.numerics import generator, guard_call
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Result, add_display
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths
@@ -90,7 +90,7 @@ class PopulationMap(Result):
         return rows
 
 
-@ignore_float_errors
+@guard_call
 def population_loss(
     model: Model, overlaps: Overlaps, *, n_points: int = 4096, n_replicas: int = 8,
     seed: int | np.random.Generator = 0,
@@ -139,7 +139,7 @@ def population_loss(
     return PopulationLoss(mean, error) if times else PopulationLoss(mean[0], error[0])
 
 
-@ignore_float_errors
+@guard_call
 def population_map(
     model: Model, *, n_grid: int = 21, n_points: int = 4096, n_replicas: int = 4, seed: int | np.random.Generator = 0,
 ) -> PopulationMap:  # fmt: skip

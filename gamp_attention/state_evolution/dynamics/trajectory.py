@@ -24,7 +24,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import generator, ignore_float_errors
+from gamp_attention._core.numerics import generator, guard_call
 from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
@@ -152,7 +152,7 @@ class Trajectory(Overlaps):
         return rows
 
 
-@ignore_float_errors
+@guard_call
 def trajectory(
     model: Model,
     alpha: float,

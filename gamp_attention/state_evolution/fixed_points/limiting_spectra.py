@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import generator, half_width, ignore_float_errors, symmetrize
+from gamp_attention._core.numerics import generator, guard_call, half_width, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import RiskTerms
@@ -127,7 +127,7 @@ class LimitingSpectrum(Result):
         return type(self).__name__
 
 
-@ignore_float_errors
+@guard_call
 def limiting_spectrum(
     model: Model,
     alpha: float,

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
-from gamp_attention._core.numerics import Stream, generator, ignore_float_errors
+from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention._core.progress import describe, show_progress
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import ColumnRidge, has_spheres
@@ -76,7 +76,7 @@ SMALL_V = 1e-3  # largest entry of V at the start of that search, in units of th
 MAX_UNEXPLAINED = 0.01  # part of q that the teacher does not explain after a step from there, up to which it is done
 
 
-@ignore_float_errors
+@guard_call
 @show_progress("state evolution ", logs=True)
 def solve_state_evolution(
     model: Model,

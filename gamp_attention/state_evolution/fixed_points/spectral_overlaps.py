@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import generator, ignore_float_errors, psd_root
+from gamp_attention._core.numerics import generator, guard_call, psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.denoisers.spectral_weights import (
     WEIGHTS,
@@ -62,7 +62,7 @@ class SpectralOverlap(Result):
     positions_error: np.ndarray
 
 
-@ignore_float_errors
+@guard_call
 def spectral_overlap(
     model: Model,
     alpha: float,
