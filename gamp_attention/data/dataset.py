@@ -70,8 +70,8 @@ class Dataset(DisplayMixin):
     ----------
     tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
         float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
-        Arrays of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must not be
-        changed while the data set is used.
+        Arrays of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must
+        not be changed while the data set is used.
     outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
