@@ -112,7 +112,7 @@ def _steps_without_search(
 def _inverse_hessian_product(pairs: Any, g: "torch.Tensor", first: float) -> "torch.Tensor":
     """Return H g for the inverse Hessian H of L-BFGS, from (move, change of gradient, their product) of recent steps.
 
-    The two loops of Nocedal (1980); without steps, H is `first` times the identity.
+    The two loops of Liu and Nocedal (1989); without steps, H is `first` times the identity.
     """
     product, weights, scale = g.clone(), [], first
     for move, change, curvature in reversed(pairs):

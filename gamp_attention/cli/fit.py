@@ -29,7 +29,7 @@ from gamp_attention.data.stores import Tokens
 from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
-from gamp_attention.experiments.inference.paths import FOLDS, RegularizationPath, regularization_path
+from gamp_attention.experiments.inference.paths import GROUP_FOLDS, RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.successive_halving import AGREEMENT
@@ -92,7 +92,7 @@ def _path(
     n_starts = 1 if extension else options.n_starts
     wanted: dict[str, Any] = {"checkpoint": file, "n_starts": n_starts, "seed": options.seed}
     if problem.groups is not None:
-        wanted |= {"groups": problem.groups, "folds": max(2, min(FOLDS, len(np.unique(problem.groups))))}
+        wanted |= {"groups": problem.groups, "folds": max(2, min(GROUP_FOLDS, len(np.unique(problem.groups))))}
     return regularization_path(problem.data, lams, init, **wanted)
 
 

@@ -124,8 +124,6 @@ def _describe_ineffective(problem: Problem) -> list[str]:
         return [effect] if all_zero else []
     if all_zero:
         why = "All tokens are zero"
-    elif problem.data.n_tokens == 1:
-        why = "Each sample has one token, whose attention to itself is always 1"
     else:
         why = "The tokens of each sample are equal"
     return [f"WARNING: {why}, so that the outputs of the layer do not depend on its weights."]

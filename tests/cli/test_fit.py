@@ -333,7 +333,6 @@ DEGENERATE = {
     "fewer samples than dimensions": sentences(10, 2, 60),
     "fewer dimensions than tokens": sentences(20, 4, 3),
     "one dimension": sentences(20, 3, 1),
-    "one token": sentences(40, 1, 10),
     "equal tokens": (np.repeat(sentences(40, 1, 10)[0], 2, axis=1), sentences(40, 2, 10)[1]),
     "constant rows": tuple(np.repeat(part, 30, axis=0) for part in sentences(1)),
     "duplicate rows": tuple(np.repeat(part, 4, axis=0) for part in sentences(15)),
@@ -343,7 +342,7 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.slow(keep=13)
+@pytest.mark.slow(keep=12)
 @pytest.mark.parametrize("flags", [(), ("--standardize", "--held-out", "0.2")], ids=["raw", "standardized"])
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
@@ -359,7 +358,6 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     assert (f"{repeated} samples have the same tokens as another sample" in words) == (repeated is not None)
     why = {
         "zeros": "All tokens are zero",
-        "one token": "Each sample has one token, whose attention to itself is always 1",
         "equal tokens": "The tokens of each sample are equal",
     }
     assert ("so that the outputs of the layer do not depend on its weights." in words) == (kind in why)
@@ -368,6 +366,11 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     assert ("Coordinates that are constant are only shifted: 1 of them." in words) == (
         kind == "constant coordinate" and bool(flags)
     )
+
+
+def test_samples_of_one_token_are_refused(tmp_path, capsys):
+    assert main(["fit", str(stored(tmp_path, *sentences(40, 1, 10)))]) == 2
+    assert "needs at least 2 tokens per sample, as the softmax of one score is 1" in capsys.readouterr().err
 
 
 def test_one_sample_needs_positions(tmp_path, capsys, fit):

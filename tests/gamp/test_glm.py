@@ -166,7 +166,7 @@ def test_losses_of_the_package_pass_the_checks_of_user_defined_losses(loss, labe
             (draw_rows()[0], np.ones(240), "logistic"),
             "loss: needs an instance of a loss .*for example gamp_attention.LogisticLoss",
         ),
-        ((draw_rows()[0], np.full(240, 5.0), ga.MultinomialLoss()), "labels: needs classes 0 to 0"),
+        ((draw_rows()[0], np.full(240, 5.0), ga.MultinomialLoss()), "rank: needs at least 2 classes"),
     ],
 )
 def test_errors_describe_wrong_labels(arguments, words):

@@ -44,9 +44,9 @@ def uneven(**options):
 
 def two_clouds(**options):
     """Labels c − ½ of rows of two classes with different means and variances, fitted by linear regression."""
-    options = {"means": [[1.0], [-0.6]]} | options
+    options = {"means": [[1.0], [-0.6]], "penalty": ga.Ridge(0.4)} | options
     return ga.sequence_model(
-        lambda u, noise, c: c - 0.5, lambda z: z[0, 0], n_tokens=1, rank=1, lam=0.4, classes=[0.7, 0.3],
+        lambda u, noise, c: c - 0.5, lambda z: z[0, 0], n_tokens=1, rank=1, classes=[0.7, 0.3],
         sigma=[[1.0], [0.8]], **options,
     )  # fmt: skip
 

@@ -249,15 +249,15 @@ RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
     "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap",
     "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
-    "Denoised", "Departure", "DescentResult", "GLMModel", "GampResult", "HessianSpectrum", "History", "KinkWarning",
-    "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
+    "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
+    "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
     "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
     "SurveyReport", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
-    "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
-    "register_loss", "register_penalty", "to_dataset",
+    "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "register_attention", "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 
 

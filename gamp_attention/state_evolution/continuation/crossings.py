@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
@@ -236,6 +235,8 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
     If the function has the same sign at both, the interval is extended at the end with the smaller value. The slope is
     a secant between the closest points on both sides of the root whose values differ by `clear`, if there are any.
     """
+    from scipy.optimize import brentq
+
     values: dict[float, float] = {}
 
     def evaluate(x: float) -> float:
