@@ -117,7 +117,7 @@ def test_weak_noise_limits_the_overlap(noise, alpha):
     model = build_model(lambda u, xi: u[0, 0] + noise * xi[0], n_noise=1)
     point = ga.solve_bayes_state_evolution(model, alpha, n_points=256)
     assert abs(point.V[0, 0, 0] - solve_weighted_sum([1], noise, alpha)) <= 3 * point.V_error[0, 0, 0]
-    assert point.V_error[0, 0, 0] < 0.01 * point.V[0, 0, 0]
+    assert point.V_error[0, 0, 0] < 1e-6  # in units of the prior; next to α = 1 up to 0.4 of V in 8 seeds
 
 
 def test_test_error_of_a_sum_of_columns():
