@@ -285,3 +285,11 @@ def require_modules(purpose: str, *modules: str) -> None:
     others = [PROJECTS.get(name, name) for name in missing if name not in EXTRAS]
     words = [f"'gamp-attention[{','.join(extras)}]'"] if extras else []
     raise ImportError(f"{purpose} needs {named}: {' '.join(['pip install', *words, *others])}")
+
+
+def fractions(name: str, value: Any, K: int) -> np.ndarray:
+    """Return the fractions (K,) of the classes; raise ValueError unless they are positive and add to 1."""
+    weight = array(name, value, (K,))
+    if (weight <= 0).any() or abs(weight.sum() - 1) > 1e-12:
+        raise fail(name, weight, "positive numbers that add to 1, the fractions of the classes")
+    return weight

@@ -20,7 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import Kernel, find_kernel, is_identifiable, kernel
-from gamp_attention._core.expressions import emit_call
+from gamp_attention._core.pointers import emit_call
 
 WORD = ir.IntType(64)
 COMPILE = "gamp_attention.compile_deferred"  # symbol of the function that returns the address of a kernel

@@ -7,8 +7,7 @@ operations that given results need, as a `Program`: plain data that can be compa
 `Program.evaluate` computes the results for arrays of numpy or tensors of torch, element by element. Expressions that
 overflow or lose digits in their tails, such as log(1 + exp(x)), are replaced by functions that do not. `emit` adds a
 program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of the time that numba
-needs for the same program as Python source. `emit_call` adds a call of a kernel whose address is known only when the
-code runs.
+needs for the same program as Python source.
 """
 
 import math
@@ -529,23 +528,3 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         else:
             values.append(call(name, *(values[k] for k in arguments)))
     return [values[k] for k in program.outputs]
-
-
-def emit_call(
-    context: Any, builder: Any, address: Any, returns: Any, kinds: Sequence[Any], values: Sequence[Any]
-) -> Any:
-    """Add a call of the kernel at an address, an integer; return its result, and propagate its exceptions.
-
-    Parameters
-    ----------
-    context, builder : as numba passes them to the code generator of an intrinsic.
-    address : LLVM value of the address.
-    returns, kinds : numba types of the result and of the arguments for which the kernel was compiled.
-    values : LLVM values of the arguments.
-    """
-    convention = context.call_conv
-    function = builder.inttoptr(address, convention.get_function_type(returns, kinds).as_pointer())
-    status, result = convention.call_function(builder, function, returns, kinds, values)
-    with builder.if_then(status.is_error, likely=False):
-        convention.return_status_propagate(builder, status)
-    return result

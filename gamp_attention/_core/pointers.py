@@ -6,6 +6,7 @@ stack. The scratch arrays of a thread are more than 200 numbers, which takes lon
 read fields of the structure (`load_from`), and pass on the pointer.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -92,3 +93,23 @@ def point_to_field(name: str) -> Any:
         return (types.CPointer(kind) if is_structure else kind)(pointer), generate
 
     return intrinsic(_point_to_field)
+
+
+def emit_call(
+    context: Any, builder: Any, address: Any, returns: Any, kinds: Sequence[Any], values: Sequence[Any]
+) -> Any:
+    """Add a call of the kernel at an address, an integer; return its result, and propagate its exceptions.
+
+    Parameters
+    ----------
+    context, builder : as numba passes them to the code generator of an intrinsic.
+    address : LLVM value of the address.
+    returns, kinds : numba types of the result and of the arguments for which the kernel was compiled.
+    values : LLVM values of the arguments.
+    """
+    convention = context.call_conv
+    function = builder.inttoptr(address, convention.get_function_type(returns, kinds).as_pointer())
+    status, result = convention.call_function(builder, function, returns, kinds, values)
+    with builder.if_then(status.is_error, likely=False):
+        convention.return_status_propagate(builder, status)
+    return result

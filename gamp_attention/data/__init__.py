@@ -14,7 +14,6 @@ from gamp_attention.data.risk import (
     hessian_product,
     overlaps,
     risk_at,
-    sampled_test_error,
     train_loss,
 )
 from gamp_attention.data.sampling import draw_tokens, sample
@@ -28,6 +27,7 @@ from gamp_attention.data.starts import (
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.data.test_errors import sampled_test_error
 
 __all__ = [
     "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",

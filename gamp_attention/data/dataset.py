@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +34,6 @@ from gamp_attention.data.stores import (
     token_blocks,
     token_means,
 )
-from gamp_attention.data.survey_pass import Inner, SurveyPass, survey_pass
 from gamp_attention.losses.attention import (
     DotProductAttention,
     RiskTerms,
@@ -43,10 +42,8 @@ from gamp_attention.losses.attention import (
 )
 from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
-from gamp_attention.losses.sequence import SequenceLoss
-from gamp_attention.models.glm import GLMModel, check_labels, require_loss
-from gamp_attention.models.model import Model, check_columns, check_student
 from gamp_attention.models.sources import Group, Sources, by_group
+from gamp_attention.models.students import check_columns, check_labels, check_student, require_loss
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import (
     InterceptPenalty,
@@ -55,6 +52,10 @@ from gamp_attention.penalties.standard import (
     with_lam,
     without_intercept,
 )
+
+if TYPE_CHECKING:
+    from gamp_attention.models.glm import GLMModel
+    from gamp_attention.models.model import Model
 
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
 OVERFLOW = (
@@ -427,9 +428,9 @@ class Dataset(DisplayMixin):
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, effort)
 
-    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
-        """Return averages over the inner fields in an iteration of survey propagation, see `data.survey_pass`."""
-        return survey_pass(self._part(risk), risk, Q, D, V, z, inner)
+    def pass_over(self, function: Callable[..., Any], risk: str, *arguments: Any) -> Any:
+        """Return the value of a function of the samples of this process, a `Part`, the risk, and other arguments."""
+        return function(self._part(risk), risk, *arguments)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""
@@ -617,7 +618,7 @@ class LabelledDataset(Dataset):
         params = labels if weights is None else np.column_stack([labels, weights])
         risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
         vars(self).update(_risks=risks, labels=labels, sample_weight=weights)
-        if isinstance(loss, SequenceLoss):
+        if hasattr(loss, "read_targets"):
             vars(self).update(targets=labels.reshape(n, *loss.spec.target_shape))
 
 

@@ -180,8 +180,10 @@ class DistributedDataset(Dataset):
         sums, after, remember = self._iterate(risk, Q, D, V, z, effort)
         return OutputStep(Sums(*sums), after, remember)
 
-    def survey_pass(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, inner: Inner) -> SurveyPass:
-        """Compute averages over the inner fields of all samples on the workers; return their sums."""
+    def pass_over(self, function: Callable[..., Any], risk: str, *arguments: Any) -> SurveyPass:
+        """Return the value of `survey_pass` for all samples, which are on the workers."""
+        assert function is survey_pass
+        Q, D, V, z, inner = arguments
         sums, after, remember = self._iterate(risk, Q, D, V, z, inner)
         return SurveyPass(SurveySums(*sums), after, remember)
 

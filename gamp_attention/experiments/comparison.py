@@ -23,10 +23,10 @@ from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.baselines.torch_risk import DescentResult
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.symmetries import align_weights
+from gamp_attention.data.test_errors import sampled_test_error
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.models.model import Model

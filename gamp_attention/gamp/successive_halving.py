@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.runs import CheckpointFile, Resumable, Tree
+from gamp_attention._core.runs import CheckpointFile
+from gamp_attention._core.snapshots import Resumable, Tree
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.gamp.loop import Loop, Plan

@@ -46,10 +46,10 @@ import numpy as np
 from gamp_attention._core import check, progress
 from gamp_attention._core.display import DisplayMixin, count_noun
 from gamp_attention._core.numerics import guard_call, symmetrize
-from gamp_attention._core.runs import Resumable, Tree
+from gamp_attention._core.snapshots import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import denoise_at, is_convex, risk_at
-from gamp_attention.data.survey_pass import Inner
+from gamp_attention.data.survey_pass import Inner, survey_pass
 from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.denoisers.survey import InnerAverages, first_variances, inner_nodes, update_cluster
@@ -168,7 +168,7 @@ def survey_step(
     check.flag("jumps", jumps)
     _check_shapes(data, state)
     Q, V, U, penalty = state.Q, state.V, state.U, data.penalty
-    out = data.survey_pass(risk, Q, state.D, V, state.z, Inner(U, y, jumps))
+    out = data.pass_over(survey_pass, risk, Q, state.D, V, state.z, Inner(U, y, jumps))
 
     V_hat, spread = symmetrize(out.sums.response) / data.dim, symmetrize(out.sums.spread) / data.dim
     new = update_cluster(penalty, data.spectra, V_hat, spread, out.sums.force, Q, V, U, y, beta)

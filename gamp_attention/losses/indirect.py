@@ -31,8 +31,7 @@ from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
 from gamp_attention._core.deferred import compile_kernel, deferred_kernel, define_function, emit_address
-from gamp_attention._core.expressions import emit_call
-from gamp_attention._core.pointers import store_at
+from gamp_attention._core.pointers import emit_call, store_at
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 WORD = ir.IntType(64)

@@ -120,6 +120,10 @@ class SequenceLoss(NamedTuple):
         """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
         return self.lowest_curvature
 
+    def read_targets(self, labels: Any, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
+        """Return targets (n, P), see `require_targets`."""
+        return require_targets(labels, self, n_samples, n_tokens, rank)
+
     def field_size(self, size: float) -> float:
         """Return 1, because the size of fields that a function maps to targets of a given size is not known."""
         return 1.0

@@ -78,7 +78,7 @@ def power_law_spectrum(
     variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
     K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
     check.require_memory("n_classes", K)
-    weight = np.full(K, 1 / K) if weight is None else require_fractions("weight", weight, K)
+    weight = np.full(K, 1 / K) if weight is None else check.fractions("weight", weight, K)
     with np.errstate(over="ignore"):
         values = np.cumsum(weight) ** -exponent
     if not np.isfinite(values).all():
@@ -193,16 +193,8 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
     values = values[None] if single else values
     K = len(values)
     return CoordinateClasses(
-        values, np.full(K, 1 / K) if weight is None else require_fractions(f"{owner}.weight", weight, K)
+        values, np.full(K, 1 / K) if weight is None else check.fractions(f"{owner}.weight", weight, K)
     )
-
-
-def require_fractions(name: str, value: Any, K: int) -> np.ndarray:
-    """Return the fractions (K,) of the classes; raise ValueError unless they are positive and add to 1."""
-    weight = check.array(name, value, (K,))
-    if (weight <= 0).any() or abs(weight.sum() - 1) > 1e-12:
-        raise check.fail(name, weight, "positive numbers that add to 1, the fractions of the classes")
-    return weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +249,7 @@ class CoordinateLaw(DisplayMixin):
         checked = {
             "gamma": gamma,
             "teacher_mean": mean,
-            "weight": require_fractions("weight", self.weight, K),
+            "weight": check.fractions("weight", self.weight, K),
             "tau": check_squarable("tau", self.tau, (K, L)),
             "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
         }

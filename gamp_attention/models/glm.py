@@ -14,18 +14,15 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel
 from gamp_attention._core.threads import over_blocks
 from gamp_attention.losses.attention import RiskTerms, loss_value, make_work
-from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
-from gamp_attention.losses.point import LOSSES
-from gamp_attention.losses.registration import is_registered_loss, sample_loss
-from gamp_attention.losses.sequence import SequenceLoss, require_targets
+from gamp_attention.losses.registration import sample_loss
 from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model
+from gamp_attention.models.students import check_labels, require_loss
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import InterceptPenalty, require_penalty
 
-MIN_LABEL = 1e-100  # smallest size of the largest label
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),
     LogisticLoss: LogisticLabels(),
@@ -104,46 +101,6 @@ class GLMModel(Model):
         loss = require_loss(self.student)
         n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
         return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
-
-
-def require_loss(loss: Any) -> Any:
-    """Return the argument if it is an instance of a registered loss; raise TypeError if not."""
-    if not is_registered_loss(loss):
-        name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
-        if isinstance(loss, type) and loss in LOSSES:
-            remedy = f"call the class, {name}(...)"
-        elif isinstance(loss, type) or type(loss).__module__ != "builtins":
-            remedy = f"decorate the class {name} with @gamp_attention.register_loss"
-        else:
-            remedy = "for example gamp_attention.LogisticLoss()"
-        needs = "an instance of a loss that is registered by register_loss"
-        raise TypeError(f"{check.fail('loss', loss, needs)}; {remedy}")
-    return loss
-
-
-def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:
-    """Return labels as an array (n, P); raise ValueError if the loss cannot be evaluated with them."""
-    if isinstance(loss, SequenceLoss):  # its derivatives are exact, and `sequence_model` has verified the rest
-        return require_targets(labels, loss, n, n_tokens, rank)
-    labels = np.array(check.array("labels", labels, (n, "P")), order="C")
-    if 0 < (largest := np.abs(labels).max()) < MIN_LABEL:
-        needs = f"sizes of at least {MIN_LABEL:g}, as smaller squares are rounded to zero (multiply them by a factor)"
-        raise check.fail_words("labels", f"at most {largest:.3g}", needs)
-    width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
-    if type(loss) in DEFAULT_LABELS and labels.shape[1] != width:
-        raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")
-    if isinstance(loss, (LogisticLoss, PhaseRetrievalLoss)) and rank != 1:
-        raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
-    if isinstance(loss, MultinomialLoss) and rank == 1:
-        raise check.fail("rank", rank, "at least 2 classes: the probability of a single class is 1 for all weights")
-    if isinstance(loss, LogisticLoss) and not np.isin(labels, (-1, 1)).all():
-        raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
-    if isinstance(loss, MultinomialLoss) and not np.isin(labels, np.arange(rank)).all():
-        raise check.fail("labels", np.unique(labels)[:5].tolist(), f"classes 0 to {rank - 1}, for rank {rank}")
-    # derivatives of the package's losses are verified by its tests, user-defined losses are verified here
-    check_values = check_finite if type(loss) in DEFAULT_LABELS else check_loss
-    check_values(sample_loss(loss, n_tokens, rank), labels)
-    return labels
 
 
 def glm_model(

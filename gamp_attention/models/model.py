@@ -27,14 +27,12 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, require_valid_attention
-from gamp_attention.losses.checks import check_attention
-from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss
-from gamp_attention.losses.heads import MultiHeadAttention, require_valid_heads
-from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
+from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
+from gamp_attention.losses.registration import is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.data_law import DataLaw
 from gamp_attention.models.sources import ClassLaw
+from gamp_attention.models.students import check_columns, check_student
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 from gamp_attention.penalties.columns import ColumnRidge, column_classes
 from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
@@ -347,48 +345,6 @@ class Model(DisplayMixin):
     def loss(self) -> Any:
         """Loss of a sample as a function of its fields, in the equivalent generalized linear model."""
         return sample_loss(self.student, self.n_tokens, self.rank)
-
-
-def check_columns(penalty: Any, student: Any, rank: int) -> None:
-    """Raise ValueError if a penalty of columns is for another rank, or leaves the risk without a minimum."""
-    if not isinstance(penalty, ColumnRidge):
-        return
-    if penalty.rank != rank:
-        raise check.fail(
-            "lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q"
-        )
-    strengths, penalized = penalty.curvature, ~penalty.sphere
-    is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
-    grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(
-        student, LogisticLoss | MultinomialLoss
-    )
-    if grows_slowly and (strengths[penalized] < 0).any():
-        needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
-        raise check.fail("lam, penalty", list(penalty.lams), needs)
-    if is_layer and student.parts > 1 and (strengths[penalized] <= 0).any():
-        needs = "positive λ for queries and keys, because a factor of queries and its inverse of keys cancel"
-        raise check.fail("lam, penalty", list(penalty.lams), needs)
-
-
-def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens") -> Any:
-    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes.
-
-    `name` is the argument that determines the number of tokens.
-    """
-    student = require_valid_heads("student", student, rank)
-    if n_tokens == 1 and (isinstance(student, MultiHeadAttention) or getattr(student, "softmax", False)):
-        needs = "at least 2 tokens per sample, as the softmax of one score is 1 for all weights"
-        raise ValueError(f"{check.fail_words(name, '1 token', needs)}; rows with labels: LabelledDataset, glm_model")
-    if is_registered_attention(student):
-        check_attention(student, n_tokens, rank)
-    elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
-        needs = "a DotProductAttention, or an attention map registered by register_attention"
-        needs += ", or a loss registered by register_loss" if hasattr(student, "value") else ""
-        raise check.fail("student", student, needs, TypeError)
-    student = require_valid_attention("student", student)
-    if rank % student.parts:
-        raise check.fail("rank", rank, f"a multiple of {student.parts}, as queries and keys have separate columns")
-    return student
 
 
 def require_model(model: Any) -> Model:

@@ -14,7 +14,6 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention.models.coordinates import require_fractions
 
 
 class Group(NamedTuple):
@@ -95,7 +94,7 @@ class ClassLaw(DisplayMixin):
         if not (np.isin(given, np.arange(given.size)).all()):
             raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
         object.__setattr__(self, "patterns", given.astype(int))
-        require_fractions("probability", self.probability, len(given))
+        check.fractions("probability", self.probability, len(given))
         used = [np.unique(column) for column in self.patterns.T]
         if not np.array_equal(np.sort(np.concatenate(used)), np.arange(self.n_sources)):
             raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.runs import pack, unpack
+from gamp_attention._core.snapshots import pack, unpack
 
 
 @pytest.fixture(scope="module")

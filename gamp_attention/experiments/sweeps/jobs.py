@@ -19,8 +19,8 @@ from gamp_attention._core.numerics import guard_call, hash_bytes
 from gamp_attention.baselines.descent import METHODS, minimize_risk
 from gamp_attention.baselines.torch_risk import few_threads
 from gamp_attention.damping import DAMPING
-from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import sample
+from gamp_attention.data.test_errors import sampled_test_error
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import (
     Model,

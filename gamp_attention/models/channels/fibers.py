@@ -49,8 +49,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import kernel, sample_kernel
-from gamp_attention._core.expressions import Program, emit, emit_call
+from gamp_attention._core.expressions import Program, emit
 from gamp_attention._core.numerics import hash_bytes, symmetrize
+from gamp_attention._core.pointers import emit_call
 from gamp_attention.models.channels.channel import Halves, Posterior
 
 MAX_BRANCHES = 32  # maximum number of solutions for given free variables
