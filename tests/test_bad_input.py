@@ -89,14 +89,6 @@ CASES = {
         lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat="none")),
         "V_hat",
     ),
-    "V_hat without model": (
-        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat="state_evolution")),
-        "model",
-    ),
-    "V_hat predicted for a start from the samples": (
-        lambda d, m: ga.run_gamp(d, "spectral", iteration=ga.IterationOptions(V_hat="state_evolution")),
-        "V_hat.*trajectory.*spectral",
-    ),
     "data of wrong type": (lambda d, m: ga.run_gamp(X), "data.*Dataset"),
     "method unknown": (lambda d, m: ga.minimize_risk(d, "random", method="newton"), "method.*newton"),
     "no step": (lambda d, m: ga.minimize_risk(d, "random", lr=[]), "lr: needs a number > 0, or a sequence"),

@@ -34,14 +34,14 @@ for name in DAMPING:
 
 # %%
 # On the positional branch the measured V is too low: the proximal map jumps there, and the response that is computed
-# from the samples does not contain the jumps. ``IterationOptions(V_hat="state_evolution")`` takes the response from
-# the prediction instead, and V agrees with it. ``data.instance_model()`` replaces the distribution of the teacher's
+# from the samples does not contain the jumps. ``IterationOptions(path.V_hat)`` takes the response from the
+# prediction instead, and V agrees with it. ``data.instance_model()`` replaces the distribution of the teacher's
 # weights by the moments of the teacher of one data set, so that the prediction is for this data set, here the last
 # instance.
 path = ga.trajectory(data.instance_model(), 1.5, "positional", damping=0.3, n_iter=STEPS)
 print(f"V at the last iteration, predicted for this instance: {path.V[-1].mean():.3f}")
-for V_hat in ("empirical", "state_evolution"):
-    options = ga.IterationOptions(V_hat=V_hat)
+for name, V_hat in {"empirical": None, "predicted": path.V_hat}.items():
+    options = ga.IterationOptions(V_hat)
     run = ga.run_gamp(data, "positional", "asymptotic", damping=0.3, tol=0, max_iter=STEPS, iteration=options)
     V = run.history.V[STEPS].mean()
-    print(f"{V_hat:<16} response: {V:.3f}, {V / path.V[-1].mean() - 1:+.1%}")
+    print(f"{name:<9} response: {V:.3f}, {V / path.V[-1].mean() - 1:+.1%}")

@@ -23,12 +23,14 @@ from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.baselines.torch_risk import DescentResult
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.passes import Memory
 from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.symmetries import align_weights
 from gamp_attention.data.test_errors import sampled_test_error
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import IterationOptions, run_gamp
+from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.results import SIGNS, Result
@@ -235,7 +237,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, V_hat="state_evolution")[0]
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, predicted_response=True)[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
@@ -265,16 +267,22 @@ def _steps(data: Dataset, lr: float) -> int:
 
 
 def deviation(
-    data: Dataset, name: str, risk: str, damping: float, n_iter: int = N_ITER, *, seed: int, **options: Any
+    data: Dataset,
+    name: str,
+    risk: str,
+    damping: float,
+    n_iter: int = N_ITER,
+    *,
+    seed: int,
+    predicted_response: bool = False,
+    memory: Memory = averaged_memory,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
 
-    The options are fields of `IterationOptions`.
+    With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
     """
     path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
-    if options.get("V_hat") == "state_evolution":
-        options["V_hat"] = path.V_hat
-    iteration = IterationOptions(**options)
+    iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()
     return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()

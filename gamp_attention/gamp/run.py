@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import guard_call, hash_bytes
 from gamp_attention._core.progress import show_progress
@@ -23,8 +21,8 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import is_convex, overlaps, risk_at
-from gamp_attention.data.starts import DATA_STARTS, default_start, several_starts
+from gamp_attention.data.risk import is_convex, risk_at
+from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.data.stores import hash_tokens
 from gamp_attention.data.tolerances import scale_tolerance, small_unit
 from gamp_attention.gamp.loop import FULL_SEARCH_FIELDS, LATE, Callback, Loop, Plan
@@ -40,11 +38,10 @@ from gamp_attention.gamp.survey import (
     flipped_starts,
 )
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.results import Overlaps, finish
+from gamp_attention.results import finish
 
 Start = str | ArrayLike | GampState | GampResult
 HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
-PREDICTED = 40  # iterations of state evolution for V_hat="state_evolution"; the last response is repeated
 # iterations after which runs from surveys are compared, and number of runs that then continue
 SURVEY_ROUNDS, FINISHED_SURVEYS = (30,), 2
 MAX_ROUNDS = 20  # maximum number of minima at which samples are flipped
@@ -61,9 +58,9 @@ class IterationOptions(DisplayMixin):
 
     Parameters
     ----------
-    V_hat : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
-        same start, which must be independent of the samples, and damping; or an array (T, S, r, r) of responses, the
-        last of which is repeated. S = L, or the number of sources of a mixture.
+    V_hat : (T, S, r, r) responses V̂_t, the last of which is repeated; for example `trajectory(...).V_hat` for the same
+        start and damping. S = L, or the number of sources of a mixture. If None, the response is computed from the
+        samples.
     empirical_after : iteration from which the empirical response is used, whatever `V_hat` is; None for never. If
         proximal maps jump, state evolution describes only runs with the predicted response, whereas the gradient
         goes to zero only with the empirical response.
@@ -78,7 +75,6 @@ class IterationOptions(DisplayMixin):
         (see `gamp_attention.gamp.loop`). "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches
         become bounded after an iteration in which a search takes more than 100 minimizations per sample. "full" if
         `tol` is 0 or if `hold_after`, `V_hat` or `memory` is given.
-    onsager : former name of `V_hat`, deprecated.
 
     Examples
     --------
@@ -86,29 +82,23 @@ class IterationOptions(DisplayMixin):
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> options = ga.IterationOptions(V_hat="state_evolution")
+    >>> path = ga.trajectory(data.instance_model(), data.alpha, "positional", damping=0.3, n_iter=5, n_paths=256)
+    >>> options = ga.IterationOptions(path.V_hat)
     >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
     5
     """
 
-    V_hat: str | ArrayLike = "empirical"
+    V_hat: ArrayLike | None = None
     empirical_after: int | None = None
     memory: Memory = averaged_memory
     V: ArrayLike | None = None
     hold_after: int | None = None
     search: str = "auto"
-    onsager: InitVar[str | ArrayLike | None] = None
-
-    def __post_init__(self, onsager: str | ArrayLike | None) -> None:
-        if onsager is not None:
-            text = "IterationOptions: needs V_hat in place of onsager, which is deprecated; got onsager"
-            warnings.warn(text, DeprecationWarning, stacklevel=3)
-            object.__setattr__(self, "V_hat", onsager)
 
     @property
     def predictable(self) -> bool:
         """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
-        return isinstance(self.V_hat, str) and self.V_hat == "empirical" and self.memory is averaged_memory
+        return self.V_hat is None and self.memory is averaged_memory
 
     def validate(self, data: Dataset) -> IterationOptions:
         """Return a copy with checked numbers and arrays; `V_hat` is checked by `response_rule`.
@@ -249,8 +239,6 @@ def run_gamp(
     check.require_memory("data.rank", data.n_samples, data.n_tokens, data.rank, data.rank)  # responses of the samples
     check.require_memory("data.rank", 5, data.n_tokens * data.rank, data.n_tokens * data.rank)  # Hessian of a sample
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    if n_starts > 1 and isinstance(options.V_hat, str) and options.V_hat == "state_evolution":
-        raise check.fail("V_hat", options.V_hat, "'empirical' or an array if there are several starts")
     if isinstance(survey, str) and survey != "auto":
         raise check.fail("survey", survey, SURVEY_VALUES)
     automatic = isinstance(survey, str) and n_starts >= MIN_STARTS and accepts_surveys(data, options)
@@ -258,7 +246,7 @@ def run_gamp(
 
     init = default_start(data) if init is None else init
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
-    V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
+    V_hat = response_rule(data, options)
     mode = _select_acceleration(data, accelerate, damping, tol, options)
     direction = init.direction if isinstance(init, GampResult) else None
     plan = Plan(
@@ -445,34 +433,19 @@ def build_starts(
     return [(weights[0][0], first), *((name, initial_state(data, Q, V)) for name, Q in weights[1:])]
 
 
-def response_rule(
-    data: Dataset, init: Start, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
-) -> Callable[[int], np.ndarray | None]:
+def response_rule(data: Dataset, options: IterationOptions) -> Callable[[int], np.ndarray | None]:
     """Return the function of the iteration t that gives the response V̂_t, or None for the empirical response.
 
     Raises
     ------
-    TypeError, ValueError : if `options.V_hat` is not a response, or "state_evolution" for data without a model
-        or for a start that is computed from the samples.
+    TypeError, ValueError : if `options.V_hat` does not have the shape of responses.
     """
-    V_hat = options.V_hat
-    if isinstance(V_hat, str):
-        if check.choice("V_hat", V_hat, ("empirical", "state_evolution")) == "empirical":
-            return lambda t: None
-        from gamp_attention.state_evolution.dynamics.trajectory import trajectory
-
-        if isinstance(init, str) and init in DATA_STARTS and init not in STARTS:
-            remedy = "an array: state evolution describes weights that are independent of the samples"
-            if init == "spectral":
-                remedy = "trajectory(data.instance_model(), data.alpha, 'spectral', damping=...).V_hat"
-            raise check.fail("V_hat", V_hat, f"{remedy}, for the start {init!r}")
-        if isinstance(init, str) and init in STARTS and options.V is None:
-            start: str | Overlaps = init
-        else:
-            start = overlaps(data, state.Q, state.V)
-        n_iter = min(max_iter, PREDICTED)
-        V_hat = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
-    table = check.array("V_hat", V_hat, ("T", data.n_sources, data.rank, data.rank))
+    if options.V_hat is None:
+        return lambda t: None
+    needs = "an array (T, S, r, r), for example V_hat of a trajectory with the same start and damping"
+    if isinstance(options.V_hat, str):
+        raise check.fail("V_hat", options.V_hat, needs, TypeError)
+    table = check.array("V_hat", options.V_hat, ("T", data.n_sources, data.rank, data.rank))
     last = inf if options.empirical_after is None else options.empirical_after
     return lambda t: table[min(t, len(table) - 1)] if t < last else None
 

@@ -15,7 +15,8 @@ from gamp_attention.models.coordinates import (
 from gamp_attention.models.data_law import DataLaw, Departure
 from gamp_attention.models.glm import GLMModel, glm_model
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
-from gamp_attention.models.model import POSITIONAL_SIZE, Model, with_parameter
+from gamp_attention.models.model import Model, with_parameter
+from gamp_attention.models.named_starts import POSITIONAL_SIZE
 from gamp_attention.models.sequence import SequenceModel, sequence_model
 from gamp_attention.models.sources import ClassLaw, Group, Sources
 from gamp_attention.models.teachers import (

@@ -1,23 +1,13 @@
-"""Teacher-student models, their parameters by name, and named starts.
+"""Teacher-student models, and their parameters by name.
 
 A `Model` combines a teacher, a student, a token distribution and a penalty; its `Task` is the loss that the teacher's
 fields imply for the student, and the test error. `with_parameter` replaces its ω, λ or σ.
-`fill_start` writes the initial weights of a solver, both for data and in state evolution. In each weight matrix of the
-student (Q, or queries and keys) the first columns are
-
-- "semantic": the teacher's columns Q*;
-- "positional": √d/4 times the orthonormal directions of the positions p_l, or p_l + μ_{l,k} in mixtures, leading
-  direction first (Q = 1_d/4 in the paper's model);
-- "random": none.
-
-All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
 
 **Token classes** determine the means and covariances of tokens. A model with classes has S sources, one for each
 (token, class) pair. Each combination of classes is a component of the model: a model without classes, whose averages
 are weighted with the probability of the combination.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import STARTS
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
@@ -407,37 +396,6 @@ def has_common_variance(model: Model) -> bool:
     """Return whether all tokens have the same isotropic variance σ²."""
     gamma = model.coordinates.gamma
     return bool((gamma == gamma.flat[0]).all())
-
-
-POSITIONAL_SIZE = 0.25  # m at a positional start; in the paper's model close to the m that is learned
-UNINFORMED_SIZE = 0.1  # standard deviation of the entries of uninformed columns
-
-
-def fill_start(
-    weights: np.ndarray, init: str, parts: int, teacher: np.ndarray | None, directions: Callable[[], np.ndarray]
-) -> np.ndarray:
-    """Write the columns of a named start into weights (·, r) in place; return which columns (r,) stay uninformed.
-
-    The rows can be in any coordinates: the standard basis of R^d, or coefficients of positions and teacher. The
-    student has `parts` weight matrices; `teacher` (·, t) has the columns of Q*; `directions` returns orthogonal columns
-    (·, k) of norm √d that span the positions, leading direction first.
-    """
-    check.choice("init", init, STARTS)
-    columns = np.empty((len(weights), 0))
-    if init == "semantic":
-        if teacher is None:
-            raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
-        columns = teacher
-    elif init == "positional":
-        columns = POSITIONAL_SIZE * directions()
-        if columns.shape[1] == 0:
-            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros; use 'random'")
-    rank = weights.shape[1]
-    uninformed, size = np.ones(rank, dtype=bool), rank // parts
-    for first in range(0, rank, size):
-        informed = slice(first, first + min(columns.shape[1], size))
-        weights[:, informed], uninformed[informed] = columns[:, :size], False
-    return uninformed
 
 
 class TokenClasses(Model):

@@ -50,7 +50,7 @@ def test_cycling_runs_are_not_extrapolated():
     [
         {"damping": 0.3, "max_iter": 40},
         {"tol": 0, "max_iter": 30},
-        {"iteration": ga.IterationOptions("state_evolution"), "max_iter": 30},
+        {"iteration": ga.IterationOptions(np.full((1, 2, 1, 1), 0.04)), "max_iter": 30},
     ],
 )
 def test_runs_that_follow_state_evolution_are_only_damped(data, options):

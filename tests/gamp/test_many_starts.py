@@ -132,7 +132,6 @@ def test_impossible_arguments_raise_named_errors(samples):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
-        ({"n_starts": 2, "iteration": ga.IterationOptions("state_evolution")}, "V_hat"),
     ]:
         with pytest.raises(ValueError, match=text):
             ga.run_gamp(samples, **options)

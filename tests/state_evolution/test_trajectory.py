@@ -60,7 +60,7 @@ def test_positional_trajectory_follows_state_evolution(model):
 
 
 def test_positional_variances_follow_with_the_predicted_response(model):
-    largest = compute_deviations(model, "positional", V_hat="state_evolution")
+    largest = compute_deviations(model, "positional", predicted_response=True)
     assert largest["V"] <= 4
     assert max(largest[key] for key in ("q", "m", "theta")) <= 4
 
@@ -69,21 +69,6 @@ def test_positional_variances_follow_with_the_predicted_response(model):
 def test_naive_onsager_term_fails_the_same_check(model, name):
     largest = compute_deviations(model, name, memory=naive_memory)
     assert max(largest[key] for key in ("q", "m", "theta")) > 4
-
-
-def test_state_evolution_response_by_name(model):
-    data = ga.sample(model, 100, 1.5, seed=0)
-    result = ga.run_gamp(
-        data, "semantic", damping=0.5, tol=0, max_iter=3, iteration=ga.IterationOptions("state_evolution")
-    )
-    assert result.history.q.shape == (4, 2, 1, 1)
-
-
-def test_the_former_name_of_the_response_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="needs V_hat in place of onsager"):
-        options = ga.IterationOptions(onsager="state_evolution")
-    assert options.V_hat == "state_evolution"
-    assert replace(options, hold_after=3).V_hat == "state_evolution"  # without a warning, which would be an error
 
 
 def test_trajectory_converges_to_the_fixed_point(model):

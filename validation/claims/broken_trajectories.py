@@ -60,7 +60,7 @@ def run_path(name, d, seed):
     """Return the squared norms and overlaps of two runs (2, times, 4), one for each response."""
     data, values = ga.sample(build(name), d, ALPHA, seed=seed), []
     for response in RESPONSES:
-        options = ga.IterationOptions(V_hat="empirical" if response == "samples" else predict(name).V_hat)
+        options = ga.IterationOptions(V_hat=None if response == "samples" else predict(name).V_hat)
         run = ga.run_gamp(data, "semantic", damping=DAMPING, max_iter=TIMES[-1], tol=0, iteration=options)
         q, theta = run.history.q.mean(axis=1), run.history.theta.mean(axis=1)
         diagonals = [np.diagonal(entries, axis1=1, axis2=2) for entries in (q, theta)]

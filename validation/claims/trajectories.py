@@ -21,32 +21,41 @@ from validation._tools.tables import round_curve
 
 ALPHA, OMEGA = 1.5, 0.3
 DEVIATIONS = (0.003, 0.005, 0.01, 0.02, 0.03)  # labelled on the axis of relative deviations
-# for each name the branch, damping, number of iterations, V_hat, memory, and checked overlaps
+# for each name the branch, damping, number of iterations, whether V_hat is predicted, memory, and checked overlaps
 RUNS = {
-    "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
-    "undamped": ("semantic", 1.0, 4, "empirical", averaged_memory, ("q", "m", "theta", "V")),
-    "positional": ("positional", 0.3, 20, "empirical", averaged_memory, ("q", "m", "theta")),
+    "semantic": ("semantic", 0.5, 20, False, averaged_memory, ("q", "m", "theta", "V")),
+    "undamped": ("semantic", 1.0, 4, False, averaged_memory, ("q", "m", "theta", "V")),
+    "positional": ("positional", 0.3, 20, False, averaged_memory, ("q", "m", "theta")),
     "positional, A from state evolution": (
         "positional",
         0.3,
         20,
-        "state_evolution",
+        True,
         averaged_memory,
         ("q", "m", "theta", "V"),
     ),
-    "naive semantic": ("semantic", 0.5, 20, "empirical", naive_memory, ("q", "m", "theta", "V")),
-    "naive positional": ("positional", 0.3, 20, "empirical", naive_memory, ("q", "m", "theta")),
+    "naive semantic": ("semantic", 0.5, 20, False, naive_memory, ("q", "m", "theta", "V")),
+    "naive positional": ("positional", 0.3, 20, False, naive_memory, ("q", "m", "theta")),
 }
 
 
 def compute_deviations(d, seeds, run):
     """Return deviations of GAMP from the prediction for its instance, and their errors, each (seeds, T + 1)."""
-    branch, damping, n_iter, V_hat, memory, _ = run
+    branch, damping, n_iter, predicted, memory, _ = run
     model, deviations = ga.paper_model(OMEGA), []
     for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False):
         data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))
         deviations.append(
-            deviation(data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, V_hat=V_hat, memory=memory)
+            deviation(
+                data,
+                branch,
+                "asymptotic",
+                damping,
+                n_iter,
+                seed=1000 * d + seed,
+                predicted_response=predicted,
+                memory=memory,
+            )
         )
     return {
         key: tuple(np.array([each[which][key] for each in deviations]) for which in (0, 1)) for key in deviations[0][0]

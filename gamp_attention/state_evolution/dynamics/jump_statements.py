@@ -52,7 +52,7 @@ def state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shi
     words = f"runs deviate, because the proximal map jumps ({state_mass(share)}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
-    follows = 'with IterationOptions(V_hat="state_evolution") runs follow this prediction'
+    follows = "with IterationOptions(V_hat=trajectory.V_hat) runs follow this prediction"
     return f"{words}; with the ridge, hold_after=20 predicts the runs, and {follows}"
 
 

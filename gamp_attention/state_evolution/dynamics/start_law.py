@@ -14,7 +14,8 @@ from gamp_attention._core import check
 from gamp_attention._core.choices import STARTS
 from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention.denoisers.input import initial_variances
-from gamp_attention.models.model import UNINFORMED_SIZE, Model, fill_start
+from gamp_attention.models.model import Model
+from gamp_attention.models.named_starts import UNINFORMED_SIZE, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
