@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_configure(config):
-    """Set what parallel workers and child processes inherit: one thread, because idle BLAS threads use CPU time.
+    """Restrict parallel workers and child processes to one thread, because idle BLAS threads use CPU time.
 
     A shell without job control starts background processes with Ctrl-C ignored. Tests that press Ctrl-C restore it.
     """

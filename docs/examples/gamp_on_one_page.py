@@ -87,7 +87,7 @@ def draw(d, alpha, rng):
 def gamp(X, t, Q, n_iter, beta=0.3):
     """Return weights Q (d,) and variances V (2, 1) after `n_iter` iterations of message passing with step β.
 
-    D is the Onsager term: it removes from the fields of a sample what the sample itself has contributed to them. The
+    D is the Onsager term: it removes the contribution of each sample to the weights from the fields of this sample. The
     moving average of W g is its exact form for damped iterations.
     """
     V, D = np.full((2, 1), SIGMA**2 / (2 * LAM)), np.zeros(t.shape)

@@ -142,7 +142,7 @@ class _Walk:
         )  # fmt: skip
 
     def _describe_outer(self, value: Any, names: set[str]) -> Any:
-        """Return a description of a value outside of a function, of a module that of the attributes of given names."""
+        """Return a description of a value outside of a function; for a module, of its attributes with given names."""
         if not isinstance(value, ModuleType):
             return self.describe(value)
         if value.__name__.partition(".")[0] in LIBRARIES or id(value) in self._described:

@@ -194,7 +194,7 @@ def _composite(build: Callable[[Graph, int], int], plain: Callable[..., Any]) ->
 
 
 def _xlogy(x: Any, y: Any) -> Any:
-    """Return x log y, and 0 at x = y = 0, where the derivative in x is that at the smallest positive number."""
+    """Return x log y, and 0 at x = y = 0, with the derivative in x at the smallest positive number."""
     if not (isinstance(x, Number) or isinstance(y, Number)):
         return special.xlogy(x, y)
     both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))

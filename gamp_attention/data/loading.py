@@ -165,7 +165,7 @@ def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
 def _require_start(path: Path, starts: tuple[bytes, ...], needs: str) -> None:
     """Raise ValueError if a file does not begin with one of `starts`; numpy assumes that any other file is a pickle."""
     if path.exists() and not path.is_file():  # to open a named pipe would wait for its writer
-        raise ValueError(f"{path.name} is no regular file, but for instance a pipe; write the arrays to a file first")
+        raise ValueError(f"{path.name} is not a regular file, for instance a pipe; write the arrays to a file first")
     with open(path, "rb") as file:
         head = file.read(512)
     if head.startswith(HDF5):

@@ -1,4 +1,4 @@
-"""Checks of what a layer is trained with: attention maps, losses with their labels, and penalties of columns."""
+"""Checks of attention maps, losses with their labels, and penalties of columns."""
 
 from typing import Any
 

@@ -40,7 +40,7 @@ def bad_file(kind, path):
             np.save(file, np.ones(3))
     elif kind == "pipe":
         os.mkfifo(path)
-        return "is no regular file, but for instance a pipe; write the arrays to a file first"
+        return "is not a regular file, for instance a pipe; write the arrays to a file first"
     elif kind == "HDF5":
         path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
         return 'is an HDF5 file; convert its arrays: python -c "import h5py, numpy; f = h5py.File('

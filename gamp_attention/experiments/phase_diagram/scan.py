@@ -64,7 +64,7 @@ class Scan:
         return False
 
     def approach(self, alpha: float) -> None:
-        """Solve at α near an end of the branch, where the overlap family that the branch is named after vanishes.
+        """Solve at α near an end of the branch, at which the overlap family that gives the branch its name vanishes.
 
         Newton steps converge to it from larger values, and to zero from much smaller ones: they start at its value at
         the nearest point.
