@@ -6,6 +6,7 @@ the description below, and would print the first line of a description as if it 
 
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+import gamp_attention as ga
 from validation._tools.names import EVERY
 
 NAMED = ("Parameters", "Attributes")  # sections of entries `name : description`
@@ -93,6 +95,12 @@ def get_parameters(thing: Any) -> dict[str, inspect.Parameter]:
         return dict(inspect.signature(thing).parameters)
 
 
+def get_annotations(thing: Any) -> dict[str, Any]:
+    """Return the evaluated annotations of a function or class; public classes need not be imported where it is defined."""
+    public = {name: getattr(ga, name) for name in ga.__all__}
+    return inspect.get_annotations(thing, globals=public | vars(sys.modules[thing.__module__]), eval_str=True)
+
+
 def _describe_name(thing: Any, name: str) -> str:
     try:
         parameter = get_parameters(thing).get(name)
@@ -103,9 +111,9 @@ def _describe_name(thing: Any, name: str) -> str:
     attribute = inspect.getattr_static(thing, name, None)
     function = getattr(attribute, "fget", getattr(attribute, "func", None))
     if function is not None:
-        return format_type(inspect.get_annotations(function, eval_str=True).get("return", Any))
+        return format_type(get_annotations(function).get("return", Any))
     for cls in getattr(thing, "__mro__", ()):
-        if name in (annotations := inspect.get_annotations(cls, eval_str=True)):
+        if name in (annotations := get_annotations(cls)):
             return format_type(annotations[name])
     return ""
 
