@@ -96,7 +96,7 @@ def get_parameters(thing: Any) -> dict[str, inspect.Parameter]:
 
 
 def get_annotations(thing: Any) -> dict[str, Any]:
-    """Return the evaluated annotations of a function or class; public classes need not be imported where it is defined."""
+    """Return the evaluated annotations of a function or class; names of public classes need not be imported."""
     public = {name: getattr(ga, name) for name in ga.__all__}
     return inspect.get_annotations(thing, globals=public | vars(sys.modules[thing.__module__]), eval_str=True)
 
