@@ -159,7 +159,7 @@ class Program(NamedTuple):
 class Graph:
     """Operations on n_inputs numbers, each stored once; an operation is identified by its index in `code`.
 
-    With `limits`, derivatives are limits if a factor of the chain rule is 0 and another one infinite, which is NaN
+    With `limits`, derivatives are limits if one factor of the chain rule is 0 and another is infinite, which is NaN
     otherwise: the product is 0, as for 1/cosh(x) if cosh(x) overflows, or for |z|³ at z = 0. The slope of √x at x = 0
     counts as 0, as the slope of |x| does.
     """

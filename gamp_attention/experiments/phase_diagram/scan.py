@@ -66,7 +66,7 @@ class Scan:
     def approach(self, alpha: float) -> None:
         """Solve at α near an end of the branch, at which the overlap family that gives the branch its name vanishes.
 
-        Newton steps converge to it from larger values, and to zero from much smaller ones: they start at its value at
+        Newton steps converge to it from larger values, and to zero from much smaller values: they start at its value at
         the nearest point.
         """
         if alpha not in self.points and self.points:
