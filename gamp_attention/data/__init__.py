@@ -17,19 +17,13 @@ from gamp_attention.data.risk import (
     train_loss,
 )
 from gamp_attention.data.sampling import draw_tokens, sample
-from gamp_attention.data.starts import (
-    SpectralDirections,
-    initial_weights,
-    lowest_eigenvectors,
-    several_starts,
-    spectral_directions,
-)
+from gamp_attention.data.starts import initial_weights, several_starts
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.data.test_errors import sampled_test_error
 
 __all__ = [
-    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",
-    "gradient", "hessian_spectrum", "law_of", "sample", "sampled_test_error", "spectral_directions", "train_loss",
+    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "fix_columns", 
+    "hessian_spectrum", "law_of", "sample", "sampled_test_error", "train_loss",
 ]  # fmt: skip

@@ -1,65 +1,28 @@
-"""Iterative runs: their common loop, and checkpoints, from which an interrupted run resumes with identical bits.
+"""Checkpoints: files from which an interrupted run resumes with identical bits.
 
 A checkpoint is an .npz archive without pickles. It is written under another name and then renamed, so that it is
 complete or absent. It also holds a digest of data and options; a file with a different digest is refused.
 """
 
-import math
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.files import MARK, require_checkpoint, write_archive
-from gamp_attention._core.snapshots import Resumable, Tree, pack, unpack
+from gamp_attention._core.snapshots import Tree, pack, unpack
 
 CHECKPOINT_FORMAT = 3
 NEEDS_CHECKPOINT = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
-Outcome = TypeVar("Outcome")
-
-
-class Run(Resumable, Generic[Outcome]):
-    """A run of an iterative solver, from its start until `advance` returns how it ended.
-
-    Parameters
-    ----------
-    save : called between two iterations, to write a checkpoint; None for no checkpoints.
-    """
-
-    t: int  # number of iterations so far
-
-    def __init__(self, save: Callable[[], None] | None = None) -> None:
-        self.t, self._save = 0, save
-        self.ended: Outcome | None = None
-
-    @abstractmethod
-    def advance(self) -> Outcome | None:
-        """Do one iteration; return how the run ended, or None if it continues."""
-
-    def run(self, until: float = math.inf, pause: Callable[[], bool] | None = None) -> Outcome | None:
-        """Iterate until the run ends; return how it ended.
-
-        None if it reaches iteration `until` first, or if `pause` returns True after an iteration.
-        """
-        first = self.t
-        while self.ended is None and self.t < until:
-            if self._save is not None and self.t > first:
-                self._save()
-            self.ended = self.advance()
-            if pause is not None and self.ended is None and pause():
-                break
-        return self.ended
 
 
 @dataclass(frozen=True)
 class Checkpoint(DisplayMixin):
-    """File of a run, and the time between two writes; pass it to `run_gamp(checkpoint=...)`.
+    """File of a run, and the time between two writes; pass it to `train(checkpoint=...)`.
 
     Parameters
     ----------
