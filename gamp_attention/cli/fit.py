@@ -30,10 +30,10 @@ from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
 from gamp_attention.experiments.inference.paths import GROUP_FOLDS, RegularizationPath, regularization_path
-from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.successive_halving import AGREEMENT
-from gamp_attention.gamp.survey import SurveyEnd
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.survey import SurveyEnd
+from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.penalties.standard import with_lam
 from gamp_attention.results import Status
 
@@ -115,7 +115,7 @@ def _all_zero(path: RegularizationPath) -> str:
     return "The weights are zero at every λ" if all(map(_is_zero, path.results)) else ""
 
 
-def _is_zero(result: GampResult) -> bool:
+def _is_zero(result: TrainResult) -> bool:
     """Return whether the weights of a result are zero up to `ZERO`."""
     return bool(np.linalg.norm(result.Q) < ZERO * np.sqrt(len(result.Q)))
 
@@ -148,7 +148,7 @@ class TestErrors(NamedTuple):
 
 
 def test_errors(
-    data: Dataset, result: GampResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
+    data: Dataset, result: TrainResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
 ) -> TestErrors:
     """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
 
@@ -363,7 +363,7 @@ def _save_result(
     return target, None
 
 
-def _describe_training(result: GampResult, tol: float) -> list[str]:
+def _describe_training(result: TrainResult, tol: float) -> list[str]:
     """Return sentences on the outcome of the training, with the tolerance in the unit of the weights."""
     norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:.3g}."
     loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
@@ -393,7 +393,7 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
     return lines
 
 
-def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
+def _next_steps(result: TrainResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
     """Return proposals for the next command, the most important first."""
     steps, out = [], shlex.quote(options.out)
     if not result.converged:
@@ -429,7 +429,7 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     return steps
 
 
-def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult:
+def _run(problem: Problem, init: Any, options: argparse.Namespace) -> TrainResult:
     """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
 
@@ -440,7 +440,8 @@ def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult
     wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
-        return run_gamp(problem.data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
+        iteration = IterationOptions(callback=remember)
+        return train(problem.data, init, "exact", **wanted, checkpoint=checkpoint, iteration=iteration)
     except KeyboardInterrupt:
         if not seen:  # during a survey
             raise _resumable(options.checkpoint) from None

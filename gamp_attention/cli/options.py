@@ -95,7 +95,10 @@ def _add_fit(add: Add) -> None:
     add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
     add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
     add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
-    add("--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum")
+    add(
+        "--escape", action=argparse.BooleanOptionalAction, default=True,
+        help="if training ends at a saddle of the risk, continue to a minimum (default: yes)",
+    )  # fmt: skip
     add("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
     add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
     add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")

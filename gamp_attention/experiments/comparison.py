@@ -28,8 +28,9 @@ from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.symmetries import align_weights
 from gamp_attention.data.test_errors import sampled_test_error
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import IterationOptions, run_gamp
+from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher

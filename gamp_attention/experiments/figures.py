@@ -13,8 +13,9 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.results import History
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
 
@@ -308,7 +309,7 @@ COLUMNS = 4
 
 
 def plot_fit(
-    result: GampResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
+    result: TrainResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
 ) -> np.ndarray:
     """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
 
@@ -339,7 +340,7 @@ def plot_fit(
     return axes
 
 
-def _draw_curves(row: Any, result: GampResult) -> None:
+def _draw_curves(row: Any, result: TrainResult) -> None:
     """Draw training loss and gradient norm of message passing, followed by the descent that finished the run."""
     phases: list[tuple[str, str, int, Any]] = [("message passing", COLORS["semantic"], 0, result.history)]
     if result.settling_history is not None:
@@ -361,7 +362,7 @@ def _draw_curves(row: Any, result: GampResult) -> None:
     row[2].set(title="gradient norm\n" + r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
 
 
-def _draw_starts(axis: Any, result: GampResult) -> None:
+def _draw_starts(axis: Any, result: TrainResult) -> None:
     """Draw the training losses of all starts when they ended or were stopped; diamonds have the selected weights."""
     drawn = set()
     for place, record in enumerate(sorted(result.starts, key=lambda start: start.train_loss), 1):

@@ -51,7 +51,8 @@ class IterationOptions(DisplayMixin):
         for runs to a tolerance with adaptive damping, without `V_hat` and `memory`, and with all samples in this
         process; otherwise False.
     settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.settling`).
-    callback : called with (iteration, state, report) at every iteration, with read-only arrays.
+    callback : called with (iteration, state, report) at every iteration, with read-only arrays. If `train` begins with
+        descents, it is also called at the end of each of them, with iteration 0 and the risk there as report.
 
     Examples
     --------

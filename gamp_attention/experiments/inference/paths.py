@@ -25,8 +25,8 @@ from gamp_attention.experiments.inference.leave_one_out import FEW_SAMPLES, FORM
 from gamp_attention.experiments.inference.path_errors import PathErrors, path_errors
 from gamp_attention.experiments.inference.path_training import PathPlan, fold_errors, require_groups, variance_of_mean
 from gamp_attention.experiments.inference.refits import sample_errors
+from gamp_attention.extensions.train.train import digest
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import digest
 from gamp_attention.gamp.step import GampState
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -164,7 +164,7 @@ def regularization_path(
     ----------
     data : the samples; or a dictionary with a Dataset for each value of a hyperparameter, such as a temperature.
     lams : (k,) values of λ; other parameters of the penalty do not change. Must be None for a dictionary.
-    init : start of the first run, as for `run_gamp`, and of runs whose previous run has no usable weights.
+    init : start of the first run, as for `train`, and of runs whose previous run has no usable weights.
     n_starts : number of starts of these runs.
     parameter : name of the hyperparameter of a dictionary, for tables.
     form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.

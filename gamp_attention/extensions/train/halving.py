@@ -19,7 +19,7 @@ from gamp_attention._core.checkpoints import CheckpointFile
 from gamp_attention._core.snapshots import Resumable, Tree
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.symmetries import agreement_of
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, StoppedRun
+from gamp_attention.extensions.train.records import StartRecord, StoppedRun, order_of
 from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
@@ -146,10 +146,13 @@ class SuccessiveHalving(Resumable):
             self._stop(k)
         return k in self.loops
 
-    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
+    def add(
+        self, starts: list[tuple[str, GampState]], hold: bool = False, beyond: tuple[np.ndarray, float] | None = None
+    ) -> tuple[GampResult, Loop]:
         """Run message passing from further starts; return the result of all runs and its loop.
 
-        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        `beyond` are the weights and the training loss at the end of a descent, after which the starts begin. Each
+        sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
         `FINISHED_FLIPS` of the runs are stopped.
         """
         plan, new = self._plan, list[int]()
@@ -159,6 +162,8 @@ class SuccessiveHalving(Resumable):
         for name, state in starts:
             k = len(self._names)
             self._names.append(name)
+            if beyond is not None:
+                self.beyond.setdefault(k, beyond)
             self._batches.append(batch)
             if k not in self.stopped:
                 self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
@@ -251,8 +256,3 @@ class SuccessiveHalving(Resumable):
         self._later = {k: loop_tree for k, loop_tree in trees.items() if k >= len(self._names)}
         for k in self.loops.keys() & trees.keys():
             self.loops[k].restore(trees[k])
-
-
-def order_of(loss: float) -> float:
-    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
-    return loss if np.isfinite(loss) else inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,3 +116,8 @@ def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], 
 def _percent(ratio: float) -> str:
     """Return a ratio in percent: whole percents from 10 % on, otherwise two digits; two digits from 10 000 % on."""
     return f"{100 * ratio:.0f}" if 0.1 <= abs(ratio) < 100 else f"{100 * ratio:.2g}"
+
+
+def order_of(loss: float) -> float:
+    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
+    return loss if np.isfinite(loss) else inf

@@ -22,7 +22,7 @@ from gamp_attention.data.starts import several_starts
 from gamp_attention.data.stores import hash_tokens
 from gamp_attention.extensions.train.descents import DescentPhase
 from gamp_attention.extensions.train.flips import flipped_starts
-from gamp_attention.extensions.train.halving import SuccessiveHalving, order_of
+from gamp_attention.extensions.train.halving import SuccessiveHalving
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
 from gamp_attention.extensions.train.survey import (
     LADDER,
@@ -103,8 +103,9 @@ def train(
 
     Eq. :eq:`critical`. Each start is a run of message passing as in `run_gamp`. The starts are compared by successive
     halving: after 6, 15 and 30 iterations the half with the higher training loss is stopped. For samples with more than
-    two fields L r, whose proximal steps take much longer than a gradient, each start is a descent instead, and message
-    passing continues from the end of lowest training loss.
+    two fields L r, whose proximal steps take much longer than a gradient, descents from all starts come first. If at least
+    half of them end in the same lowest weights, message passing only verifies or improves this end; otherwise message
+    passing is also run from the starts.
 
     Parameters
     ----------
@@ -186,11 +187,19 @@ def train(
     elif automatic:
         phase, _ = _run_surveys(plan, [], False, file)
     phases: dict[str, Resumable] = {} if phase is None else {"surveys": phase}
-    if plan.options.search == "bounded" and plan.options.settling and ladder is None:
-        runs = _begin_with_descents(plan, starts, n_finish, escape, file, phases)
+    begins = n_starts * (plan.options.search == "bounded" and plan.options.settling and ladder is None)
+    descents = _run_descents(plan, starts[:begins], file, phases)
+    if descents is not None and descents.agree:
+        lowest, stopped = descents.order[:n_finish], {k: descents.stopped(k) for k in descents.order[n_finish:]}
+        starts = [(name, descents.state(k) if k in lowest else state) for k, (name, state) in enumerate(starts)]
+        beyond = {k: descents.end(k) for k in lowest}
+        runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, (), 0, stopped, beyond)
     else:
         runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, rounds, n_tried)
     result, loop = runs.run()
+    if descents is not None and not descents.agree and result.converged:
+        k = descents.order[0]
+        result, loop = runs.add([(f"{starts[k][0]}, descent", descents.state(k))], beyond=descents.end(k))
     if phase is not None and not ladder and (not automatic or _may_improve(plan, runs.records(result, loop))):
         result, loop = _refine_minimum(runs, phase, result, loop)
     records = runs.records(result, loop)
@@ -210,21 +219,16 @@ def _run_surveys(
     return phase, [_survey_start(plan, record) for record in distinct_surveys(plan.data, phase.run(save))]
 
 
-def _begin_with_descents(
-    plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool, file: CheckpointFile | None,
-    phases: dict[str, Resumable],
-) -> SuccessiveHalving:  # fmt: skip
-    """Return message passing from the `n_finish` lowest ends of descents from all starts; the other starts are stopped."""
+def _run_descents(
+    plan: Plan, starts: list[tuple[str, GampState]], file: CheckpointFile | None, phases: dict[str, Resumable]
+) -> DescentPhase | None:
+    """Return the descents from all starts, which are added to the phases of checkpoints; None without starts."""
+    if not starts:
+        return None
     tree = None if file is None else file.load()
-    descents = DescentPhase(plan, starts, None if tree is None else tree.get("descents"))
-    phases = phases | {"descents": descents}
-    ends = descents.run(None if file is None else partial(file.save, lambda: phases))
-    order = sorted(range(len(ends)), key=lambda k: (not ends[k].gradient_norm <= plan.tol, order_of(ends[k].train_loss)))
-    lowest = sorted(order[:n_finish])
-    stopped = {k: descents.stopped(k, ends[k]) for k in order[n_finish:]}
-    beyond = {k: (descents.ends[k], ends[k].train_loss) for k in lowest}
-    states = [(name, descents.state(k, ends[k]) if k in beyond else state) for k, (name, state) in enumerate(starts)]
-    return SuccessiveHalving(plan, states, n_finish, escape, file, phases, (), 0, stopped, beyond)
+    descents = phases["descents"] = DescentPhase(plan, starts, None if tree is None else tree.get("descents"))
+    descents.run(None if file is None else partial(file.save, lambda: phases))
+    return descents
 
 
 def _survey_start(plan: Plan, record: SurveyRecord) -> tuple[str, GampState]:
