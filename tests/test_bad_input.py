@@ -179,13 +179,22 @@ CASES = {
         lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(hold_after=-1)),
         "hold_after",
     ),
-    "accelerate a word": (lambda d, m: ga.run_gamp(d, "random", accelerate="yes"), "accelerate.*True or False"),
-    "settling a word": (lambda d, m: ga.run_gamp(d, "random", settling="no"), "settling.*'no'"),
+    "accelerate a word": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(accelerate="yes")),
+        "accelerate.*True or False",
+    ),
+    "settling a word": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(settling="no")),
+        "settling.*'no'",
+    ),
     "memory no function": (
         lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(memory=3)),
         "memory.*function",
     ),
-    "callback no function": (lambda d, m: ga.run_gamp(d, "random", callback=3), "callback.*function"),
+    "callback no function": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(callback=3)),
+        "callback.*function",
+    ),
     "V_hat of other shape": (
         lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V_hat=np.ones((3, 2, 2, 2)))),
         "V_hat",

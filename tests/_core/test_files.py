@@ -133,7 +133,7 @@ def test_other_files_are_not_recognized_as_results(name, tmp_path):
 
 def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path):
     data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
-    ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
+    ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
     assert kind_of(path) == "checkpoint"
     with np.load(path) as archive:
         arrays = dict(archive)
@@ -141,7 +141,7 @@ def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path)
     assert kind_of(path) is None
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"checkpoint: needs the name of a new file, or of a checkpoint .* choose"):
-        ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
+        ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
     assert path.read_bytes() == before
     arrays.popitem()
     np.savez(path, **arrays)

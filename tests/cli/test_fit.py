@@ -565,7 +565,7 @@ def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path
     from gamp_attention.experiments import plot_fit
 
     data = ga.sample(model, 200, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, n_starts=4)
+    result = ga.train(data, "semantic", max_iter=300, n_starts=4, survey=False, escape=False)
     assert result.status is ga.Status.SETTLED
     axes = plot_fit(result, data.student(data.fields(result.Q)))
     passing, descent = axes[0, 2].lines

@@ -205,7 +205,7 @@ def test_the_asymptotic_risk_is_refused():
 
 def test_saddles_and_unfinished_runs_are_not_trusted():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    cut = ga.leave_one_out(data, ga.run_gamp(data, max_iter=5, settling=False))
+    cut = ga.leave_one_out(data, ga.run_gamp(data, max_iter=5, iteration=ga.IterationOptions(settling=False)))
     assert not cut.trusted
     assert "did not converge" in cut.message
     saddle = ga.run_gamp(data, np.zeros((100, 1)))
@@ -231,7 +231,7 @@ def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
     """After random starts with noise, the estimate is 13 to 24 % below the error on new data."""
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01)
     data = ga.sample(model, d=100, alpha=2.0, seed=seed)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", n_starts=4, seed=1))
+    loo = ga.leave_one_out(data, ga.train(data, "random", n_starts=4, seed=1, survey=False, escape=False))
     assert not loo.trusted
     assert "many minima" in loo.message
 
@@ -303,7 +303,7 @@ def test_variances_are_not_needed():
 @pytest.mark.parametrize("form", ["hessian", "cavity"])
 def test_with_several_finished_starts_the_choice_is_made_without_each_sample(form):
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=60, alpha=1.0, seed=0)
-    several = ga.run_gamp(data, "spectral", n_starts=4, n_finish=4)
+    several = ga.train(data, "spectral", n_starts=4, n_finish=4, survey=False, escape=False)
     one = ga.run_gamp(data, "spectral")
     assert np.isnan(ga.leave_one_out(data, one, form=form).with_choice)
     loo = ga.leave_one_out(data, several, form=form)

@@ -147,7 +147,9 @@ def test_runs_read_the_tokens_again_only_near_the_tolerance(monkeypatch):
     data = ga.sample(ga.paper_model(penalty=ELASTIC), 200, 1.5, seed=2)
     states, passes, sum_risk = [], [], ga.Dataset.sum_risk
     monkeypatch.setattr(ga.Dataset, "sum_risk", lambda self, risk, Q: passes.append(risk) or sum_risk(self, risk, Q))
-    result = ga.run_gamp(data, "semantic", "exact", callback=lambda t, state, report: states.append(state))
+    result = ga.run_gamp(
+        data, "semantic", "exact", iteration=ga.IterationOptions(callback=lambda t, state, report: states.append(state))
+    )
     assert result.converged
     assert len(passes) < 0.4 * len(states)
     exact = [ga.gamp_step(data, "exact", state, 0.5, hold=True)[1] for state in states]

@@ -45,7 +45,7 @@ def run_instance(alpha, d, seed):
     first = ga.spectral_directions(data, k=1, weights="posterior").vectors[0]
     row, informed = {}, None
     for kind, init in starts.items():
-        result = ga.run_gamp(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1)
+        result = ga.train(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1, survey=False, escape=False)
         informed = result.Q if informed is None else informed
         row[kind] = {
             "agreement": agreement_of(data, result.Q, informed),

@@ -63,7 +63,7 @@ def run_cell(d, seed, parisi):
         else:
             survey = parisi if name == "survey" else False
             init = "positional" if name == "positions" else start
-            run = ga.run_gamp(data, init, "asymptotic", max_iter=1000, survey=survey)
+            run = ga.train(data, init, "asymptotic", max_iter=1000, survey=survey, n_starts=1, escape=False)
         overlaps = {key: abs(float(value)) for key, value in run.overlaps.scalars().items()}
         rows.append({"algorithm": name, "d": d, "seed": seed, "norm": run.gradient_norm, "constant": constant,
                      "train_loss": run.train_loss, **overlaps})  # fmt: skip

@@ -80,7 +80,7 @@ def run_cell(d, number):
             continue
         if name in ("gamp", "survey"):
             survey = SURVEY if name == "survey" else False
-            run = ga.run_gamp(data, "positional", "asymptotic", max_iter=1000, survey=survey)
+            run = ga.train(data, "positional", "asymptotic", max_iter=1000, survey=survey, n_starts=1, escape=False)
         else:
             Q = "positional"
             if name == "descent":
@@ -114,7 +114,15 @@ def search_cell(d, number):
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, seed)
     position, rows = data.positions[0][:, None], []
     for k, noise in enumerate(np.random.default_rng([seed, 1]).standard_normal((N_SEARCHES, d, 1))):
-        run = ga.run_gamp(data, np.sqrt(d) * position + noise, "asymptotic", max_iter=1000, survey=SURVEYS[k % 2])
+        run = ga.train(
+            data,
+            np.sqrt(d) * position + noise,
+            "asymptotic",
+            max_iter=1000,
+            survey=SURVEYS[k % 2],
+            n_starts=1,
+            escape=False,
+        )
         rows.append(describe_run("further", d, seed, run))
     return rows
 

@@ -77,7 +77,7 @@ class Instances(NamedTuple):
 def run_survey(seed):
     """Return q, m and the spread of the last iteration of a survey, and q and m of the minimum that follows."""
     data = ga.sample(ga.paper_model(0.3), SIZE, ALPHA, seed)
-    run = ga.run_gamp(data, "positional", "asymptotic", max_iter=1000, survey=SURVEY)
+    run = ga.train(data, "positional", "asymptotic", max_iter=1000, survey=SURVEY, n_starts=1, escape=False)
     last, end = (overlaps(data, Q, run.overlaps.V).scalars() for Q in (run.surveys[0].Q, run.Q))
     row = {"key": seed, "spread": run.surveys[0].spread}
     return [row | {f"{name} {when}": abs(float(value[name])) for when, value in (("last", last), ("end", end))

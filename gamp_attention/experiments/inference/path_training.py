@@ -98,9 +98,7 @@ class PathPlan:
             return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
         fits = before is not None and before.converged and before.Q.shape == shape
         if before is None or not (fits and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0):
-            return train(
-                data, self.init, n_starts=self.n_starts, survey=False, escape=False, seed=self.seed, **options
-            )
+            return train(data, self.init, n_starts=self.n_starts, survey=False, escape=False, seed=self.seed, **options)
         Q = before.Q if ahead is None or ahead.shape != shape else ahead
         return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
 
