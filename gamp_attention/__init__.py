@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
     from gamp_attention.denoisers import *
     from gamp_attention.estimators import *
     from gamp_attention.experiments import *
+    from gamp_attention.extensions.spectra import *
     from gamp_attention.extensions.train import *
     from gamp_attention.gamp import *
     from gamp_attention.losses import *
@@ -38,8 +39,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
     ),
     "data": (
-        "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "fix_columns",
-        "gradient", "hessian_spectrum", "law_of", "sample", "sampled_test_error", "train_loss",
+        "Dataset", "DistributedDataset", "LabelledDataset", "fix_columns",
+        "gradient", "law_of", "sample", "sampled_test_error", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention",),
@@ -48,9 +49,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Sweep", "compare", "debias", "leave_one_out", "local_pool", "phase_boundaries", "plot_comparison",
         "plot_phase_diagram", "plot_trajectory", "regularization_path", "sweep", "to_dataset",
     ),
+    "extensions.spectra": ("HessianSpectrum", "hessian_spectrum"),
     "extensions.train": (
         "Checkpoint", "FitResult", "StartRecord", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState",
-        "SpectralDirections", "TrainResult", "initial_survey", "load_result", "spectral_directions", "survey_step", "train",
+        "SpectralDirections", "TrainResult", "initial_survey", "load_result", "spectral_directions", "survey_step",
+        "train",
     ),
     "gamp": ("GampResult", "GampState", "IterationOptions", "gamp_step", "initial_state", "run_gamp"),
     "losses": (

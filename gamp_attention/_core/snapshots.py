@@ -1,23 +1,19 @@
-"""Iterative runs, and their snapshots: the state of a run as a tree of plain data, and as arrays by name, from which it is restored.
+"""Snapshots: the state of a run as a tree of plain data, and as arrays by name, from which it is restored.
 
 A class derived from `Resumable` annotates, in its body, the attributes that change during a run. From the annotations
 `pack` makes flat arrays, and `Resumable.restore` sets the attributes again. Allowed are numbers, strings, enums,
 arrays, dataclasses, lists, tuples and dicts of these, and other `Resumable` objects, which are restored in place.
 """
 
-import math
-from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 LENGTH = "#"  # key of the length of a list
 Tree = Any  # nested dicts and lists of arrays, numbers and None
-Outcome = TypeVar("Outcome")
 
 
 class Resumable:
@@ -35,39 +31,6 @@ class Resumable:
                 current.restore(part)
             else:
                 setattr(self, name, _build(hint, part))
-
-
-class Run(Resumable, Generic[Outcome]):
-    """A run of an iterative solver, from its start until `advance` returns how it ended.
-
-    Parameters
-    ----------
-    save : called between two iterations, to write a checkpoint; None for no checkpoints.
-    """
-
-    t: int  # number of iterations so far
-
-    def __init__(self, save: Callable[[], None] | None = None) -> None:
-        self.t, self._save = 0, save
-        self.ended: Outcome | None = None
-
-    @abstractmethod
-    def advance(self) -> Outcome | None:
-        """Do one iteration; return how the run ended, or None if it continues."""
-
-    def run(self, until: float = math.inf, pause: Callable[[], bool] | None = None) -> Outcome | None:
-        """Iterate until the run ends; return how it ended.
-
-        None if it reaches iteration `until` first, or if `pause` returns True after an iteration.
-        """
-        first = self.t
-        while self.ended is None and self.t < until:
-            if self._save is not None and self.t > first:
-                self._save()
-            self.ended = self.advance()
-            if pause is not None and self.ended is None and pause():
-                break
-        return self.ended
 
 
 def pack(value: Any, name: str = "") -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention._core.snapshots import Run
+from gamp_attention._core.runs import Run
 from gamp_attention.bayes.class_amp import build_class_problem
 from gamp_attention.bayes.known_columns import KnownColumns, separate_known_columns
 from gamp_attention.bayes.messages import (

@@ -1,6 +1,6 @@
 """Problems at finite d: datasets, passes over their tokens, the risk and its derivatives, and initial weights."""
 
-from gamp_attention.data.curvature import HessianSpectrum, hessian_spectrum, lowest_curvature, risk_hessian, rotations
+from gamp_attention.data.curvature import lowest_curvature, risk_hessian, rotations
 from gamp_attention.data.dataset import Dataset, LabelledDataset, split_held_out
 from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.fixed_columns import fix_columns
@@ -24,6 +24,6 @@ from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.data.test_errors import sampled_test_error
 
 __all__ = [
-    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "fix_columns", 
-    "hessian_spectrum", "law_of", "sample", "sampled_test_error", "train_loss",
+    "Dataset", "DistributedDataset", "LabelledDataset", "fix_columns",
+    "law_of", "sample", "sampled_test_error", "train_loss",
 ]  # fmt: skip

@@ -22,7 +22,8 @@ import numpy as np
 
 from gamp_attention._core import progress
 from gamp_attention._core.check import read_only
-from gamp_attention._core.snapshots import Resumable, Run
+from gamp_attention._core.runs import Run
+from gamp_attention._core.snapshots import Resumable
 from gamp_attention.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
