@@ -1,5 +1,11 @@
 """Replica symmetry breaking at zero temperature: k steps for models with one field, and attention with two tokens."""
 
+from gamp_attention.state_evolution.rsb.broken import (
+    BrokenStateEvolutionResult,
+    Ladder,
+    extrapolate,
+    extrapolate_steps,
+)
 from gamp_attention.state_evolution.rsb.gaps import gap_distribution
 from gamp_attention.state_evolution.rsb.lattice import Lattice, average_table, even_ceil, tabulate
 from gamp_attention.state_evolution.rsb.one_field import (

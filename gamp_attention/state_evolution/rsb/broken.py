@@ -1,8 +1,8 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`require_problem` returns the output channel of the model (`rsb.one_field` or `rsb.two_fields`). `solve_broken` solves
-k = 1, 2, … in turn, each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers
-for three successive k are extrapolated to k → ∞ (`extrapolate`).
+`require_problem` returns the output channel of the model (`one_field` or `two_fields`). `solve_ladder` solves k = 1, 2,
+… in turn, each from the solution before (`solve`), and builds the results. For `steps="full"` the numbers for three
+successive k are extrapolated to k → ∞ (`extrapolate`).
 """
 
 from dataclasses import dataclass, replace
@@ -11,16 +11,21 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error, format_with_error
+from gamp_attention._core.numerics import guard_call
+from gamp_attention._core.progress import show_progress
 from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import has_one_strength
 from gamp_attention.penalties.standard import refuse_intercept
-from gamp_attention.results import Overlaps, Status, stack_overlaps
+from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
+from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.solve import require_rtol
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
     ATTEMPTS,
@@ -41,6 +46,7 @@ from gamp_attention.state_evolution.rsb.weights import Levels
 
 SOLVED = (Status.CONVERGED, Status.INACCURATE)  # statuses of results with numbers
 MAX_STEPS = 3  # largest number k of steps
+DEFAULT_RTOL = 1e-4  # relative error that is requested by default
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
@@ -79,9 +85,9 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
     Parisi parameters: `overlaps.q` is q_k, `overlaps.V` is the response of a minimum, and `replicon` belongs to the
     innermost level. Errors are estimated from successive refinements of the grids, times 1.5.
 
-    With `rsb="full"` the overlaps, the losses, V̂ and the jump mass are limits k → ∞, whose errors contain the error of
-    the extrapolation. The number of levels has no limit: `levels`, `parisi`, `complexity`, `replicon`, `replicons` and
-    `consistent` are of the solution with three steps. For k → ∞ each level is marginal, with a replicon of 1.
+    With `steps="full"` the overlaps, the losses, V̂ and the jump mass are limits k → ∞, whose errors contain the error
+    of the extrapolation. The number of levels has no limit: `levels`, `parisi`, `complexity`, `replicon`, `replicons`
+    and `consistent` are of the solution with three steps. For k → ∞ each level is marginal, with a replicon of 1.
 
     Attributes
     ----------
@@ -104,6 +110,11 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
     replicons: np.ndarray
     replicons_error: np.ndarray
 
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of replica symmetry breaking."""
+        return len(self.parisi)
+
     def _rows(self) -> Rows:
         rows = super()._rows()
         q, y = (
@@ -116,19 +127,84 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
         return [*rows[:-1], ["  q_0, …, q_k", q], ["  Parisi parameters", y], rows[-1]]
 
 
-def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
+@guard_call
+@show_progress("replica symmetry breaking ", logs=True)
+def solve_broken(
+    model: Model,
+    alpha: float,
+    init: str | Overlaps = "semantic",
+    *,
+    steps: int | str = 1,
+    parisi: ArrayLike | None = None,
+    rtol: float | None = None,
+    raise_on_failure: bool = False,
+    progress: bool | None = None,
+) -> BrokenStateEvolutionResult:
+    """Solve state evolution with k steps of replica symmetry breaking, to a requested accuracy.
+
+    The search begins with damped replica-symmetric iterations from the start. The model must have one column, a ridge
+    penalty, and labels of one token or attention with two tokens of opposite positions and without score noise.
+
+    Parameters
+    ----------
+    model : the problem.
+    alpha : sample complexity n/d, > 0.
+    init : "semantic", "positional" or "random"; or Overlaps, for example of a replica-symmetric solution.
+    steps : number k of steps, 1 to 3, or "full" for the limit k → ∞, extrapolated from k = 1 to 3; its status is
+        INACCURATE if an error of the limit is above `rtol`.
+    parisi : (k,) fixed Parisi parameters, increasing. If not given, they are found such that the free energy is
+        largest: the ground state.
+    rtol : requested relative error of the overlaps and of the training loss, between 1e-10 and 0.1; by default 1e-4.
+    raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
+    progress : whether to show the progress. If None, it is shown on a terminal, after a second.
+
+    Returns
+    -------
+    BrokenStateEvolutionResult
+        Overlaps of all levels and Parisi parameters. The status is LOST if no solution with distinct levels was found,
+        for example because replica symmetry is not broken.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `alpha` is not positive; if `init` is an unknown name; if `steps`, `parisi` or `rtol` is out of
+        range; or if replica symmetry breaking is not implemented for the model.
+    ConvergenceError : if the result did not converge and `raise_on_failure` is True.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01)
+    >>> se = ga.solve_broken(model, alpha=1.0, init="random", rtol=0.1)
+    >>> f"{se.status.value}, {se.parisi.size} Parisi parameter"
+    'converged, 1 Parisi parameter'
+    """
+    model = require_model(model)
+    alpha = check.real("alpha", alpha, low=0, strict=True)
+    steps, given = require_steps(steps, parisi)
+    rtol = require_rtol(DEFAULT_RTOL if rtol is None else rtol)
+    check.flag("raise_on_failure", raise_on_failure)
+    problem = require_problem(model, alpha)
+    start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
+    if steps == FULL:
+        result = extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
+    else:
+        result = solve_ladder(model, problem, start, int(steps), given, rtol, False).results[-1]
+    return finish(result, raise_on_failure, "solve_broken")
+
+
+def require_steps(steps: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
     """Return the number of steps, or FULL, and given Parisi parameters (k,), or None if they are to be found."""
-    accepted = f"an integer from 0 to {MAX_STEPS}, or {FULL!r} for the limit of infinitely many steps"
-    is_number = isinstance(rsb, Integral) and not isinstance(rsb, bool)
-    if not (is_number or isinstance(rsb, str)):
-        raise check.fail("rsb", rsb, accepted, TypeError)
-    if not (0 <= rsb <= MAX_STEPS if is_number else rsb == FULL):
-        raise check.fail("rsb", rsb, accepted)
-    steps: int | str = int(rsb) if is_number else rsb
+    accepted = f"an integer from 1 to {MAX_STEPS}, or {FULL!r} for the limit of infinitely many steps"
+    is_number = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if not (is_number or isinstance(steps, str)):
+        raise check.fail("steps", steps, accepted, TypeError)
+    if not (1 <= steps <= MAX_STEPS if is_number else steps == FULL):
+        raise check.fail("steps", steps, accepted)
     if parisi is None:
         return steps, None
-    if steps in (0, FULL):
-        raise check.fail("parisi", parisi, f"None for rsb = {rsb!r}, or rsb from 1 to {MAX_STEPS}")
+    if steps == FULL:
+        raise check.fail("parisi", parisi, f"None for steps = {FULL!r}, or steps from 1 to {MAX_STEPS}")
     values = np.atleast_1d(np.asarray(parisi, dtype=float))
     if values.shape != (steps,) or not (np.isfinite(values).all() and values[0] > 0 and (np.diff(values) > 0).all()):
         raise check.fail("parisi", parisi, f"{steps} positive increasing number(s)")
@@ -137,38 +213,30 @@ def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
 
 def require_problem(model: Model, alpha: float) -> Problem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
-    needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
-    if not has_one_strength(model.penalty):
-        raise check.fail_words("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
-    if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:
-        raise check.fail_words(
-            "rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture"
-        )
-    if model.n_tokens == 1 and not model.attention:
-        return OneField(model, alpha)
-    if model.n_tokens != 2 or not model.attention:
-        raise check.fail_words(
-            "rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens"
-        )
-    if not (model.even and model.reversible):
-        raise check.fail_words(
-            "rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal"
-        )
-    if model.task.n_noise:
-        raise check.fail_words(
-            "rsb", f"score noise of {model.task.n_noise} numbers", f"{needs} noiseless targets of attention"
-        )
-    return TwoFields(model, alpha)
-
-
-def solve_broken(
-    model: Model, problem: Problem, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
-) -> BrokenStateEvolutionResult:
-    """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
-    if steps == FULL:
-        return extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
-    return solve_ladder(model, problem, start, int(steps), parisi, rtol, False).results[-1]
+    one_token, two_tokens = model.n_tokens == 1 and not model.attention, model.n_tokens == 2 and model.attention
+    for accepted, got, needs in (
+        (has_one_strength(model.penalty), type(model.penalty).__name__, "a ridge penalty with one λ"),
+        (
+            len(model.components) == model.rank == model.teacher_rank == 1,
+            f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)",
+            "r = t = 1 and no mixture",
+        ),
+        (one_token or two_tokens, f"L = {model.n_tokens}", "labels of one token, or attention with two tokens"),
+        (
+            one_token or (model.even and model.reversible),
+            "another model",
+            "tokens with opposite positions, and equal up to reversal",
+        ),
+        (
+            one_token or not model.task.n_noise,
+            f"score noise of {model.task.n_noise} numbers",
+            "noiseless targets of attention",
+        ),
+    ):
+        if not accepted:
+            raise check.fail_words("model", got, f"{needs} for replica symmetry breaking")
+    return OneField(model, alpha) if one_token else TwoFields(model, alpha)
 
 
 def solve_ladder(
