@@ -84,7 +84,7 @@ def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(varian
         parisi,
         lattice,
     )
-    tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, 3)
+    tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, n=8, reach=8.0)
     one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, center, strict=True)]
     assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)
     assert np.allclose(two.first, [a.first for a in one], atol=1e-3)
@@ -165,6 +165,7 @@ class Separable(NamedTuple):
     model: NamedTuple
     center: np.ndarray
     lattice: Lattice
+    signs: np.ndarray = np.array([1.0, -1.0])
 
     def labels(self, levels, resolution):
         return np.array([[0.9, 0.4]]), np.zeros(1), self.center[None], (None, np.ones(1))

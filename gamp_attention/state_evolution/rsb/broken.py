@@ -28,8 +28,6 @@ from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutio
 from gamp_attention.state_evolution.fixed_points.solve import require_rtol
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
-    ATTEMPTS,
-    MAX_RESOLUTION,
     ROUGH,
     BrokenSolution,
     Packing,
@@ -46,19 +44,11 @@ from gamp_attention.state_evolution.rsb.weights import Levels
 
 SOLVED = (Status.CONVERGED, Status.INACCURATE)  # statuses of results with numbers
 MAX_STEPS = 3  # largest number k of steps
-DEFAULT_RTOL = 1e-4  # relative error that is requested by default
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
-FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equations; residual of Newton steps after them
-REFERENCE_TOL = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
 UNSOLVED = "unknown: no solution with distinct levels was found"
-FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
-# θ or m in the same units at which its growth is computed, and at which a search begins again
-SEED, RESTORED = 1e-3, 0.3
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
-TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
-N_NOISE = 12  # nodes of the same for the noise of labels
 
 
 class Reference(NamedTuple):
@@ -182,7 +172,7 @@ def solve_broken(
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     steps, given = require_steps(steps, parisi)
-    rtol = require_rtol(DEFAULT_RTOL if rtol is None else rtol)
+    rtol = require_rtol(1e-4 if rtol is None else rtol)
     check.flag("raise_on_failure", raise_on_failure)
     problem = require_problem(model, alpha)
     start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
@@ -249,24 +239,25 @@ def solve_ladder(
     search fails, all solutions are therefore refined.
     """
     given = _build_symmetric_levels(problem, start)
-    smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
+    # given overlaps that vanish by symmetry may contain rounding errors
+    smallest = problem.search.faded * np.sqrt(given.q[0, 0])
     m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
     symmetric = _symmetric(problem, given, m, theta)
     reference = _solve_reference(problem, symmetric, m, theta)
-    starts = first_starts(symmetric, parisi if k == 1 else None, problem.strengths)
-    origins, results = first_starts(symmetric, None, problem.strengths), []
+    starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
+    origins, results = first_starts(symmetric, None, problem.search), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        finest = MAX_RESOLUTION if step == k or refine_all else 0
+        finest = None if step == k or refine_all else 0
         solution = solve_steps(problem, packing, starts, rtol, finest)
         if revived := _restore_faded(problem, packing, solution, given):
             solution = solve_steps(problem, packing, [revived], rtol, finest)
-        solution = _without_faded(solution, packing)
+        solution = _without_faded(problem, solution, packing)
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
-            solution = solution if followed is None else _without_faded(followed, packing)
+            solution = solution if followed is None else _without_faded(problem, followed, packing)
         results.append(_result(model, solution, packing, rtol, reference))
         if solution.status not in SOLVED:
             break
@@ -284,10 +275,10 @@ def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
     return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
 
 
-def _faded(solution: BrokenSolution, packing: Packing) -> list[str]:
+def _faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> list[str]:
     """Return which of θ and m, free on this branch, have gone to zero in a solution."""
     levels, free = solution.point.levels, {"theta": packing.theta, "m": packing.m}
-    small = FADED * np.sqrt(levels.q[-1, 0])
+    small = problem.search.faded * np.sqrt(levels.q[-1, 0])
     is_solved = solution.status in SOLVED
     return [name for name in free if is_solved and free[name] and np.abs(getattr(levels, name)).max() < small]
 
@@ -301,20 +292,20 @@ def _restore_faded(
     solution without θ is unstable: an evaluation of the equations multiplies a small θ by a factor above 1.
     """
     levels, parisi, _, _ = solution.point
-    names, unit = _faded(solution, packing), np.sqrt(levels.q[-1, 0])
+    names, unit = _faded(problem, solution, packing), np.sqrt(levels.q[-1, 0])
     if not names:
         return None
     signs = {name: np.sign(getattr(given, name)) for name in names}
-    small = levels._replace(**{name: SEED * unit * sign for name, sign in signs.items()})
+    small = levels._replace(**{name: problem.search.seed * unit * sign for name, sign in signs.items()})
     new = problem.weights.step(problem.hats(small, parisi, 0, replicons=False), parisi)
     if not all(np.linalg.norm(getattr(new, name)) > np.linalg.norm(getattr(small, name)) for name in names):
         return None
-    return levels._replace(**{name: RESTORED * unit * sign for name, sign in signs.items()}), parisi
+    return levels._replace(**{name: problem.search.restored * unit * sign for name, sign in signs.items()}), parisi
 
 
-def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
+def _without_faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
-    for name in _faded(solution, packing):
+    for name in _faded(problem, solution, packing):
         words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
         return solution._replace(status=Status.LOST, message=words)
     return solution
@@ -322,19 +313,19 @@ def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution
 
 def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    packing = Packing(problem.signs, 0, m, theta)
+    packing, search = Packing(problem.signs, 0, m, theta), problem.search
     capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
     x, near = packing.pack(capped, np.zeros(0)), None
-    for attempt in range(ATTEMPTS + 1):
+    for attempt in range(search.attempts + 1):
         try:
             if attempt:
-                x = iterate(problem, packing, x, FEW_STEPS)
+                x = iterate(problem, packing, x, search.symmetric_steps)
             start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
-            root = newton(problem, packing, start, NEAR, ROUGH)
+            root = newton(problem, packing, start, search.symmetric_tol, ROUGH)
             near, size = root.x, root.size
         except (ArithmeticError, np.linalg.LinAlgError):
             continue
-        if size <= NEAR:
+        if size <= search.symmetric_tol:
             break
     return given if near is None else packing.unpack(near)[0]
 
@@ -345,14 +336,14 @@ def _solve_reference(problem: Problem, near: Levels, m: bool, theta: bool) -> Re
     x = packing.pack(near, np.zeros(0))
     try:
         for resolution in (ROUGH, ROUGH + 1):
-            root = newton(problem, packing, x, REFERENCE_TOL, resolution)
-            if not root.size <= REFERENCE_TOL:
+            root = newton(problem, packing, x, problem.search.reference_tol, resolution)
+            if not root.size <= problem.search.reference_tol:
                 return None
             x, (levels, _) = root.x, packing.unpack(root.x)
             values.append((float(levels.V[0]), problem.weights.free_energy(levels, root.hats, np.zeros(0))))
     except (ArithmeticError, np.linalg.LinAlgError):
         return None
-    smallest = FADED * np.sqrt(levels.q[0])
+    smallest = problem.search.faded * np.sqrt(levels.q[0])
     if any(free and np.all(np.abs(overlap) < smallest) for free, overlap in ((m, levels.m), (theta, levels.theta))):
         return None
     (coarse, coarse_loss), (V, loss) = values
@@ -467,7 +458,7 @@ def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) 
     def at(values: Overlaps) -> tuple[float, float]:
         if model.attention:
             return by_series(model, values, rtol)
-        coarse, fine = (_test_error_of_labels(model, values, n) for n in TEST_NODES)
+        coarse, fine = (_test_error_of_labels(model, values, n) for n in (48, 64))
         return fine, abs(fine - coarse)
 
     value, grid_error = at(overlaps)
@@ -479,10 +470,13 @@ def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) 
     return value, grid_error + float(np.linalg.norm(shifts))
 
 
-def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int) -> float:
-    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field."""
+def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int, n_for_noise: int = 12) -> float:
+    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field.
+
+    Each number of the noise has `n_for_noise` nodes.
+    """
     n_noise = model.task.n_noise
-    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(N_NOISE)] * n_noise
+    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(n_for_noise)] * n_noise
     u, v, *noise = (axis.ravel() for axis in np.meshgrid(*[x for x, _ in rules], indexing="ij"))
     weights = np.prod([axis.ravel() for axis in np.meshgrid(*[w for _, w in rules], indexing="ij")], axis=0)
     rho, q, theta = (float(values[0, 0, 0]) for values in (model.coordinates.rho, overlaps.q, overlaps.theta))
