@@ -72,8 +72,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "state_evolution": (
         "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
         "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
-        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_state_evolution",
-        "spectral_overlap", "trajectory",
+        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_broken",
+        "solve_state_evolution", "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)
@@ -90,7 +90,8 @@ _COMMON = (
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
     "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train", "train_loss", "trajectory",
+    "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
+    "trajectory",
 )  # fmt: skip
 
 

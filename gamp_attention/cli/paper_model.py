@@ -20,7 +20,9 @@ from gamp_attention.experiments.sweeps.scheduler import local_pool
 from gamp_attention.experiments.sweeps.sweep import save, sweep
 from gamp_attention.models.attention import paper_model
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.rsb.broken import solve_broken
 
 
 def _model(options: argparse.Namespace) -> Any:
@@ -48,8 +50,11 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
-    wanted = select(options, "alpha", "init", "rtol", "rule", "response", "seed", "rsb", "parisi")
-    result = solve_state_evolution(_model(options), **wanted)
+    names, model = ("alpha", "init", "rtol"), _model(options)
+    if options.steps or options.parisi:
+        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps", "parisi"))
+    else:
+        result = solve_state_evolution(model, **select(options, *names, "rule", "response", "seed"))
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}

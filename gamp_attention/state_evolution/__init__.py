@@ -9,16 +9,16 @@ from gamp_attention.state_evolution.dynamics.population import (
     population_map,
 )
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
-from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.limiting_spectra import LimitingSpectrum, limiting_spectrum
 from gamp_attention.state_evolution.fixed_points.observables import Stability
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.spectral_overlaps import SpectralOverlap, spectral_overlap
+from gamp_attention.state_evolution.rsb.broken import BrokenStateEvolutionResult, solve_broken
 
 __all__ = [
     "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
     "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
-    "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_state_evolution",
-    "spectral_overlap", "trajectory",
+    "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_broken",
+    "solve_state_evolution", "spectral_overlap", "trajectory",
 ]  # fmt: skip

@@ -272,7 +272,7 @@ def test_changes_by_breaking_are_lines_on_request(model, found):
     with_them = replace(found, lines=found.lines | {name: [line] for name, line in changes.items()})
     assert "change of α_c by breaking" in str(with_them)
     assert "breaking" not in str(found)
-    with pytest.raises(ValueError, match="rsb"):
+    with pytest.raises(ValueError, match="model: needs"):
         ga.phase_boundaries(ga.paper_model(score_noise=0.1), rsb=1)
 
 
@@ -286,7 +286,7 @@ def test_breaking_lowers_the_crossing_of_training_losses():
     semantic, positional = (
         ga.solve_state_evolution(model, alpha, name, rtol=1e-6) for name in ("semantic", "positional")
     )
-    broken = ga.solve_state_evolution(model, alpha, positional.overlaps, rsb=1, rtol=1e-2)
+    broken = ga.solve_broken(model, alpha, positional.overlaps, rtol=1e-2)
     gap = semantic.train_loss - positional.train_loss
     assert abs(semantic.train_loss - broken.train_loss) < 0.1 * gap + broken.train_loss_error
 

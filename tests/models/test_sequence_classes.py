@@ -383,7 +383,7 @@ def test_estimated_distributions_refuse_classes():
 
 def test_breaking_of_replica_symmetry_refuses_classes():
     with pytest.raises(ValueError, match="mixture"):
-        ga.solve_state_evolution(spiked(), 2.0, "semantic", rsb=1)
+        ga.solve_broken(spiked(), 2.0, "semantic")
 
 
 @pytest.mark.parametrize(

@@ -248,5 +248,5 @@ def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)
     with pytest.raises(ValueError, match="online"):
         ga.trajectory(model, 2.0, method="online", n_iter=2)
-    with pytest.raises(ValueError, match="rsb: needs 0 for this model"):
-        ga.solve_state_evolution(model, 2.0, rsb=1)
+    with pytest.raises(ValueError, match="model: needs a ridge penalty with one λ"):
+        ga.solve_broken(model, 2.0)

@@ -146,7 +146,7 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
     ("call", "words"),
     [
         (lambda: shifted_model(lam="sphere"), "sphere"),
-        (lambda: ga.solve_state_evolution(shifted_model(), 1.0, rsb=1), "replica"),
+        (lambda: ga.solve_broken(shifted_model(), 1.0), "replica"),
         (lambda: ga.glm_model(ga.SquaredLoss(), intercept=1), "intercept"),
     ],
 )

@@ -1,7 +1,7 @@
 """The semantic branch where it exists only with broken replica symmetry, with one, two and three steps, against runs.
 
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 0.6; with replica symmetry the branch begins at
-α = 0.719. `solve_state_evolution(..., rsb=k)` for k = 1, 2 and 3, and the limit k → ∞ as for `rsb="full"`. GAMP runs
+α = 0.719. `solve_broken(..., steps=k)` for k = 1, 2 and 3, and the limit k → ∞ as for `steps="full"`. GAMP runs
 from the teacher's weights to zero gradient on instances at d = 1000, 2000 and 4000, asymptotic loss. Minima with
 θ < 0.4 q are not on the branch. Limits d → ∞ of V, q, θ and the training loss are fitted by x + a/d.
 The end of runs is also predicted by the equations of their iteration, `trajectory(..., hold_after=20)`. Runs and
@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import broken
+from gamp_attention.state_evolution.rsb import broken
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
@@ -36,7 +36,7 @@ ON_BRANCH = 0.4  # smallest θ/q of a minimum on the branch
 
 def solve(k, rtol):
     """Return the solution with k steps."""
-    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, "semantic", rsb=k, rtol=rtol)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, "semantic", steps=k, rtol=rtol)
     theta = [float(of.theta[0, 0, 0]) for of in (se.overlaps, se.overlaps_error)]
     return describe(se) | {"theta": theta, "test_error": [float(se.test_error), float(se.test_error_error)]}
 
@@ -94,7 +94,7 @@ def main():
 
 
 def extrapolate(solutions):
-    """Return the numbers for k → ∞ with errors, by the formulas of `rsb="full"`."""
+    """Return the numbers for k → ∞ with errors, by the formulas of `steps="full"`."""
     limit = {}
     for key in LABELS:
         values = [solution[key][0] for solution in solutions]

@@ -14,7 +14,7 @@ descent is the stored limit of `end_of_descent`, from d up to 8000. Minima with 
 
 
 - the ground state, k → ∞ (`further_steps`);
-- clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
+- clusters at a higher energy: `solve_broken(..., parisi=y)` gives the free energy F(y), the complexity
   Σ = y²F'(y), and the energy of the clusters E = F + Σ/y. As dΣ/dE = y, the clusters of largest complexity, the
   threshold states, have the largest energy;
 - dynamics: heavy-ball descent in theory after 200 steps, a training time of 6000, by `trajectory` with compression,
@@ -131,7 +131,7 @@ def solve_at(parisi):
     """Return F, Σ, E, overlaps and replicons at a Parisi parameter, or at the ground state, with errors."""
     model = ga.paper_model()
     symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
-    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=parisi, rtol=1e-2)
+    se = ga.solve_broken(model, ALPHA, symmetric.overlaps, parisi=parisi, rtol=1e-2)
     y, complexity, error = (float(value[0]) for value in (se.parisi, se.complexity, se.complexity_error))
     return describe(se) | {
         "y": y,

@@ -32,7 +32,7 @@ from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chain
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention, softmax_teacher, with_parameter
 from gamp_attention.results import Result, Status
-from gamp_attention.state_evolution.fixed_points.broken import require_problem
+from gamp_attention.state_evolution.rsb.broken import require_problem
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

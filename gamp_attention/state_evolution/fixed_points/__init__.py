@@ -1,11 +1,5 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
 
-from gamp_attention.state_evolution.fixed_points.broken import (
-    BrokenStateEvolutionResult,
-    Ladder,
-    extrapolate,
-    extrapolate_steps,
-)
 from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF
 from gamp_attention.state_evolution.fixed_points.indicators import Indicators
 from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, root_near, solve_near

@@ -129,6 +129,11 @@ class StateEvolutionResult(Ended):
     rule: str
     message: str = ""
 
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of replica symmetry breaking: none."""
+        return 0
+
     def _rows(self) -> Rows:
         rows = super()._rows()
         if self.stability is not None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.choices import RESPONSES
@@ -29,7 +28,6 @@ from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import is_feasible, relative_change, subtract_explained
-from gamp_attention.state_evolution.fixed_points.broken import require_problem, require_steps, solve_broken
 from gamp_attention.state_evolution.fixed_points.failures import (
     FAMILY_OF,
     broken_start,
@@ -90,8 +88,6 @@ def solve_state_evolution(
     max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
-    rsb: int | str = 0,
-    parisi: ArrayLike | None = None,
     raise_on_failure: bool = False,
     progress: bool | None = None,
 ) -> StateEvolutionResult:
@@ -128,12 +124,6 @@ def solve_state_evolution(
         not depend on it. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
     seed : seed of the random points.
-    rsb : number k of steps of replica symmetry breaking, 0 to 3, or "full" for the limit k → ∞, extrapolated from k = 1
-        to 3; its status is INACCURATE if an error of the limit is above `rtol`. For k > 0 the model must have one
-        column, a ridge penalty, and labels of one token or attention with two tokens of opposite positions and without
-        score noise. `rule`, `response`, `max_iter`, `max_work`, `stability` and `seed` are not used.
-    parisi : (k,) fixed Parisi parameters, increasing, for 1 to 3 steps. If not given, they are found such that the free
-        energy is largest: the ground state.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
     progress : whether to show the progress of the refinement: its accuracy, and the average that is computed. If None,
         it is shown on a terminal, after a second; elsewhere a line is printed on standard error every 20 seconds, and
@@ -142,10 +132,6 @@ def solve_state_evolution(
     Returns
     -------
     StateEvolutionResult
-        With `rsb`, a `BrokenStateEvolutionResult` with the overlaps of all levels and the Parisi parameters. Its status
-        is LOST if no solution with distinct levels was found, for example because replica symmetry is not broken.
-
-        Without:
         The status is INACCURATE if the budget did not allow `rtol`, and MAX_ITER if it did not allow any solution. It
         is LOST if a named branch does not exist, that is, if θ of "semantic" or m of "positional" is zero within its
         error. Then `overlaps` are approximately the overlaps of the solution found instead, without errors and losses,
@@ -157,9 +143,7 @@ def solve_state_evolution(
     ------
     TypeError : if an argument has the wrong type.
     ValueError : if `alpha` is not positive; if `init`, `rule` or `response` is an unknown name; if the given overlaps
-        are not feasible; if `rtol`, `max_iter` or `max_work` is out of range; if `rule` does not apply
-        to the model; if `rsb` or `parisi` is out of range; or if replica symmetry breaking is not implemented for the
-        model.
+        are not feasible; if `rtol`, `max_iter` or `max_work` is out of range; or if `rule` does not apply to the model.
     ConvergenceError : if the result did not converge and `raise_on_failure` is True.
 
     Examples
@@ -185,12 +169,6 @@ def solve_state_evolution(
     max_iter = check.integer("max_iter", max_iter, low=1)
     check.flag("stability", stability)
     check.flag("raise_on_failure", raise_on_failure)
-    steps, given = require_steps(rsb, parisi)
-    if steps:
-        problem = require_problem(model, alpha)
-        start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
-        broken = solve_broken(model, problem, start, steps, given, rtol)
-        return finish(broken, raise_on_failure, "solve_state_evolution")
     describe("search for the fixed point")
     F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
@@ -205,7 +183,7 @@ def solve_state_evolution(
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
-    result = _mention_breaking(result, model, alpha)
+    result = _mention_breaking(result, model)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -224,16 +202,13 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def _mention_breaking(result: StateEvolutionResult, model: Model, alpha: float) -> StateEvolutionResult:
-    """Return the result; if replica symmetry is broken and `rsb` accepts the model, its `validity` mentions `rsb`."""
+def _mention_breaking(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
+    """Return the result; if replica symmetry is broken, its `validity` mentions `solve_broken` for one column."""
     solved = result.status in (Status.CONVERGED, Status.INACCURATE) and np.isfinite(result.replicon)
-    if result.consistent or not solved or result.response != "stein":
+    one_column = model.rank == model.teacher_rank == 1
+    if result.consistent or not solved or result.response != "stein" or not one_column:
         return result
-    try:
-        require_problem(model, alpha)
-    except (TypeError, ValueError):
-        return result
-    return replace(result, validity=f"{result.validity}; rsb=1 computes the changes")
+    return replace(result, validity=f"{result.validity}; solve_broken, if it accepts the model, computes the changes")
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
