@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 STARTS = ("semantic", "positional", "random")  # starts of all solvers, named after the solution that they lead to
 RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are
-RULES = ("auto", "split", "nested", "lines", "sobol")  # quadrature rules of state evolution
+RULES = ("auto", "split", "nested", "sobol")  # quadrature rules of state evolution
 RESPONSES = ("stein", "derivative")  # formulas for V̂
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods on given data whose trajectories are predicted
 ONLINE = "online"  # gradient descent on samples that are drawn from a model for a single step

@@ -27,7 +27,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing, in_units, is_feasible, relative_change, units
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
+from gamp_attention.state_evolution.rules.rule import WorkExceeded
 
 BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
 
