@@ -45,8 +45,7 @@ from gamp_attention.state_evolution.fixed_points.points import (
     units_of,
 )
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
-from gamp_attention.state_evolution.rules.rule import WorkExceeded
-from gamp_attention.state_evolution.rules.rule import work_of
+from gamp_attention.state_evolution.rules.rule import WorkExceeded, work_of
 
 # Accuracy of the points
 RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
