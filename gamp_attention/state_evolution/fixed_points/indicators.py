@@ -15,8 +15,7 @@ from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.fixed_points.observables import NEGLIGIBLE_JUMPS, column_sums, replicon
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import Point, size_of
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
-from gamp_attention.state_evolution.rules.rule import work_of
+from gamp_attention.state_evolution.rules.rule import WorkExceeded, work_of
 
 # averages of squared derivatives, which diverge where jumps begin, converge like a square root: the requested errors of
 # jump mass and replicon are these multiples of √rtol, but at most INDICATOR_LIMIT

@@ -45,8 +45,7 @@ from gamp_attention.state_evolution.fixed_points.points import (
     units_of,
 )
 from gamp_attention.state_evolution.fixed_points.search import remove_columns
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
-from gamp_attention.state_evolution.rules.rule import work_of
+from gamp_attention.state_evolution.rules.rule import WorkExceeded, work_of
 
 # Accuracy of the points
 RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
@@ -102,7 +101,7 @@ class StateEvolutionResult(Ended):
     stability : eigenvalues of the overlap map by sector; None if not requested.
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
-    response, rule : form of V̂ that was used, and quadrature rule ("split", "nested", "lines" or "sobol").
+    response, rule : form of V̂ that was used, and quadrature rule ("split", "nested" or "sobol").
     """
 
     status: Status

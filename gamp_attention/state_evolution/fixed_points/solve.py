@@ -110,8 +110,8 @@ def solve_state_evolution(
         at most 0.1.
     rule : "split", a product rule that is cut where the proximal map jumps (for attention with L (r + t) ≤ 6);
         "nested", nested adaptive averages, cut there and at kinks of the labels (for labels with L = r = 1 and at most
-        two numbers of the teacher, fields and noise); "lines", random lines that are cut at the jumps; "sobol", random
-        points. "auto" uses "split" for attention with L (r + t) ≤ 4, "nested" if it applies, and "sobol" otherwise.
+        two numbers of the teacher, fields and noise); "sobol", random points. "auto" uses "split" for attention with
+        L (r + t) ≤ 4, "nested" if it applies, and "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
     max_iter : maximum number of damped steps of the search. If it is below twice the number of overlaps, there are no

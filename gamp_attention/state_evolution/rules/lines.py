@@ -55,6 +55,7 @@ from gamp_attention.state_evolution.rules.minimizer_path import (
     unresolved_derivative,
     unresolved_minimum,
 )
+from gamp_attention.state_evolution.rules.rule import WorkExceeded
 
 MAX_PANELS = 256  # maximum number of panels on the stack of a line
 MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for each tie
@@ -393,10 +394,6 @@ def first_panels(tol: float, n_nodes: int, odd: bool = False) -> np.ndarray:
         if abs(second - exact) <= max(1e-3 * tol, 1e-14):  # 1e-14 is the rounding error
             return ends
         n_panels += 2 if odd else 1
-
-
-class WorkExceeded(ArithmeticError):
-    """Raised if lines need more proximal problems than the limit of work allows."""
 
 
 class FieldLines:

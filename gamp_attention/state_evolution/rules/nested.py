@@ -17,9 +17,6 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
 averages over all coordinates (`nested_errors`).
-
-If the proximal map is affine (`is_affine`: the squared loss, for labels that are affine functions of the coordinates),
-all these averages are averages of polynomials. A Gauss-Hermite rule for the teacher's coordinates is then exact.
 """
 
 from collections.abc import Callable
@@ -35,16 +32,14 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
-from gamp_attention.state_evolution.rules.affine import EXACT, average_polynomials, is_affine
 from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import (
     LineMoments,
-    WorkExceeded,
     first_panels,
     integration_limit,
     line_averages,
 )
-from gamp_attention.state_evolution.rules.rule import LeveledRule
+from gamp_attention.state_evolution.rules.rule import LeveledRule, WorkExceeded
 
 PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
 LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
@@ -79,19 +74,13 @@ class NestedRule(LeveledRule):
     # whether panels are divided only if they are very inaccurate: errors are then about 1e-3 instead of 1e-4, at a
     # quarter of the time
     searching: bool = False
-    affine: bool = False  # whether the proximal map is affine, so that averages are exact on every level
     name: ClassVar[str] = "nested"
     expands: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, model: Model, level: int = 0, max_work: float = np.inf) -> "NestedRule":
-        """Return the rule for a model at a level."""
-        return cls(level, max_work, affine=is_affine(model))
 
     @property
     def unresolved(self) -> float:
         """Largest relative error of the averages that a comparison with another level may miss."""
-        return EXACT if self.affine else UNRESOLVED * self.tol
+        return UNRESOLVED * self.tol
 
     def finer(self) -> "NestedRule | None":
         """Return the rule at the next level; from the rule for the search, level 0."""
@@ -103,7 +92,7 @@ class NestedRule(LeveledRule):
 
     def for_search(self) -> "NestedRule":
         """Return the rule for the search of a fixed point; self above level 0."""
-        return self if self.searching or self.affine or self.level > 0 else replace(self, searching=True)
+        return self if self.searching or self.level > 0 else replace(self, searching=True)
 
     def for_stability(self) -> "NestedRule":
         """Return level 1 without a limit of work, which is accurate enough for derivatives of the overlap map."""
@@ -316,13 +305,13 @@ class _NestedMoments:
 
     def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
         n, overlaps = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level], channel.overlaps
-        self.channel, self.squares, self.affine = channel, squares, rule.affine
+        self.channel, self.squares = channel, squares
         self.work_left = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, SEARCH_TOL if rule.searching else 1.0)
         self.metric = make_metric(overlaps.V)
         self.direction = channel.root[:, :, 0]
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
-        self.grid, self.nodes = first_panels(EXACT if rule.affine else rule.tol, n, odd=True), legendre_rule(n)
+        self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
         self.size = size_of_fields(overlaps)
         self.min_unit = 1e-10 * max(self.size, np.sqrt(overlaps.V.max()))
         self.u = self.direction[0, 0]
@@ -335,10 +324,7 @@ class _NestedMoments:
 
     def _average(self, lines: Leaf, scale: np.ndarray) -> np.ndarray:
         """Return the averages of functions of the teacher's coordinates, see `nested_average`."""
-        n = self.channel.n_teacher
-        if self.affine:
-            return average_polynomials(lambda points: lines(points, np.full(len(points), MAX_TOL)), n)
-        return nested_average(lines, label_cuts(self.channel), n, self.limits, scale)
+        return nested_average(lines, label_cuts(self.channel), self.channel.n_teacher, self.limits, scale)
 
     def _moments(self, values: np.ndarray) -> Moments:
         """Return moments from the averages of the columns of `lines`."""

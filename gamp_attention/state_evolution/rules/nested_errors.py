@@ -1,7 +1,6 @@
 """Test errors of models with one field of the student: nested averages over the coordinates of teacher and student.
 
-The averages are computed as in `nested`, with panels that end at jumps and kinks of the labels. They are polynomials if
-the proximal map is affine (`is_affine`).
+The averages are computed as in `nested`, with panels that end at jumps and kinks of the labels.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from gamp_attention._core.quadrature import gauss_hermite, tensor_grid
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.rules.affine import EXACT, average_polynomials, is_affine
 from gamp_attention.state_evolution.rules.nested import (
     MAX_TOL,
     MIN_EXPANDED,
@@ -35,12 +33,10 @@ def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float,
     """Return the test error of a model with one field of the student, and its error.
 
     The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
-    last tolerance. Tolerances decrease until it is small compared with `rtol`. Averages of polynomials are exact.
+    last tolerance. Tolerances decrease until it is small compared with `rtol`.
     """
     tol = min(rtol, MAX_TOL)
     value, error = error_within(model, overlaps, tol), np.inf
-    if is_affine(model):
-        return value, EXACT * abs(value)
     for _ in range(MAX_FINER):
         tol = 0.1 * tol
         finer = error_within(model, overlaps, tol)
@@ -95,8 +91,6 @@ def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.
         e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
         return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
 
-    if is_affine(channel.model):
-        return average_polynomials(lambda points: errors(points, np.zeros(0)), channel.n_white)
     points = gauss_hermite(PILOT_NODES)[0]
     size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
     size[1:] = np.inf

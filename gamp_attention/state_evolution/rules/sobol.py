@@ -15,12 +15,10 @@ from gamp_attention._core.progress import Progress
 from gamp_attention._core.quadrature import gaussian_points, inside_cube
 from gamp_attention._core.sobol import sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
-from gamp_attention.state_evolution.rules.importance import Points, Proposal, adapt_proposal
-from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
-from gamp_attention.state_evolution.rules.rule import Rule
+from gamp_attention.state_evolution.rules.importance import Proposal, adapt_proposal
+from gamp_attention.state_evolution.rules.rule import Points, Rule
 
 STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
-STABILITY_LINES = 256  # the same for lines
 TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, but at least STABILITY_POINTS
 TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
@@ -34,7 +32,6 @@ REPLICA_STEP = 4  # the number of replicas is a multiple of this
 SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
 OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
-WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
 def component_points(n: int, probability: float, low: int) -> int:
@@ -80,11 +77,8 @@ class SobolRule(Rule):
     ----------
     n_points : even number of points of each replica. If all fields may change sign, half of them are evaluated.
     n_replicas : number of independent replicas, at least 2.
-    lines : if True, each point stands for a line through it across the jumps of the proximal map. The average along the
-        line is computed by quadrature that is cut at jumps (see `lines`); it is smooth in the other coordinates, so
-        the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
-    max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
+    max_work : maximum number of proximal problems that a replica may solve, which limits refinements.
     searched : 1 to compute the global minimum at all points; otherwise at n_points/`searched` points and a part of the
         others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
         attention if the channel has symmetries.
@@ -96,19 +90,14 @@ class SobolRule(Rule):
 
     n_points: int = 4096
     n_replicas: int = 8
-    lines: bool = False
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     searched: int = 1
     rate: float = RATE
     proposals: tuple[Proposal | None, ...] = ()
     first_replica: int = 0
+    name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        """Name of the rule in arguments and results."""
-        return "lines" if self.lines else "sobol"
 
     def finer(self) -> "SobolRule":
         """Return the rule with four times the number of points, in new scramblings."""
@@ -134,7 +123,7 @@ class SobolRule(Rule):
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.lines or self.n_points < MIN_EXTENDED:
+        if self.rate >= RATE or self.n_points < MIN_EXTENDED:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
         largest = int(min(MAX_REPLICAS, within_work)) // REPLICA_STEP * REPLICA_STEP
@@ -145,24 +134,22 @@ class SobolRule(Rule):
 
     def without(self, known: Rule) -> "SobolRule | None":
         """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
-        if not isinstance(known, SobolRule) or not known.n_replicas < self.n_replicas:
-            return None
-        if replace(known, n_replicas=self.n_replicas) != self:
-            return None
         count = known.n_replicas
+        if not count < self.n_replicas or replace(self, n_replicas=count) != known:
+            return None
         return replace(self, n_replicas=self.n_replicas - count, first_replica=self.first_replica + count)
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS)
+        n_points = min(self.n_points, STABILITY_POINTS)
         return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
         """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
 
-        A search costs as much as four local minimizations. Rules of lines are returned unchanged.
+        A search costs as much as four local minimizations.
         """
-        return self if self.lines else replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
+        return replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
 
     def for_test_error(self, attention: bool) -> "SobolRule":
         """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
@@ -187,29 +174,26 @@ class SobolRule(Rule):
         convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
         """
         model = channels[0].model
-        if self.lines or self.proposals or model.attention or not model.task.jumps:
+        if self.proposals or model.attention or not model.task.jumps:
             return self
         return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
 
     @property
     def initial_tolerance(self) -> float:
         """Residual at which a first solution is accurate enough; single points that jump cause such residuals."""
-        return 1e-3 if self.lines else 20 / self.n_points
+        return 20 / self.n_points
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
-        return self.n_points * self.n_replicas * (WORK_OF_LINE if self.lines else 1)
+        return self.n_points * self.n_replicas
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
-        if self.lines:
-            moments = [self._on_lines(channel, replica) for replica in self._replicas]
-        else:
-            searched, moments = self.searched if channel.subsamples else 1, []
-            with Progress(shown=False) as task:  # shown only inside of a task that is shown
-                for points in self.point_sets(channel):
-                    task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
-                    moments.append(channel.moments(points.white, squares, searched, points.weights))
+        searched, moments = self.searched if channel.subsamples else 1, []
+        with Progress(shown=False) as task:  # shown only inside of a task that is shown
+            for points in self.point_sets(channel):
+                task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
+                moments.append(channel.moments(points.white, squares, searched, points.weights))
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
@@ -234,15 +218,3 @@ class SobolRule(Rule):
 
     def _seed(self, replica: int) -> tuple[int, ...]:
         return (*self.seed, self.n_points, replica)
-
-    def _rng(self, replica: int) -> np.random.Generator:
-        return np.random.default_rng(self._seed(replica))
-
-    def _on_lines(self, channel: Channel, replica: int) -> Moments:
-        n, white = self.n_points, gaussian_points(self.n_points, channel.n_white - 1, self._rng(replica))
-        if channel.symmetry.m_zero:  # the averages on mirror images are equal
-            n, white = n // 2, white[: n // 2]
-        split, tol = channel.n_teacher, 1.0 / self.n_points
-        lines = FieldLines(channel, tol, n_nodes=10, max_work=self.max_work)
-        values, _, _ = lines.averages(white[:, :split], white[:, split:], np.full(n, tol), np.full(n, tol))
-        return mean_moments(np.full(n, 1 / n), values)
