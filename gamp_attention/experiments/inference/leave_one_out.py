@@ -334,8 +334,8 @@ def require_trained(data: Dataset, gamp: Any, limit: float = 1e-3) -> tuple[np.n
     `limit` is the maximum norm of the gradient of the exact risk, in units of the weights if these are small.
     """
     require_dataset(data)
-    if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
-        raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
+    names = "Q", "overlaps", "converged", "is_minimum", "gradient_norm"
+    check.require_attributes("gamp", gamp, "a result of run_gamp or minimize_risk", *names)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
     at = risk_at(data, Q, "exact")
     if not at.gradient_norm <= limit * small_unit(data) + 10 * gamp.gradient_norm:
