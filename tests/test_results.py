@@ -253,9 +253,7 @@ def make_boundaries():
     boundaries = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
     lines = dict.fromkeys(("alpha_c", "alpha_l", *names), boundaries)
     status = [ga.Status.CONVERGED, ga.Status.INACCURATE]
-    return ga.PhaseBoundaries(
-        "omega", np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2
-    )
+    return ga.PhaseBoundaries(np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2)
 
 
 def make_sweep():

@@ -191,9 +191,9 @@ def _add_sweep(add: Add) -> None:
 def _add_boundaries(add: Add) -> None:
     """Add the options of `boundaries`."""
     add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
-    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several ridge penalties λ")
-    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several standard deviations σ of the tokens")
-    add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
+    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    add("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    add("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
     ends: Any = {"nargs": 2, "default": (0.05, 4.0), "metavar": ("LOW", "HIGH")}
     add("--alphas", type=float, **ends, help="range of α (default 0.05 4)")
     add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
@@ -267,7 +267,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "boundaries": (
         "gamp-attention boundaries --omega 0.1:0.5:5 --folder diagram --plot diagram.png",
-        "gamp-attention boundaries --sigma 0.3 0.5 0.8 --alphas 0.5 3 --workers 2",
+        "gamp-attention boundaries --sigma 0.8 --alphas 0.5 3 --workers 2",
     ),
 }
 

@@ -146,19 +146,13 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
-    given: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("omega", "lam", "sigma")}
-    given["A"] = options.A
-    varied = [name for name, values in given.items() if values is not None and len(values) > 1]
-    if len(varied) > 1:
-        raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
     low, high = (check.real("--alphas", end, low=0, strict=True) for end in options.alphas)
     if not low < high:
         raise check.fail_words("--alphas", f"{low:g} {high:g}", "LOW < HIGH")
-    fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
-    arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
-    wanted = {arguments[name]: given[name] for name in varied} | select(options, "alphas", "tol", "bayes", "folder")
+    model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
+    wanted = select(options, "alphas", "tol", "bayes", "folder")
     with _open_executor(options) as executor:
-        result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
+        result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
         plot = target_of(options, options.plot, "picture", result.converged)

@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,7 @@ from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import averaged_memory
-from gamp_attention.models.model import Model
-from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models.model import Model, has_omega, softmax_teacher
 from gamp_attention.results import SIGNS, Result
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
@@ -127,7 +126,7 @@ class Branch(Result):
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Result of `compare`; `str()` returns the table, `to_dict()` the content of the file that --json writes.
+    """Result of `compare`; `str()` returns the table, `to_dict()` plain data for a report in JSON.
 
     Attributes
     ----------
@@ -185,18 +184,12 @@ class Interrupted(KeyboardInterrupt):
         self.result = result
 
 
-N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
-TEST_SAMPLES = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, small enough to stay in the same basin
-TRAINING_TIME = 750.0  # number of steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
-MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
-REPLICAS = 4  # number of independent predictions of the trajectory of gradient descent
 SOLVERS = 7  # maximum number of solvers of a branch, for the progress bar
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Options of a comparison, named as the arguments of `gamp_attention.compare`."""
+    """Options of a comparison: arguments of `gamp_attention.compare`, and the effort of each solver."""
 
     alpha: float
     seed: int
@@ -206,6 +199,17 @@ class Plan:
     gd_steps: int | None
     instances: int
     device: str
+    n_iter: int = 20  # iterations of the predicted trajectories, after which they hardly change
+    test_samples: int = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+    perturbation: float = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
+    training_time: float = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+    max_descent_work: float = 1.6e10  # maximum of n L d × number of steps of gradient descent
+    replicas: int = 4  # number of independent predictions of the trajectory of gradient descent
+
+    def count_steps(self, data: Dataset, lr: float) -> int:
+        """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
+        affordable = self.max_descent_work / data.tokens.size
+        return self.gd_steps or max(1, int(min(np.ceil(self.training_time / lr), max(affordable, 200))))
 
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
@@ -220,30 +224,32 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         progress.update()
         return result, time.perf_counter() - began
 
-    simulated: Any = {"n_iter": N_ITER}
+    simulated: Any = {"n_iter": plan.n_iter}
     instance = data.instance_model(), data.alpha, name
     predicted, _ = time_run("trajectory", trajectory, *instance, damping=damping, **simulated)
-    tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=plan.n_iter, hold_after=plan.n_iter)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
     plain: Any = {"method": "gd", "lr": lr}
-    simulated |= {"n_replicas": REPLICAS}
+    simulated |= {"n_replicas": plan.replicas}
     predicted_descent, _ = time_run("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
-    plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
+    plain |= {"max_iter": plan.count_steps(data, lr), "device": plan.device}
     descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
     quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    size = plan.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, predicted_response=True)[0]
+        deviation(
+            sample(model, data.dim, alpha, other), name, risk, damping, plan.n_iter, seed=other, predicted_response=True
+        )[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
     def row(label: str, result: Any, seconds: float) -> Row:
-        test_error, error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
+        test_error, error = sampled_test_error(data, result.Q, n_samples=plan.test_samples, seed=seed)
         away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
         norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
         return _row(label, result, seconds, test_error, {"test_error": error}, norms)
@@ -261,18 +267,12 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
 
 
-def _steps(data: Dataset, lr: float) -> int:
-    """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
-    affordable = MAX_DESCENT_WORK / data.tokens.size
-    return max(1, int(min(np.ceil(TRAINING_TIME / lr), max(affordable, 200))))
-
-
 def deviation(
     data: Dataset,
     name: str,
     risk: str,
     damping: float,
-    n_iter: int = N_ITER,
+    n_iter: int = 20,
     *,
     seed: int,
     predicted_response: bool = False,
@@ -391,10 +391,10 @@ def compare(
         except KeyboardInterrupt:
             if not finished:
                 raise
-    settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
-    del settings["device"], settings["rtol"]
-    if isinstance(model.teacher, SoftmaxTeacher):
-        settings["omega"] = model.teacher.omega
+    settings: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
+    settings |= {"instances": instances, "d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+    if has_omega(model):
+        settings["omega"] = softmax_teacher(model).omega
     base = linear_baseline(model) if model.attention else None
     result = Comparison(settings, finished, base, time.perf_counter() - began)
     if len(finished) < len(names):

@@ -203,7 +203,6 @@ COMMANDS = {
     "sweep F --out no/where.nc": "--out",
     "boundaries --omega": "--omega",
     "boundaries --omega 2": "omega",
-    "boundaries --omega 0.1 0.2 --lam 0.1 0.2": "--omega, --lam",
     "boundaries --lam 0": "lam",
     "boundaries --sigma 0": "sigma",
     "boundaries --A x": "--A",

@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields, without
+from gamp_attention.experiments.inference import Refitter, sample_errors, tokens_fields, without
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -65,7 +65,7 @@ def test_errors_agree_with_refits(name):
     fields, samples = loo.fields.copy(), np.flatnonzero(~loo.doubtful)[:12]
     assert len(samples) == 12
     for sample in samples:
-        Q, done = refit(data, gamp.Q, sample)
+        Q, done = Refitter().refit(data, gamp.Q, sample)
         assert done
         fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
     exact = sample_errors(data, fields)[samples]
@@ -279,7 +279,7 @@ def test_refits_replace_the_errors_of_their_samples():
     assert np.isfinite(loo.remainder).sum() == 10
     assert np.isclose(loo.test_error, loo.errors.mean())
     for sample in np.flatnonzero(loo.refitted & (loo.remainder < 0.1)):
-        Q, _ = refit(data, gamp.Q, int(sample))
+        Q, _ = Refitter().refit(data, gamp.Q, int(sample))
         assert np.allclose(loo.fields[sample], tokens_fields(data, Q, np.array([sample]))[0], rtol=0, atol=1e-3)
 
 
@@ -384,7 +384,7 @@ def test_both_halves_of_the_samples_are_left_out():
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
-    """`SAME` and `LOWER` only save steps of the search for other minima."""
+    """`same` and `lower` only save steps of the search for other minima."""
     from gamp_attention.data import risk_at
     from gamp_attention.experiments.inference import hysteresis
 
@@ -396,10 +396,9 @@ def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch)
         problems.append((data, risk_at(data, Q, "exact"), Q))
     decisions = []
     monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
-    for options in ({}, {"SAME": -1.0, "LOWER": np.inf}):
-        for name, value in options.items():
-            monkeypatch.setattr(hysteresis, name, value)
-        decisions.append([hysteresis.has_many_minima(*problem) for problem in problems])
+    for options in ({}, {"same": -1.0, "lower": np.inf}):
+        test = hysteresis.HysteresisTest(**options)
+        decisions.append([test.has_many_minima(*problem) for problem in problems])
         decisions.append(len(evaluated))
     assert decisions[0] == decisions[2]
     assert decisions[1] < 0.95 * (decisions[3] - decisions[1])

@@ -209,14 +209,10 @@ def test_a_rerun_computes_nothing(model, folder, found, capsys):
         ({"omegas": []}, "omegas"),
         ({"omegas": 0.3}, "omegas"),
         ({"omegas": [1.2]}, "omegas"),
-        ({"lams": [0.0]}, "lams"),
-        ({"omegas": [0.1], "lams": [0.1]}, "omegas, lams"),
-        ({"matrices": [np.eye(3)]}, "matrices"),
         ({"alphas": (2.0, 1.0)}, "alphas"),
         ({"alphas": (0.0, 1.0)}, "alphas"),
         ({"tol": 0.0}, "tol"),
         ({"executor": 3}, "executor"),
-        ({"threads": 0}, "threads"),
         ({"rsb": 2}, "rsb"),
     ],
 )
@@ -240,7 +236,7 @@ def test_sweep_command_writes_files_and_resumes(tmp_path, capsys):
 
 def test_bayes_thresholds_are_lines_on_request(model, folder, found):
     search = Search(found.low, found.high, 1e-3)
-    jobs = [DiagramJob(model, "omega", 0.3, search, bayes) for bayes in (False, True)]
+    jobs = [DiagramJob(model, search, bayes) for bayes in (False, True)]
     assert jobs[0].key != jobs[1].key
     lines = compute_thresholds(model)
     assert lines["weak_recovery"].value == pytest.approx(1 / 6, abs=1e-5)
@@ -265,7 +261,7 @@ def test_bayes_thresholds_are_computed_with_the_diagram():
 
 def test_changes_by_breaking_are_lines_on_request(model, found):
     search = Search(found.low, found.high, 1e-3)
-    assert DiagramJob(model, "omega", 0.3, search, rsb=1).key != DiagramJob(model, "omega", 0.3, search).key
+    assert DiagramJob(model, search, rsb=1).key != DiagramJob(model, search).key
     missing = find_changes(model, Boundary.none("none: no crossing"), Boundary.none("none: no end"))
     assert missing["alpha_c_change"].note == "none: no crossing"
     changes = missing | {"alpha_c_change": Boundary(-4.4e-4, 1e-5, "")}

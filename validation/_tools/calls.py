@@ -173,7 +173,7 @@ LINES = {
         "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None, score_noise=0.1)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
-    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0, threads=1)",
+    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",
     "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
@@ -218,7 +218,7 @@ LINES = {
     "sweep": (
         "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
         "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "
-        "warm=True, threads=1)"
+        "warm=True)"
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (

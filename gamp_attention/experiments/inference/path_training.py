@@ -28,9 +28,6 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import near_fixed_point
 
-# relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
-LOWER = 1e-4
-
 
 @dataclass(frozen=True, eq=False)
 class PathPlan:
@@ -48,6 +45,8 @@ class PathPlan:
     tol: float  # gradient norm at convergence, in units of the weights if these are below 1
     max_iter: int  # maximum number of iterations of a run
     seed: Any  # seed of random starts and of the folds
+    # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
+    lower: float = 1e-4
 
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
@@ -73,7 +72,7 @@ class PathPlan:
             if is_convex(data) or not self._has_jumped(data, lower, higher):
                 continue
             result = self._train(data, None, higher, None)
-            if result.converged and result.train_loss < lower.train_loss - LOWER * abs(lower.train_loss):
+            if result.converged and result.train_loss < lower.train_loss - self.lower * abs(lower.train_loss):
                 ends[below], known[str(below)] = result, {"Q": result.Q, "V": result.overlaps.V}
                 yield below, data, result
 
