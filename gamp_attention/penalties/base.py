@@ -38,6 +38,13 @@ def _looks_even(penalty: Any) -> bool:
     return bool(np.allclose(rho, rho[::-1], rtol=1e-12, atol=0))
 
 
+@lru_cache(typed=True)
+def _checked_once(penalty: Any, owner: str) -> Any:
+    """Return a user-defined penalty after `check_penalty`."""
+    check_penalty(penalty)
+    return penalty
+
+
 PENALTIES = Registry(
     "register_penalty",
     needed=("value(self, x)", "slopes(self, x)", "prox(self, b, a)"),
@@ -47,6 +54,12 @@ PENALTIES = Registry(
         "even": property(_looks_even),
         "smooth": False,
         "quadratic": False,
+        # of penalties whose strengths differ: see `gamp_attention.penalties.columns` and `standard`
+        "curvature": property(lambda self: self.lam),
+        "by_column": False,
+        "sphere": False,
+        "intercept": False,
+        "checked": _checked_once,
     },
 )
 
