@@ -161,7 +161,6 @@ def proxes(penalty, b, a, x, dx):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
 
 
-PROX_CURVATURES = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
 DIFFERENCE_STEP = 1e-6  # step of finite differences
 DIFFERENCE_TOL = 1e-4  # largest deviation of finite differences, in units of the strength
 
@@ -179,7 +178,7 @@ def check_penalty(penalty: Any) -> None:
     inside = np.isfinite(rho)
     _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
     _check_slopes(penalty, strength, inside, left, right)
-    for a in PROX_CURVATURES:
+    for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
     traits = {
         "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
