@@ -65,7 +65,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw",
         "SequenceModel", "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples",
         "mixture_model", "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher",
-        "subset_positions",
+        "subset_positions", "value_model",
     ),
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),

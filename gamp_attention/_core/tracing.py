@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from scipy import special
@@ -50,7 +50,7 @@ class _Recorder:
 
     def index(self, value: Any) -> int:
         """Return the index of a recorded number, or of a constant."""
-        return value.index if isinstance(value, Number) else self.graph.constant(_as_number(value))
+        return value.index if _is_number(value) else self.graph.constant(_as_number(value))
 
     def decide(self, index: int) -> bool:
         """Return the outcome of a condition on the path that is being traced."""
@@ -146,6 +146,14 @@ class Numbers(np.ndarray):
         return self.copy()
 
 
+def _is_number(value: Any) -> TypeGuard[Number]:
+    return isinstance(value, Number)
+
+
+def _is_array(value: Any) -> TypeGuard[Numbers]:
+    return isinstance(value, Numbers)
+
+
 def _as_number(value: Any) -> float:
     """Return a plain number as a float; UntraceableError for any other object."""
     if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
@@ -158,7 +166,7 @@ def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def apply(*values: Any) -> Any:
         for value in values:
-            if isinstance(value, Number):
+            if _is_number(value):
                 return value.recorder.record(name, *values)
         return plain(*values)
 
@@ -188,14 +196,14 @@ def _composite(build: Callable[[Graph, int], int], plain: Callable[..., Any]) ->
     """Return a function of a number that records the operations which `build` adds to the graph."""
 
     def apply(x: Any) -> Any:
-        return Number(x.recorder, build(x.recorder.graph, x.index)) if isinstance(x, Number) else plain(x)
+        return Number(x.recorder, build(x.recorder.graph, x.index)) if _is_number(x) else plain(x)
 
     return apply
 
 
 def _xlogy(x: Any, y: Any) -> Any:
     """Return x log y, and 0 at x = y = 0, with the derivative in x at the smallest positive number."""
-    if not (isinstance(x, Number) or isinstance(y, Number)):
+    if not (_is_number(x) or _is_number(y)):
         return special.xlogy(x, y)
     both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))
     return x * _log(_where(both_zero, math.ulp(0.0), y))
@@ -255,7 +263,7 @@ def _plain(value: Any) -> Any:
     """Return an object array of the elements of an argument."""
     if isinstance(value, np.ndarray):
         return np.asarray(value, dtype=object).view(np.ndarray)
-    if isinstance(value, Number):
+    if _is_number(value):
         return _box(value)
     return np.asarray(value, dtype=object)
 
@@ -270,15 +278,15 @@ def _wrap_result(result: Any) -> Any:
 def _is_recorded(value: Any) -> bool:
     """Return whether an argument contains a recorded number."""
     if isinstance(value, np.ndarray):
-        return value.dtype == object and any(isinstance(element, Number) for element in value.flat)
+        return value.dtype == object and any(_is_number(element) for element in value.flat)
     if isinstance(value, (list, tuple)):
         return any(map(_is_recorded, value))
-    return isinstance(value, Number)
+    return _is_number(value)
 
 
 def _as_floats(value: Any) -> Any:
     """Return an argument without recorded numbers in numpy's own types."""
-    if isinstance(value, Numbers):
+    if _is_array(value):
         return np.array(value.view(np.ndarray).tolist(), dtype=float).reshape(value.shape)
     if isinstance(value, (list, tuple)):
         return type(value)(map(_as_floats, value))
@@ -308,7 +316,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
         raise UntraceableError(_refusal(ufunc))
     if out is None:
         return _wrap_result(result)
-    if not isinstance(out[0], Numbers):
+    if not _is_array(out[0]):
         raise UntraceableError("cannot write numbers that depend on the arguments into an array made outside")
     out[0][...] = result
     return out[0]
@@ -340,11 +348,11 @@ def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
 
 def _strip(value: Any) -> Any:
     """Return arguments with plain arrays of objects in place of `Numbers`."""
-    if isinstance(value, Numbers):
+    if _is_array(value):
         return value.view(np.ndarray)
     if isinstance(value, (list, tuple)):
         return type(value)(map(_strip, value))
-    return _plain(value) if isinstance(value, Number) else value
+    return _plain(value) if _is_number(value) else value
 
 
 def _array_maker(function: Any) -> Callable[..., Any]:
@@ -353,15 +361,13 @@ def _array_maker(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         if function in (np.array, np.asarray, np.ascontiguousarray, np.copy) and _is_recorded(args[0]):
-            return args[0] if isinstance(args[0], Number) else _wrap_result(np.array(args[0], dtype=object))
+            return args[0] if _is_number(args[0]) else _wrap_result(np.array(args[0], dtype=object))
         if function is np.full and _is_recorded(args[1:2]):
             result = np.empty(args[0], dtype=object)
             result[...] = _plain(args[1])
             return _wrap_result(result)
         # functions such as np.ones_like need the shape of a recorded array or number, not its content
-        args = tuple(
-            np.empty(a.shape) if isinstance(a, Number | Numbers) and _is_recorded(a) else _as_floats(a) for a in args
-        )
+        args = tuple(np.empty(a.shape) if hasattr(a, "shape") and _is_recorded(a) else _as_floats(a) for a in args)
         result = function(*args, **kwargs)
         return result.astype(object).view(Numbers) if result.ndim and result.dtype.kind == "f" else result
 
@@ -411,8 +417,10 @@ def _guard(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
+        except UntraceableError:
+            raise
         except TypeError as error:
-            if isinstance(error, UntraceableError) or not _is_recorded([*args, *kwargs.values()]):
+            if not _is_recorded([*args, *kwargs.values()]):
                 raise
             raise UntraceableError(_refusal(function)) from error
 
@@ -541,7 +549,7 @@ def _box(value: Any) -> np.ndarray:
 
 def _as_result(result: Any) -> np.ndarray:
     """Return the result of a traced function as an array of objects."""
-    if isinstance(result, Number):
+    if _is_number(result):
         return _box(result)
     if isinstance(result, (list, tuple)):
         result = np.array(result, dtype=object)

@@ -16,7 +16,7 @@ from gamp_attention.data.stores import as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.inference.path_training import require_groups
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.models.attention import with_heads
+from gamp_attention.losses.heads import with_heads
 
 UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardize is proposed
 TINY = 1e-6  # ratio of λ and the mean square of the tokens below which --standardize or a larger λ is proposed

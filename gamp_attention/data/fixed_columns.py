@@ -9,7 +9,7 @@ are columns of the teacher that the targets do not depend on:
 
     Q_a = Σ_c C_ca Q*_c,   (y, u C) are the targets,   ℓ(y, u C; z) is the loss of the free fields z
 
-Attention layers without value matrices are sequence models, too (`gamp_attention.models.attention`).
+Attention layers without value matrices are sequence models, too (`gamp_attention.models.traced_layers`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gamp_attention._core.choices import RISKS
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.losses.sequence import SequenceLoss, SequenceSpec, sequence_loss
-from gamp_attention.models.attention import (
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.model import Model
+from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
+from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
+from gamp_attention.models.traced_layers import (
     attention_as_sequence,
     attention_loss,
     is_traceable,
     sequence_targets,
 )
-from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.model import Model
-from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
-from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
 from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.penalties.standard import InterceptPenalty
 

@@ -14,9 +14,6 @@ from gamp_attention._core.numerics import check_squarable, guard_call
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
-from gamp_attention.losses.attention import DotProductAttention
-from gamp_attention.losses.heads import MultiHeadAttention, layout_of
-from gamp_attention.models.sequence import SequenceModel
 
 
 class Units(NamedTuple):
@@ -91,10 +88,9 @@ class Layer(Predictor):
 
     def head_attention(self, tokens: Tokens) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
-        if not isinstance(self.student, MultiHeadAttention):
+        if not hasattr(self.student, "head_layout"):
             return self.attention(tokens)[:, None]
-        head = DotProductAttention(self.student.temperature, self.student.tied, self.student.causal)
-        return attention_of_heads(head, self.student, self._fields(tokens))
+        return attention_of_heads(self.student.single, self.student, self._fields(tokens))
 
     def _fields(self, tokens: Tokens) -> np.ndarray:
         weights = self.Q / self.units.scale[:, None]
@@ -121,9 +117,9 @@ class Layer(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class TracedLayer(Predictor):
-    """Layer with value matrices, f(x) = Σ_h S_h[z] z_h R_h with fields z = (x + p − c) W/√d + b, W = Q/s."""
+    """Layer whose outputs (L, p) are a function of the fields z = (x + p − c) W/√d + b, W = Q/s."""
 
-    model: SequenceModel  # the model of the layer, whose student is the layer as a function of the fields
+    model: Any  # model of the layer, with `predict`, and with the attention map `head` if it has attention
     Q: np.ndarray  # (d, r) weights for tokens in the units c and s
     positions: np.ndarray
     units: Units  # center c and scale s
@@ -168,11 +164,9 @@ def layer_of(data: Dataset, Q: np.ndarray) -> Layer | TracedLayer | None:
     return TracedLayer(model, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
 
 
-def attention_of_heads(head: DotProductAttention, student: Any, fields: np.ndarray) -> np.ndarray:
+def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:
     """Return the attention matrices (n, H, L, L) of the heads of a student for fields (n, L, r)."""
-    layout = layout_of(student, fields.shape[2])
-    assert layout is not None
-    return np.stack([head(fields[..., layout.scores(h).ravel()]) for h in range(layout.heads)], axis=1)
+    return np.stack(student.head_layout(fields.shape[2]).attend_each(single, fields), axis=1)
 
 
 def build_dataset(

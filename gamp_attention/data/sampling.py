@@ -18,7 +18,6 @@ from gamp_attention._core.threads import over_blocks
 from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset, require_product_memory
 from gamp_attention.data.posterior_starts import PosteriorStarts
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
-from gamp_attention.models.glm import GLMModel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sources import Group, Sources
 
@@ -249,7 +248,7 @@ def _with_targets(
     model: Model, tokens: Tokens, sources: Sources, Q_star: np.ndarray, spectra: np.ndarray, rng: np.random.Generator
 ) -> Dataset:
     """Return samples with the labels or the noisy outputs of a teacher."""
-    if isinstance(model, GLMModel):
+    if not model.attention:
         data = label_dataset(model, tokens, sources, Q_star, spectra, rng)
     else:
         n, L, _ = tokens.shape

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.losses.heads import HeadLayout, layout_of
-from gamp_attention.penalties.columns import ColumnRidge, column_classes
+from gamp_attention.penalties.columns import column_classes, layout_of
+from gamp_attention.penalties.standard import without_intercept
 
 
 def align_weights(student: Any, penalty: Any, Q: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -41,9 +41,7 @@ def _rotate_columns(penalty: Any, classes: list[np.ndarray], Q: np.ndarray, othe
     return rotated
 
 
-def _order_heads(
-    layout: HeadLayout, penalty: Any, classes: list[np.ndarray], Q: np.ndarray, other: np.ndarray
-) -> np.ndarray:
+def _order_heads(layout: Any, penalty: Any, classes: list[np.ndarray], Q: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return Q (d, r) with the best order of the heads, and the best rotation of each set of columns of a head."""
     from scipy.optimize import linear_sum_assignment
 
@@ -65,11 +63,12 @@ def _order_heads(
     return ordered
 
 
-def _have_equal_roles(layout: HeadLayout, penalty: Any, first: np.ndarray, second: np.ndarray, h: int, k: int) -> bool:
+def _have_equal_roles(layout: Any, penalty: Any, first: np.ndarray, second: np.ndarray, h: int, k: int) -> bool:
     """Return whether heads h and k, with given columns, may be exchanged without a change of the risk."""
-    if isinstance(penalty, ColumnRidge) and [penalty.lams[a] for a in first] != [penalty.lams[a] for a in second]:
+    penalty = without_intercept(penalty)
+    if penalty.by_column and [penalty.lams[a] for a in first] != [penalty.lams[a] for a in second]:
         return False
-    return layout.kinds[h] == layout.kinds[k]
+    return bool(layout.kinds[h] == layout.kinds[k])
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:

@@ -12,8 +12,6 @@ from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import require_finite_at
 from gamp_attention.data.sampling import draw_tokens
 
-TEST_CHUNK = 500  # number of test samples in memory at a time
-
 
 @guard_call
 def sampled_test_error(
@@ -62,9 +60,9 @@ def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | 
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = generator(seed, Stream.TEST_SAMPLES)
     law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
-    errors = []
-    for first in range(0, n, TEST_CHUNK):
-        count = min(TEST_CHUNK, n - first)
+    errors, block = [], 500  # number of samples in memory at a time
+    for first in range(0, n, block):
+        count = min(block, n - first)
         drawn, sources = draw_tokens(rng, count, *law)
         tokens = np.asarray(drawn)
         y = tokens @ data.Q_star / np.sqrt(data.dim)

@@ -315,6 +315,22 @@ class DotProductAttention(NamedTuple):
         """Number of weight matrices in the columns of Q: 1, or 2 for queries and keys."""
         return 1 if self.tied else 2
 
+    @property
+    def bounded(self) -> bool:
+        """True if the weights of each row are positive and add up to 1."""
+        return self.softmax
+
+    @property
+    def single(self) -> "DotProductAttention":
+        """Attention map of a single head: this map."""
+        return self
+
+    def validated(self, name: str, rank: int = 0) -> "DotProductAttention":
+        """Return this map; raise unless it has a positive temperature and three booleans."""
+        temperature = check.real(f"{name}.temperature", self.temperature, low=0, strict=True)
+        flags = {flag: check.flag(f"{name}.{flag}", getattr(self, flag)) for flag in ("tied", "causal", "softmax")}
+        return DotProductAttention(temperature, **flags)
+
     def __call__(self, z: Any) -> Any:
         """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
         half = z.shape[-1] // 2
@@ -332,13 +348,10 @@ class DotProductAttention(NamedTuple):
         return softmax_rows(weights) if is_numpy else weights.softmax(dim=-1)
 
 
-def require_valid_attention(name: str, attention: Any) -> Any:
-    """Return an attention map; raise unless a DotProductAttention has a positive temperature and three booleans."""
-    if not isinstance(attention, DotProductAttention):
-        return attention
-    temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)
-    flags = {flag: check.flag(f"{name}.{flag}", getattr(attention, flag)) for flag in ("tied", "causal", "softmax")}
-    return DotProductAttention(temperature, **flags)
+def require_valid_attention(name: str, attention: Any, rank: int = 0) -> Any:
+    """Return an attention map; raise if it has numbers that are not valid, for a number of columns if it is given."""
+    validate = getattr(type(attention), "validated", None)  # registered maps are checked at their first use
+    return attention if validate is None else validate(attention, name, rank)
 
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention.losses.registration import register_loss
+
+
+def _require_width(labels: np.ndarray, width: int, n_tokens: int, rank: int, loss: Any = None) -> None:
+    """Raise ValueError unless rows of labels have a width, and the rank is 1 for a given loss of one column."""
+    if labels.shape[1] != width:
+        needs = f"shape ({len(labels)}, {width}) for this loss, {n_tokens} token(s) and rank {rank}"
+        raise check.fail("labels", labels, needs)
+    if loss is not None and rank != 1:
+        raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
 
 
 @register_loss
@@ -52,6 +62,10 @@ class SquaredLoss(NamedTuple):
         """Return the size of the labels, which fields have."""
         return size
 
+    def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+        """Raise ValueError unless there is one label for each field."""
+        _require_width(labels, n_tokens * rank, n_tokens, rank)
+
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         return 0.5 * ((z.flatten(1) - p) ** 2).sum(1)
@@ -69,7 +83,7 @@ class LogisticLoss(NamedTuple):
     0.6931
     """
 
-    convex = True  # type: ignore[misc]
+    convex = grows_slowly = True  # type: ignore[misc]
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -98,6 +112,12 @@ class LogisticLoss(NamedTuple):
         wrong = np.where(total > 0, small, 1.0) / (1 + small)  # probability of the other label
         return np.log1p(small) + np.maximum(-total, 0.0), -p * wrong, p**2 * wrong * (1 - wrong)
 
+    def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+        """Raise ValueError unless labels are -1 and 1, and fields have one column."""
+        _require_width(labels, 1, n_tokens, rank, self)
+        if not np.isin(labels, (-1, 1)).all():
+            raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
+
     def field_size(self, size: float) -> float:
         """Return 1, because fields are log-odds, whose size labels do not determine."""
         return 1.0
@@ -120,7 +140,7 @@ class MultinomialLoss(NamedTuple):
     1.0986
     """
 
-    convex = True  # type: ignore[misc]
+    convex = grows_slowly = True  # type: ignore[misc]
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -140,6 +160,16 @@ class MultinomialLoss(NamedTuple):
             for j in range(z.size):
                 hess[i, j] = probability * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
         return top + np.log(total) - s[int(p[0])]
+
+    def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+        """Raise ValueError unless labels are classes in 0, ..., r − 1, of which there are at least two."""
+        _require_width(labels, 1, n_tokens, rank)
+        if rank == 1:
+            needs = "at least 2 classes: the probability of a single class is 1 for all weights"
+            raise check.fail("rank", rank, needs)
+        if not np.isin(labels, np.arange(rank)).all():
+            got = np.unique(labels)[:5].tolist()
+            raise check.fail("labels", got, f"classes 0 to {rank - 1}, for rank {rank}")
 
     def field_size(self, size: float) -> float:
         """Return 1, because fields are log-odds, whose size labels do not determine."""
@@ -194,6 +224,10 @@ class PhaseRetrievalLoss(NamedTuple):
     def field_size(self, size: float) -> float:
         """Return the root of the size of the intensities, at most 1."""
         return min(1.0, float(np.sqrt(size)))
+
+    def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+        """Raise ValueError unless labels and fields have one column."""
+        _require_width(labels, 1, n_tokens, rank, self)
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

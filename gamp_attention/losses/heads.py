@@ -53,11 +53,9 @@ class HeadLayout(NamedTuple):
         first = self.parts * self.heads * self.size + head * self.values
         return np.arange(first, first + self.values)
 
-
-def layout_of(student: Any, rank: int) -> HeadLayout | None:
-    """Return the columns of a student with several heads or value matrices; None for any other student."""
-    find = getattr(student, "head_layout", None)
-    return None if find is None else find(rank)
+    def attend_each(self, single: Any, z: Any) -> list[Any]:
+        """Return the attention matrices (..., L, L) of the heads, each with the map `single`."""
+        return [single(z[..., self.scores(head).ravel()]) for head in range(self.heads)]
 
 
 @register_attention
@@ -65,7 +63,7 @@ class MultiHeadAttention(NamedTuple):
     """Mean of H dot-product attention maps, S[z] = Σ_h S_h[z]/H; each map (head) has its columns of the weights.
 
     The columns of Q are the queries of all heads, one head after the other, and for separate keys then the keys of all
-    heads. Heads with value matrices are built by `attention_model(values=...)`.
+    heads. Heads with value matrices are built by `value_model`.
 
     Attributes
     ----------
@@ -96,6 +94,22 @@ class MultiHeadAttention(NamedTuple):
         """Number of weight matrices in the columns of Q: 1, or 2 for queries and keys."""
         return 1 if self.tied else 2
 
+    @property
+    def single(self) -> DotProductAttention:
+        """Attention map of a single head."""
+        return DotProductAttention(self.temperature, self.tied, self.causal)
+
+    def validated(self, name: str, rank: int = 0) -> "MultiHeadAttention":
+        """Return this map; raise unless it is valid for r columns."""
+        heads = check.integer(f"{name}.heads", self.heads, low=1)
+        temperature = check.real(f"{name}.temperature", self.temperature, low=0, strict=True)
+        flags = {flag: check.flag(f"{name}.{flag}", getattr(self, flag)) for flag in ("tied", "causal")}
+        if rank % (heads * self.parts):
+            columns = "columns" if self.tied else "columns of queries and of keys"
+            needs = f"a multiple of {heads * self.parts}, as each of the {heads} heads has its own {columns}"
+            raise check.fail("rank", rank, needs)
+        return MultiHeadAttention(heads, temperature, **flags)
+
     def head_layout(self, rank: int) -> HeadLayout:
         """Return the columns of the heads, of `rank` columns."""
         return HeadLayout(self.heads, self.parts, rank // (self.parts * self.heads), 0, (0,) * self.heads)
@@ -108,24 +122,7 @@ class MultiHeadAttention(NamedTuple):
 
     def torch(self, z: Any) -> Any:
         """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""
-        single = DotProductAttention(self.temperature, self.tied, self.causal)
-        layout = self.head_layout(z.shape[-1])
-        return sum(single(z[..., layout.scores(h).ravel()]) for h in range(self.heads)) / self.heads
-
-
-def require_valid_heads(name: str, attention: Any, rank: int) -> Any:
-    """Return an attention map; raise TypeError or ValueError unless a MultiHeadAttention is valid for r columns."""
-    if not isinstance(attention, MultiHeadAttention):
-        return attention
-    heads = check.integer(f"{name}.heads", attention.heads, low=1)
-    temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)
-    flags = {flag: check.flag(f"{name}.{flag}", getattr(attention, flag)) for flag in ("tied", "causal")}
-    checked = MultiHeadAttention(heads, temperature, **flags)
-    if rank % (heads * checked.parts):
-        columns = "columns" if checked.tied else "columns of queries and of keys"
-        needs = f"a multiple of {heads * checked.parts}, as each of the {heads} heads has its own {columns}"
-        raise check.fail("rank", rank, needs)
-    return checked
+        return sum(self.head_layout(z.shape[-1]).attend_each(self.single, z)) / self.heads
 
 
 @inline_kernel
@@ -303,3 +300,29 @@ def _curvature_floor(loss, p, radius):
         return -D / H * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return heads_curvature
+
+
+def require_heads(heads: Any, student: Any) -> int:
+    """Return the number of heads; raise if it contradicts the student."""
+    known = student.heads if hasattr(student, "head_layout") else None
+    if heads is None:
+        return 1 if known is None else check.integer("student.heads", known, low=1)
+    heads = check.integer("heads", heads, low=1)
+    if known is not None and heads != known:
+        raise check.fail("heads", heads, f"{known}, the number of heads of the student, or no value")
+    return heads
+
+
+def with_heads(student: Any, heads: int) -> Any:
+    """Return the attention map of several heads, each like the given student."""
+    student = DotProductAttention() if student is None else student
+    if heads == 1 or hasattr(student, "head_layout"):
+        return student
+    if not hasattr(student, "single"):
+        raise check.fail(
+            "student", student, "a DotProductAttention, which all heads share, for several heads", TypeError
+        )
+    if not student.softmax:
+        needs = "softmax = True for several heads without values: the mean of linear maps is a single linear map"
+        raise check.fail("student", student, needs)
+    return MultiHeadAttention(heads, student.temperature, student.tied, student.causal)  # type: ignore[call-arg]

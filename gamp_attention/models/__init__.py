@@ -28,10 +28,12 @@ from gamp_attention.models.teachers import (
     ShiftedLabels,
     SoftmaxTeacher,
 )
+from gamp_attention.models.traced_layers import value_model
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
     "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SequenceModel",
     "SoftmaxTeacher", "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model",
     "paper_model", "power_law_spectrum", "sequence_model", "sign_positions", "sparse_teacher", "subset_positions",
+    "value_model",
 ]  # fmt: skip

@@ -296,6 +296,13 @@ class CoordinateLaw(DisplayMixin):
         return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
 
 
+def require_law(coordinates: Any) -> CoordinateLaw:
+    """Return the argument if it is a CoordinateLaw; raise TypeError if not."""
+    if not isinstance(coordinates, CoordinateLaw):
+        raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
+    return coordinates
+
+
 def coordinate_law(
     spectra: ArrayLike | CoordinateClasses = 0.25,
     tau: ArrayLike | CoordinateClasses | None = None,

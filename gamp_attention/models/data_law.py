@@ -67,6 +67,10 @@ class DataLaw(Result, CoordinateLaw):
     n_samples: int
     replicas: tuple[Any, ...]
 
+    def as_model(self) -> Any:
+        """Return `model`, which solvers of state evolution use."""
+        return self.model
+
     @property
     def strong(self) -> tuple[str, ...]:
         """Names of the strong departures, for which predictions may fail."""

@@ -99,6 +99,9 @@ class GLMModel(Model):
     def task(self) -> LabelTask:
         """Learning task of the labels."""
         loss = require_loss(self.student)
+        if not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
+            needs = "a label model with `even` and `n_noise`, for example LinearLabels()"
+            raise check.fail("labels", self.teacher, needs, TypeError)
         n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
         return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
 

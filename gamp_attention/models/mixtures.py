@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
-from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, value_classes
 from gamp_attention.models.model import Model, TokenClasses
@@ -59,9 +58,6 @@ class MixtureModel(TokenClasses):
 
     def __post_init__(self) -> None:
         self._check_classes()
-        if is_registered_loss(self.student):
-            needs = "an attention map: classes with labels are written with `sequence_model`"
-            raise check.fail("student", self.student, needs, TypeError)
         super().__post_init__()
 
     def given(self, number: int) -> Model:
@@ -84,9 +80,7 @@ def mixture_model(
     tau: ArrayLike | CoordinateClasses | None = None,
     teacher_mean: ArrayLike | None = None,
     student: DotProductAttention | None = None,
-    teacher: Teacher | None = None,
     penalty: Penalty | None = None,
-    score_noise: float = 0.0,
 ) -> MixtureModel:
     """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
@@ -105,7 +99,7 @@ def mixture_model(
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
     teacher_mean : (t,) mean of the rows of Q*, whose covariance is the identity; zero if not given.
-    student, teacher, penalty, score_noise : as for `attention_model`.
+    student, penalty : as for `attention_model`.
 
     Returns
     -------
@@ -129,9 +123,7 @@ def mixture_model(
     """
     law, pairs = class_law(classes)
     (token, number), L, K = pairs.T, law.patterns.shape[1], max(np.shape(classes))
-    plain = attention_model(
-        L, rank, teacher_rank, omega=omega, lam=lam, A=A, student=student, teacher=teacher, penalty=penalty
-    )
+    plain = attention_model(L, rank, teacher_rank, omega=omega, lam=lam, A=A, student=student, penalty=penalty)
     t = plain.teacher_rank
     mu = value_classes("means", means, (L, K))
     p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
@@ -149,6 +141,6 @@ def mixture_model(
         teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
     )
     return MixtureModel(
-        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, score_noise=score_noise,
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student,
         classes=law, class_means=class_means,
     )  # fmt: skip

@@ -17,14 +17,13 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
-from gamp_attention.losses.registration import is_registered_loss, sample_loss
-from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
-from gamp_attention.models.data_law import DataLaw
+from gamp_attention.losses.registration import sample_loss
+from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples, require_law
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.students import check_columns, check_student
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
-from gamp_attention.penalties.columns import ColumnRidge, column_classes
-from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
+from gamp_attention.penalties.columns import column_classes
+from gamp_attention.penalties.standard import penalty_or_ridge, with_lam
 
 
 class Task(Protocol):
@@ -74,7 +73,9 @@ class AttentionTask:
         return len(self.trace) ** 2 if self.noise else 0
 
     def check(self, n_tokens: int, teacher_rank: int) -> None:
-        """Raise TypeError or ValueError unless the teacher accepts a few fields."""
+        """Raise TypeError or ValueError unless student and teacher are attention maps."""
+        if not callable(self.student):
+            raise check.fail("student", self.student, "an attention map; models of labels: glm_model", TypeError)
         check_teacher(self.teacher, n_tokens, teacher_rank)
 
     def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
@@ -158,22 +159,14 @@ class Model(DisplayMixin):
     rank: int
     student: Any = field(default_factory=DotProductAttention)
     score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
-    intercept = False  # labels with an unpenalized intercept: `GLMModel`
+    intercept = False  # True if an intercept without a penalty is added to the fields
 
     def __post_init__(self) -> None:
-        if not isinstance(self.coordinates, CoordinateLaw):
-            raise check.fail("coordinates", self.coordinates, "a CoordinateLaw", TypeError)
-        given = self.penalty
-        if not isinstance(given, tuple | ColumnRidge):
-            given = Ridge(check.real("penalty", given, low=0, strict=True))
-        object.__setattr__(self, "penalty", require_penalty(given))
+        require_law(self.coordinates)
+        object.__setattr__(self, "penalty", penalty_or_ridge(self.penalty))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
         check_columns(self.penalty, self.student, self.rank)
-        needs_labels = is_registered_loss(self.student) and not isinstance(self.teacher, SoftmaxTeacher)
-        if needs_labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
-            needs = "a label model with `even` and `n_noise`, for example LinearLabels()"
-            raise check.fail("labels", self.teacher, needs, TypeError)
         noise = check.real("score_noise", self.score_noise, low=0)
         if noise and not self.attention:
             raise check.fail("score_noise", noise, "0 for labels: set the noise of the label model instead")
@@ -181,6 +174,10 @@ class Model(DisplayMixin):
         if self.coordinates.spikes is not None and not self.is_mixture:
             raise check.fail("coordinates.spikes", self.coordinates.spikes, "None for tokens without classes")
         self.task.check(self.n_tokens, self.teacher_rank)
+
+    def as_model(self) -> "Model":
+        """Return this model: the interface of objects that solvers accept as models."""
+        return self
 
     @cached_property
     def task(self) -> Task:
@@ -277,10 +274,7 @@ class Model(DisplayMixin):
 
     @cached_property
     def reversible(self) -> bool:
-        """True if reversing the token order and negating positions and teacher fields is a symmetry.
-
-        Always False for mixtures and generalized linear models, which are not checked.
-        """
+        """True if reversing the token order and negating positions and teacher fields is known to be a symmetry."""
         return np.array_equal(self.coordinates.tau, -self.coordinates.tau[:, ::-1]) and self._has_token_symmetry(
             np.arange(self.n_tokens)[::-1]
         )
@@ -310,15 +304,12 @@ class Model(DisplayMixin):
 
     @cached_property
     def has_column_signs(self) -> bool:
-        """True if each column of student and teacher may change sign together; checked for sequence models only."""
+        """True if each column of student and teacher is known to change sign together without effect."""
         return False
 
     @cached_property
     def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of columns that leave the loss unchanged at fixed targets; determined for sequence models only.
-
-        The first signs are 1.
-        """
+        """Signs (n, r) of columns that are known to leave the loss unchanged at fixed targets; the first are 1."""
         return np.ones((1, self.rank))
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
@@ -337,12 +328,10 @@ class Model(DisplayMixin):
 
 
 def require_model(model: Any) -> Model:
-    """Return the argument if it is a Model, or the model of a DataLaw; raise TypeError for any other type."""
-    if isinstance(model, DataLaw):
-        return model.model
-    if not isinstance(model, Model):
+    """Return the argument if it is a Model, or the model of a token distribution of data; raise TypeError if not."""
+    if not hasattr(type(model), "as_model"):
         raise check.fail("model", model, "a gamp_attention.Model", TypeError)
-    return model
+    return model.as_model()
 
 
 def require_attention(model: Any) -> Model:
@@ -389,7 +378,7 @@ def softmax_teacher(model: Model) -> SoftmaxTeacher:
 
 def has_omega(model: Model) -> bool:
     """Return whether the teacher is the softmax teacher of equation (16), which has an ω."""
-    return isinstance(model.teacher, SoftmaxTeacher)
+    return hasattr(model.teacher, "omega")
 
 
 def has_common_variance(model: Model) -> bool:

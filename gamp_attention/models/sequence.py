@@ -39,15 +39,7 @@ from gamp_attention.models.sequence_labels import (
 )
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.teachers import ShiftedLabels
-from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import require_penalty
-
-MAX_NOISE = 10_000  # largest number of random numbers per sample
-MAX_SOURCES = 4096  # largest number of pairs of class and token
-MAX_SIGNED = 6  # largest number of columns whose 2^r signs are checked
-FAR = (1.0, 10.0, 100.0, 1000.0)  # standard deviations of fields in the search of values below the loss's lower bound
-
-POINTS, REFINED_POINTS = 4001, 4  # numbers of points of the search for kinks, see `largest_change`
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +90,7 @@ class SequenceModel(GLMModel):
     @cached_property
     def column_signs(self) -> np.ndarray:
         """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
-        if self.rank > MAX_SIGNED:
+        if self.rank > 6:  # there are 2^r signs
             return np.ones((1, self.rank))
         rng, spec = np.random.default_rng(10), self.student.spec
         u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
@@ -173,7 +165,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
 
     def __post_init__(self) -> None:
         self._check_classes()
-        if not isinstance(self.teacher, LabelsOfClasses):
+        if not hasattr(self.teacher, "of_class"):
             raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
         super().__post_init__()
 
@@ -199,13 +191,13 @@ class SequenceMixture(TokenClasses, SequenceModel):
 
 
 def _classes_law(
-    classes: Any, means: Any, spikes: Any, sigma: Any, tau: np.ndarray, t: int
+    classes: Any, means: Any, spikes: Any, sigma: Any, L: int, t: int
 ) -> tuple[ClassLaw, CoordinateLaw, np.ndarray]:
     """Return the distribution of classes, the distribution of coordinates over all sources, and the class means."""
-    probability, L = check.array("classes", classes, ("C",)), len(tau)
-    C = len(probability)
-    if C < 2 or C * L > MAX_SOURCES or (probability <= 0).any() or abs(probability.sum() - 1) > 1e-9:
-        needs = f"the probabilities of 2 or more classes, positive numbers that add to 1, for at most {MAX_SOURCES} "
+    probability = check.array("classes", classes, ("C",))
+    C, max_sources = len(probability), 4096
+    if C < 2 or max_sources < C * L or (probability <= 0).any() or abs(probability.sum() - 1) > 1e-9:
+        needs = f"the probabilities of 2 or more classes, positive numbers that add to 1, for at most {max_sources} "
         remedy = "; list a single class twice, with probabilities of a half" * (C == 1)
         raise check.fail("classes", classes, needs + "pairs of class and token" + remedy)
     mu = value_classes("means", np.zeros((C, L)) if means is None else means, (C, L))
@@ -220,7 +212,7 @@ def _classes_law(
     coordinates = CoordinateLaw(
         weight=mu.weight,
         gamma=np.tile(deviations**2, (K, 1)),
-        tau=np.tile(tau, C) + class_means,
+        tau=class_means,
         teacher_mean=np.zeros((K, t)),
         teacher_cov=np.tile(np.eye(t), (K, 1, 1)),
         spikes=None if spikes is None else spikes.reshape(S, t),
@@ -239,9 +231,6 @@ def sequence_model(
     n_noise: int = 0,
     sigma: ArrayLike = 1.0,
     lam: float | str | Sequence[float | str] | None = None,
-    tau: ArrayLike | None = None,
-    penalty: Penalty | None = None,
-    floor: float = 0.0,
     convex: bool = False,
     intercept: bool = False,
     classes: ArrayLike | None = None,
@@ -265,8 +254,7 @@ def sequence_model(
     n_tokens, rank, teacher_rank : number of tokens L of a sample, columns r of the student's weights and columns t of
         the teacher's weights; t = r if not given.
     n_noise : number of random numbers that the teacher receives for each sample, at most 10 000.
-    sigma, lam, tau, penalty : as for `glm_model`.
-    floor : lower bound of the loss, for the search for global proximal minima.
+    sigma, lam : as for `glm_model`. The tokens have no positions; `replace` of `coordinates` changes their means.
     convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
         does not depend on the fields.
     intercept : whether the student adds an intercept b (r,) without a penalty to its fields, as for `glm_model`.
@@ -289,7 +277,7 @@ def sequence_model(
     TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
         uses operations that cannot be differentiated (student and loss only); or if an argument has the wrong type.
     ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
-        the same arguments; the loss falls below `floor`; `convex` is wrong; a size is below 1, `n_noise` is too large,
+        the same arguments; the loss is negative; `convex` is wrong; a size is below 1, `n_noise` is too large,
         or `sigma` or `lam` is not positive; `classes` are not probabilities of at least two classes, or `means` or
         `spikes` are given without classes.
 
@@ -327,22 +315,18 @@ def sequence_model(
     """
     L, r = check.integer("n_tokens", n_tokens, low=1), check.integer("rank", rank, low=1)
     t = r if teacher_rank is None else check.integer("teacher_rank", teacher_rank, low=1)
-    n_noise = check.integer("n_noise", n_noise, low=0, high=MAX_NOISE)
-    floor, convex = check.real("floor", floor), check.flag("convex", convex)
-    tau = np.zeros(L) if tau is None else check.array("tau", tau, (L,))
-    penalty = require_penalty(penalty, lam)
+    n_noise = check.integer("n_noise", n_noise, low=0, high=10_000)
+    convex, penalty = check.flag("convex", convex), require_penalty(None, lam)
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     if classes is None:
         for name, value in (("means", means), ("spikes", spikes)):
             if value is not None:
-                needs = (
-                    "None unless `classes` are given, two equal classes if all samples have the same class; `tau` are "
-                )
-                raise check.fail(name, value, needs + "means of the student's tokens")
+                needs = "None unless `classes` are given, two equal classes if all samples have the same class"
+                raise check.fail(name, value, needs)
         numbers: list[int | None] = [None]
-        coordinates = isotropic_law(L, t, sigma, tau)
+        coordinates = isotropic_law(L, t, sigma, np.zeros(L))
     else:
-        law, coordinates, class_means = _classes_law(classes, means, spikes, sigma, tau, t)
+        law, coordinates, class_means = _classes_law(classes, means, spikes, sigma, L, t)
         numbers = list(range(len(law.probability)))
     of_class = [trace_teacher(teacher, L, t, n_noise, c) for c in numbers]
     shape = of_class[0].target_shape
@@ -350,7 +334,7 @@ def sequence_model(
         got = sorted({labels.target_shape for labels in of_class})
         raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
     prediction = _trace_student(student, (L, r), shape)
-    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, floor, -np.inf, convex, False, False)
+    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, 0.0, -np.inf, convex, False, False)
     spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
     names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
@@ -426,13 +410,13 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
     if not np.isfinite(values).all():
         needs = f"finite values at random fields; the entries of the targets are up to {np.abs(y).max():.3g}"
         raise check.fail(name, values, needs)
-    for size in FAR:
+    for size in (1.0, 10.0, 100.0, 1000.0):  # standard deviations of the fields
         far = spec.evaluate(y, size * z)
         if (far < spec.lowest_value - 1e-9 * (1 + abs(spec.lowest_value))).any():
             worst = int(np.nanargmin(far))
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
-            remedy = "pass its lower bound as floor=; without a bound, proximal problems have no minimum"
-            raise ValueError(f"{name}: needs values of at least floor = {spec.lowest_value:g}, got {got}; {remedy}")
+            remedy = "add a constant; without a lower bound, proximal problems have no minimum"
+            raise ValueError(f"{name}: needs values of at least {spec.lowest_value:g}, got {got}; {remedy}")
     _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
@@ -504,4 +488,4 @@ def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along
         slopes = np.diff(values) / (at[1] - at[0])
         return slopes, np.diff(slopes)
 
-    return largest_change(measure, POINTS, REFINED_POINTS)
+    return largest_change(measure, n_points=4001, n_refined=4)

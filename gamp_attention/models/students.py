@@ -5,35 +5,27 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.losses.attention import DotProductAttention, require_valid_attention
+from gamp_attention.losses.attention import require_valid_attention
 from gamp_attention.losses.checks import check_attention, check_finite, check_loss
-from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
-from gamp_attention.losses.heads import MultiHeadAttention, require_valid_heads
 from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
-from gamp_attention.penalties.columns import ColumnRidge
-
-MIN_LABEL = 1e-100  # smallest size of the largest label
-OWN_LOSSES = (SquaredLoss, LogisticLoss, MultinomialLoss, PhaseRetrievalLoss)  # their derivatives are tested
+from gamp_attention.penalties.standard import without_intercept
 
 
 def check_columns(penalty: Any, student: Any, rank: int) -> None:
     """Raise ValueError if a penalty of columns is for another rank, or leaves the risk without a minimum."""
-    if not isinstance(penalty, ColumnRidge):
+    penalty = without_intercept(penalty)
+    if not penalty.by_column:
         return
     if penalty.rank != rank:
         raise check.fail(
             "lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q"
         )
-    strengths, penalized = penalty.curvature, ~penalty.sphere
-    is_layer = isinstance(student, DotProductAttention | MultiHeadAttention)
-    grows_slowly = (is_layer and getattr(student, "softmax", True)) or isinstance(
-        student, LogisticLoss | MultinomialLoss
-    )
-    if grows_slowly and (strengths[penalized] < 0).any():
+    strengths = penalty.curvature[~penalty.sphere]
+    if (strengths < 0).any() and (getattr(student, "bounded", False) or getattr(student, "grows_slowly", False)):
         needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
         raise check.fail("lam, penalty", list(penalty.lams), needs)
-    if is_layer and student.parts > 1 and (strengths[penalized] <= 0).any():
+    if (strengths <= 0).any() and student.parts > 1:
         needs = "positive λ for queries and keys, because a factor of queries and its inverse of keys cancel"
         raise check.fail("lam, penalty", list(penalty.lams), needs)
 
@@ -43,17 +35,16 @@ def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens"
 
     `name` is the argument that determines the number of tokens.
     """
-    student = require_valid_heads("student", student, rank)
-    if n_tokens == 1 and (isinstance(student, MultiHeadAttention) or getattr(student, "softmax", False)):
+    student = require_valid_attention("student", student, rank)
+    if n_tokens == 1 and getattr(student, "bounded", False):
         needs = "at least 2 tokens per sample, as the softmax of one score is 1 for all weights"
         raise ValueError(f"{check.fail_words(name, '1 token', needs)}; rows with labels: LabelledDataset, glm_model")
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
-    elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
+    elif not hasattr(type(student), "single") and not is_registered_loss(student):
         needs = "a DotProductAttention, or an attention map registered by register_attention"
         needs += ", or a loss registered by register_loss" if hasattr(student, "value") else ""
         raise check.fail("student", student, needs, TypeError)
-    student = require_valid_attention("student", student)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}, as queries and keys have separate columns")
     return student
@@ -79,21 +70,12 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
     if hasattr(loss, "read_targets"):  # a traced function: its derivatives are exact
         return loss.read_targets(labels, n, n_tokens, rank)
     labels = np.array(check.array("labels", labels, (n, "P")), order="C")
-    if 0 < (largest := np.abs(labels).max()) < MIN_LABEL:
-        needs = f"sizes of at least {MIN_LABEL:g}, as smaller squares are rounded to zero (multiply them by a factor)"
+    smallest = 1e-100  # squares of numbers below this size are rounded to zero
+    if 0 < (largest := np.abs(labels).max()) < smallest:
+        needs = f"sizes of at least {smallest:g}, as smaller squares are rounded to zero (multiply them by a factor)"
         raise check.fail_words("labels", f"at most {largest:.3g}", needs)
-    width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
-    if type(loss) in OWN_LOSSES and labels.shape[1] != width:
-        raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")
-    if isinstance(loss, (LogisticLoss, PhaseRetrievalLoss)) and rank != 1:
-        raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
-    if isinstance(loss, MultinomialLoss) and rank == 1:
-        raise check.fail("rank", rank, "at least 2 classes: the probability of a single class is 1 for all weights")
-    if isinstance(loss, LogisticLoss) and not np.isin(labels, (-1, 1)).all():
-        raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
-    if isinstance(loss, MultinomialLoss) and not np.isin(labels, np.arange(rank)).all():
-        raise check.fail("labels", np.unique(labels)[:5].tolist(), f"classes 0 to {rank - 1}, for rank {rank}")
-    # derivatives of the package's losses are verified by its tests, user-defined losses are verified here
-    check_values = check_finite if type(loss) in OWN_LOSSES else check_loss
-    check_values(sample_loss(loss, n_tokens, rank), labels)
+    is_tested = hasattr(loss, "require_labels")  # derivatives of the package's losses are verified by its tests
+    if is_tested:
+        loss.require_labels(labels, n_tokens, rank)
+    (check_finite if is_tested else check_loss)(sample_loss(loss, n_tokens, rank), labels)
     return labels

@@ -38,6 +38,13 @@ def _looks_even(penalty: Any) -> bool:
     return bool(np.allclose(rho, rho[::-1], rtol=1e-12, atol=0))
 
 
+@lru_cache(typed=True)
+def _checked_once(penalty: Any, owner: str) -> Any:
+    """Return a user-defined penalty after `check_penalty`."""
+    check_penalty(penalty)
+    return penalty
+
+
 PENALTIES = Registry(
     "register_penalty",
     needed=("value(self, x)", "slopes(self, x)", "prox(self, b, a)"),
@@ -47,6 +54,12 @@ PENALTIES = Registry(
         "even": property(_looks_even),
         "smooth": False,
         "quadratic": False,
+        # of penalties whose strengths differ: see `gamp_attention.penalties.columns` and `standard`
+        "curvature": property(lambda self: self.lam),
+        "by_column": False,
+        "sphere": False,
+        "intercept": False,
+        "checked": _checked_once,
     },
 )
 
@@ -148,7 +161,6 @@ def proxes(penalty, b, a, x, dx):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
 
 
-PROX_CURVATURES = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
 DIFFERENCE_STEP = 1e-6  # step of finite differences
 DIFFERENCE_TOL = 1e-4  # largest deviation of finite differences, in units of the strength
 
@@ -166,7 +178,7 @@ def check_penalty(penalty: Any) -> None:
     inside = np.isfinite(rho)
     _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
     _check_slopes(penalty, strength, inside, left, right)
-    for a in PROX_CURVATURES:
+    for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
     traits = {
         "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),

@@ -16,8 +16,6 @@ from gamp_attention._core import check
 
 SPHERE = "sphere"  # entry of `lam` that stands for the constraint ‖Q_a‖² = d
 DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
-MIN_CURVATURE = 1e-2  # smallest eigenvalue of Λ + A, in the unit of the penalty, if some λ_a is not positive
-MIN_PRECISION = 0.5  # smallest eigenvalue of Λ + A, in units of the smallest λ_a, if all λ_a are positive
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,8 @@ class ColumnRidge:
     lams: tuple[float | str, ...]
 
     # weights are linear in the force b, and the risk has a gradient; Q and −Q have the same penalty
-    quadratic = smooth = even = True
+    quadratic = smooth = even = by_column = True
+    intercept = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lams", _require_columns(self.lams))
@@ -82,8 +81,12 @@ class ColumnRidge:
     @property
     def floor(self) -> float:
         """Value to which eigenvalues of Λ + A are raised far from fixed points."""
-        smallest = self.convexity
-        return MIN_PRECISION * smallest if smallest > 0 else MIN_CURVATURE * self.strength
+        smallest = self.convexity  # halved if it is positive, as A may be negative
+        return 0.5 * smallest if smallest > 0 else 0.01 * self.strength
+
+    def checked(self, owner: str) -> "ColumnRidge":
+        """Return this penalty, whose numbers are checked when it is made."""
+        return self
 
     def scale_to(self, lam: float) -> "ColumnRidge":
         """Return the penalty with all λ_a scaled by one factor, so that their largest absolute value is `lam`."""
@@ -129,12 +132,12 @@ def _require_columns(lams: Any) -> tuple[float | str, ...]:
 
 def has_spheres(penalty: Any) -> bool:
     """Return whether a penalty constrains the norm of columns."""
-    return isinstance(penalty, ColumnRidge) and bool(penalty.sphere.any())
+    return bool(np.any(getattr(penalty, "sphere", False)))
 
 
 def has_one_strength(penalty: Any) -> bool:
     """Return whether a penalty is λ‖Q‖²/2 with one λ for all columns."""
-    return bool(penalty.quadratic) and not isinstance(penalty, ColumnRidge)
+    return bool(penalty.quadratic) and not penalty.by_column
 
 
 def refuse_spheres(penalty: Any, needs: str) -> None:
@@ -145,7 +148,13 @@ def refuse_spheres(penalty: Any, needs: str) -> None:
 
 def curvature_of(penalty: Any) -> Any:
     """Return λ of a quadratic penalty, a number or an array (r,) with one for each column, 0 for spherical columns."""
-    return penalty.curvature if isinstance(penalty, ColumnRidge) else penalty.lam
+    return penalty.curvature
+
+
+def layout_of(student: Any, rank: int) -> Any:
+    """Return the columns of a student with several heads or value matrices; None for any other student."""
+    find = getattr(student, "head_layout", None)
+    return None if find is None else find(rank)
 
 
 def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
@@ -162,8 +171,7 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
     rank : number of columns r of all weight matrices.
     """
     penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
-    find = getattr(student, "head_layout", None)
-    layout = None if find is None else find(rank)
+    layout = layout_of(student, rank)
     if layout is not None:
         blocks = [layout.scores(head) for head in range(layout.heads)]
     else:
@@ -172,7 +180,7 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
             return _single_columns(blocks)
     if not penalty.quadratic:
         return _single_columns(blocks)
-    if not isinstance(penalty, ColumnRidge):
+    if not penalty.by_column:
         return blocks
     classes: dict[Any, list[np.ndarray]] = {}
     for head, block in enumerate(blocks):

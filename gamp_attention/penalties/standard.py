@@ -9,16 +9,15 @@ fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.penalties.base import (
-    PENALTIES,
-    check_penalty,
     proxes,
     register_penalty,
     slopes,
@@ -37,47 +36,50 @@ class InterceptPenalty:
     """
 
     penalty: Any  # the penalty of the other rows
-    quadratic = False  # λ differs between rows, so that code for a single λ does not apply
+    intercept = True
+    quadratic = by_column = sphere = False  # λ differs between rows, so that code for a λ of a column does not apply
 
     def __post_init__(self) -> None:
         if has_spheres(self.penalty):
             needs = "a number for each column, as columns on a sphere have no intercept"
             raise check.fail("lam, penalty", list(self.penalty.lams), needs)
 
-    @property
-    def lam(self) -> float:
-        """Return λ of the penalty of the other rows."""
-        return float(self.penalty.lam)
+    def checked(self, owner: str) -> "InterceptPenalty":
+        """Return this penalty after checking the penalty of the other rows."""
+        return InterceptPenalty(_checked(self.penalty, owner))
 
-    @property
-    def even(self) -> bool:
-        """Return whether Q and −Q have the same penalty."""
-        return bool(self.penalty.even)
+    # Q and −Q have the same penalty, or the risk has a gradient, if this holds for the penalty of the other rows
+    lam = property(lambda self: self.penalty.lam)
+    even = property(lambda self: self.penalty.even)
+    smooth = property(lambda self: self.penalty.smooth)
+    strength = property(lambda self: self.penalty.strength)
+    convexity = property(lambda self: min(float(self.penalty.convexity), 0.0))
 
-    @property
-    def smooth(self) -> bool:
-        """Return whether the penalty has no kinks."""
-        return bool(self.penalty.smooth)
 
-    @property
-    def strength(self) -> float:
-        """Return the unit of gradients and variances."""
-        return float(self.penalty.strength)
+def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of a penalty and of arrays with rows (d, …) apply zero penalty to the row of an intercept."""
 
-    @property
-    def convexity(self) -> float:
-        """Return a number μ such that the penalty, minus μx²/2, is convex in all rows."""
-        return min(float(self.penalty.convexity), 0.0)
+    @wraps(function)
+    def apply(penalty: Any, *arrays: Any) -> Any:
+        if not penalty.intercept:
+            return function(penalty, *arrays)
+        rows = [(x[:-1], x[-1:]) if np.ndim(x) else (x, x) for x in arrays]
+        parts = function(penalty.penalty, *(x for x, _ in rows)), function(NO_PENALTY, *(x for _, x in rows))
+        if isinstance(parts[0], tuple):
+            return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+        return np.concatenate(parts) if np.ndim(parts[0]) else parts[0]
+
+    return apply
 
 
 def has_intercept(penalty: Any) -> bool:
     """Return whether the last row of the weights is an intercept."""
-    return isinstance(penalty, InterceptPenalty)
+    return bool(penalty.intercept)
 
 
 def without_intercept(penalty: Any) -> Any:
     """Return the penalty of the rows that are penalized."""
-    return penalty.penalty if isinstance(penalty, InterceptPenalty) else penalty
+    return penalty.penalty if penalty.intercept else penalty
 
 
 def is_ridge(penalty: Any) -> bool:
@@ -98,8 +100,9 @@ def ridge_strengths(penalty: Any, d: int) -> Any:
 def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
     """Return which weights (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
     free = np.zeros(shape, dtype=bool)
-    if isinstance(without_intercept(penalty), ColumnRidge):
-        free[:] = [value == 0 for value in without_intercept(penalty).lams]
+    body = without_intercept(penalty)
+    if body.by_column:
+        free[:] = [value == 0 for value in body.lams]
     if has_intercept(penalty):
         free[-1] = True
     return free
@@ -140,6 +143,10 @@ class Ridge(NamedTuple):
         """Return λ."""
         return self.lam
 
+    def checked(self, owner: str) -> "Ridge":
+        """Return this penalty after checking λ, whose name follows `owner` in errors."""
+        return Ridge(check.real(f"{owner}lam", self.lam, low=0, strict=True))
+
     def value(self, x):
         """Return ρ(x)."""
         return 0.5 * self.lam * x * x
@@ -152,6 +159,9 @@ class Ridge(NamedTuple):
         """Return the minimizer of ρ(x) + a x²/2 − b x, and its derivative in b."""
         response = 1.0 / (self.lam + a)
         return response * b, response
+
+
+NO_PENALTY = Ridge(0.0)  # penalty of an intercept
 
 
 @register_penalty
@@ -187,6 +197,14 @@ class ElasticNet(NamedTuple):
     def even(self) -> bool:
         """Return whether ρ(−x) = ρ(x)."""
         return True
+
+    def checked(self, owner: str) -> "ElasticNet":
+        """Return this penalty after checking λ and l₁, whose names follow `owner` in errors."""
+        numbers = (check.real(owner + k, v, low=0) for k, v in self._asdict().items())
+        penalty = ElasticNet(*numbers)
+        if penalty.strength == 0:
+            raise check.fail("penalty", penalty, "λ or l₁ above 0")
+        return penalty
 
     def value(self, x):
         """Return ρ(x)."""
@@ -230,25 +248,20 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
     return checked
 
 
+def penalty_or_ridge(given: Any) -> Any:
+    """Return a penalty after checking it; a number λ means the ridge."""
+    is_number = isinstance(given, numbers.Real)
+    return Ridge(check.real("penalty", given, low=0, strict=True)) if is_number else _checked(given, "penalty.")
+
+
 def _checked(penalty: Any, owner: str = "") -> Any:
     """Return a penalty after checking its type and its numbers, whose names follow `owner` in errors."""
-    if isinstance(penalty, ColumnRidge):
-        return penalty
-    if isinstance(penalty, InterceptPenalty):
-        return InterceptPenalty(_checked(penalty.penalty, owner))
-    if type(penalty) is Ridge:
-        return Ridge(check.real(f"{owner}lam", penalty.lam, low=0, strict=True))
-    if type(penalty) is ElasticNet:
-        penalty = ElasticNet(*(check.real(owner + k, v, low=0) for k, v in penalty._asdict().items()))
-        if penalty.strength == 0:
-            raise check.fail("penalty", penalty, "λ or l₁ above 0")
-        return penalty
-    if type(penalty) not in PENALTIES:
+    find = getattr(type(penalty), "checked", None)
+    if find is None:
         needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1)"
         needs += " or a NamedTuple registered by register_penalty"
         raise check.fail("penalty", penalty, needs, TypeError)
-    _check_once(penalty)
-    return penalty
+    return find(penalty, owner)
 
 
 def _ridge_of_columns(lam: Any) -> ColumnRidge:
@@ -260,25 +273,21 @@ def _ridge_of_columns(lam: Any) -> ColumnRidge:
         raise check.fail("lam", lam, needs, type(error)) from None
 
 
-_check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equal numbers are equal whatever their type
-
-
 def with_lam(penalty: Any, lam: Any) -> Any:
     """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         return InterceptPenalty(with_lam(penalty.penalty, lam))
-    if isinstance(penalty, ColumnRidge):
+    if penalty.by_column:
         return penalty.scale_to(check.real("lam", lam, low=0))
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
+@_by_rows
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
-    if isinstance(penalty, InterceptPenalty):
-        return penalty_total(penalty.penalty, Q[:-1])
-    if isinstance(penalty, ColumnRidge):
+    if penalty.by_column:
         return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
@@ -288,25 +297,23 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     return float(out.sum())
 
 
+@_by_rows
 def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
     """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
-    if isinstance(penalty, InterceptPenalty):
-        return np.append(penalty_of_rows(penalty.penalty, Q[:-1]), 0.0)
     flat = np.ascontiguousarray(Q, dtype=float).ravel()
     out = np.empty(flat.shape)
     values(penalty, flat, out)
     return out.reshape(Q.shape).sum(axis=1)
 
 
+@_by_rows
 def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
 
     A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
     the column is a critical point on the sphere and has the norm √d.
     """
-    if isinstance(penalty, InterceptPenalty):
-        return np.concatenate([smallest_subgradient(penalty.penalty, Q[:-1], smooth[:-1]), smooth[-1:]])
-    if isinstance(penalty, ColumnRidge):
+    if penalty.by_column:
         excess = np.sum(Q**2, axis=0) / len(Q) - 1
         outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
         return (penalty.multipliers(Q, smooth) + outward) * Q + smooth
@@ -318,13 +325,10 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     return (given + np.minimum(np.maximum(-given, left), right)).reshape(Q.shape)
 
 
+@_by_rows
 def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
     """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
-    if isinstance(penalty, InterceptPenalty):
-        parts = proximal_map(penalty.penalty, b[:-1], a)
-        last = b[-1:] / a, np.full((1, b.shape[1]), 1 / a)
-        return np.concatenate([parts[0], last[0]]), np.concatenate([parts[1], last[1]])
-    if isinstance(penalty, ColumnRidge):
+    if penalty.quadratic:
         response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
         return response * b, response
     flat = np.ascontiguousarray(b, dtype=float).ravel()
@@ -333,6 +337,7 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
     return x.reshape(b.shape), dx.reshape(b.shape)
 
 
+@_by_rows
 def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
 
@@ -345,12 +350,7 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
     The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
     for the others. All are shaped as Q.
     """
-    if isinstance(penalty, InterceptPenalty):
-        ends = Q[-1:], np.ones_like(Q[-1:]), np.zeros_like(Q[-1:])
-        parts = on_kinks(penalty.penalty, Q[:-1], smooth[:-1])
-        moved, free, curvature = (np.concatenate([part, end]) for part, end in zip(parts, ends, strict=True))
-        return moved, free, curvature
-    if isinstance(penalty, ColumnRidge):
+    if penalty.by_column:
         return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
     if penalty.quadratic:
         return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)

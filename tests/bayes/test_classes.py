@@ -39,10 +39,12 @@ def spiked():
 
 def uneven(sigma):
     """Return a model whose classes differ in probabilities, means, spikes and targets."""
-    return build(
+    model = build(
         lambda u, noise, c: u[c, 1] + (0.5 - c) * u[1 - c, 0] + NOISE * noise[0], L, 2, n_noise=1,
-        classes=[0.3, 0.7], means=[[0.5, -0.4], [0.0, 0.7]], spikes=SPIKES, sigma=sigma, tau=[0.3, -0.2],
+        classes=[0.3, 0.7], means=[[0.5, -0.4], [0.0, 0.7]], spikes=SPIKES, sigma=sigma,
     )  # fmt: skip
+    tau = model.coordinates.tau + np.tile([0.3, -0.2], 2)
+    return replace(model, coordinates=replace(model.coordinates, tau=tau))
 
 
 def overlap_of_clusters(alpha, signal):

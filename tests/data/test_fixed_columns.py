@@ -1,5 +1,7 @@
 """Columns that are held fixed: minima against linear algebra, scipy and torch, and theory against finite d."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,8 +53,9 @@ def test_minimum_with_a_fixed_gate_is_a_ridge_solution(lam):
 @pytest.mark.parametrize("fixed", [0, 1])
 def test_minimum_equals_a_minimization_of_the_full_risk_in_the_free_column(fixed):
     """The full student with positions, written here in torch, and minimized by scipy in the free column only."""
-    d = 40
-    data = ga.sample(location_model(tau=[1.0, -1.0]), d=d, alpha=3.0, seed=fixed)
+    d, plain = 40, location_model()
+    model = replace(plain, coordinates=replace(plain.coordinates, tau=[[1.0, -1.0]]))
+    data = ga.sample(model, d=d, alpha=3.0, seed=fixed)
     known = ga.fix_columns(data, {fixed: data.Q_star[:, fixed]})
     gamp = ga.run_gamp(known, data.Q_star[:, [1 - fixed]], tol=1e-10)
     assert gamp.converged
@@ -78,7 +81,7 @@ def test_minimum_equals_a_minimization_of_the_full_risk_in_the_free_column(fixed
 
 def test_values_of_a_layer_are_fixed_and_its_scores_learnt():
     d, values = 40, 2
-    model = ga.attention_model(rank=1, values=values, lam=0.02)
+    model = ga.value_model(rank=1, values=values, lam=0.02)
     data = ga.sample(model, d=d, alpha=4.0, seed=3)
     known = ga.fix_columns(data, {1: data.Q_star[:, 1], 2: data.Q_star[:, 2]})
     gamp = ga.run_gamp(known, data.Q_star[:, :1], tol=1e-9)
@@ -206,7 +209,7 @@ def test_bad_columns():
         (lambda: ga.spectral_overlap(related, 2.0, "posterior"), "model.fixed_columns: needs none"),
         (lambda: known.predict(z), "fixed_columns: needs none for predictions"),
         (
-            lambda: ga.fix_columns(ga.attention_model(rank=2, values=1), {2: [0.0, 0.0, 1.0]}),
+            lambda: ga.fix_columns(ga.value_model(rank=2, values=1), {2: [0.0, 0.0, 1.0]}),
             "columns: needs at most one column of the scores of each head free",
         ),
     ]

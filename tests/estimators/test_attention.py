@@ -252,7 +252,7 @@ def test_outputs_of_a_layer_of_torch_are_learnt(standardize):
 
 
 def test_leave_one_out_of_a_layer_with_values_has_the_units_of_its_errors():
-    model = ga.attention_model(values=1, tau=[0, 0], score_noise=0.3, lam=0.3)
+    model = ga.value_model(values=1, tau=[0, 0], score_noise=0.3, lam=0.3)
     data = ga.sample(model, d=20, alpha=6.0, seed=0)
     layer = ga.GampAttention(0.3, value_rank=1, n_starts=2).fit(data.tokens, data.targets)
     loo = layer.leave_one_out(refits=0)

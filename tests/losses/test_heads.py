@@ -71,7 +71,9 @@ def test_one_head_is_the_usual_layer():
 
 def test_runs_end_at_zero_gradient_of_torch():
     torch = pytest.importorskip("torch")
-    data = ga.sample(ga.attention_model(heads=2, omega=0.1, lam=0.02), d=100, alpha=2.0, seed=0)
+    data = ga.sample(
+        ga.attention_model(student=ga.MultiHeadAttention(2), omega=0.1, lam=0.02), d=100, alpha=2.0, seed=0
+    )
     gamp = ga.run_gamp(data, "semantic", tol=1e-9)
     assert gamp.converged
     Q = torch.tensor(gamp.Q, requires_grad=True)
@@ -86,8 +88,7 @@ def test_runs_end_at_zero_gradient_of_torch():
 
 @pytest.mark.parametrize(("rank", "tied"), [(1, True), (2, True), (2, False)])
 def test_agreement_ignores_order_of_heads_and_rotations_within(rank, tied):
-    student = ga.DotProductAttention(tied=tied)
-    model = ga.attention_model(heads=3, rank=rank, student=student)
+    model = ga.attention_model(rank=rank, student=ga.MultiHeadAttention(3, tied=tied))
     data, rng = ga.sample(model, d=30, alpha=2.0), np.random.default_rng(0)
     Q = rng.normal(size=(30, model.rank))
     layout = data.student.head_layout(model.rank)
@@ -112,7 +113,7 @@ def test_opposite_weights_agree_only_if_their_sign_does_not_change_the_risk(loss
 
 
 def test_heads_with_different_penalties_are_not_exchanged():
-    model = ga.attention_model(heads=2, lam=[0.1, 0.2])
+    model = ga.attention_model(student=ga.MultiHeadAttention(2), lam=[0.1, 0.2])
     data, Q = ga.sample(model, d=30, alpha=2.0), np.random.default_rng(0).normal(size=(30, 2))
     assert agreement_of(data, Q, -Q) == pytest.approx(1.0)
     assert agreement_of(data, Q, Q[:, ::-1]) < 0.9
@@ -121,13 +122,9 @@ def test_heads_with_different_penalties_are_not_exchanged():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"heads": 0}, "heads"),
-        ({"student": ga.MultiHeadAttention(heads=2), "heads": 3}, "heads: needs 2"),
+        ({"student": ga.MultiHeadAttention(heads=0)}, "heads"),
         ({"student": ga.MultiHeadAttention(temperature=0.0)}, "temperature"),
         ({"student": ga.MultiHeadAttention(tied=False), "rank": 1}, "multiple of 4"),
-        ({"student": ga.DotProductAttention(softmax=False), "heads": 2}, "softmax = True"),
-        ({"readout": [[1.0]]}, "readout"),
-        ({"intercept": True}, "intercept"),
     ],
 )
 def test_bad_heads(options, words):

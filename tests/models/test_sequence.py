@@ -277,7 +277,7 @@ def singular_gradient(z):
 @pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
 def test_gradients_are_limits_where_factors_of_the_chain_rule_are_zero_and_infinite():
     """Padding has fields of zero, and the logarithm and the root are not taken."""
-    model = ga.sequence_model(lambda u, noise: 0.0 * u[0, 0], singular, lambda y, p: p, n_tokens=2, rank=2, floor=-1e9)
+    model = ga.sequence_model(lambda u, noise: 0.0 * u[0, 0], singular, lambda y, p: p + 3, n_tokens=2, rank=2)
     cloglog = ga.sequence_model(
         lambda u, noise: u[0, 0], lambda z: -np.log(1 - np.exp(-np.exp(z[0, 0]))), n_tokens=1, rank=1
     )
@@ -330,7 +330,7 @@ BAD = {
         "teacher": lambda u, noise: u[0, 0] + np.random.default_rng().normal()
     },
     r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
-    "loss: needs values of at least floor = 0, got -": {"loss": lambda y, p: y * p},
+    "loss: needs values of at least 0, got -": {"loss": lambda y, p: y * p},
     "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},
     "n_tokens: needs": {"n_tokens": 0},
 }

@@ -36,15 +36,17 @@ def spiked(lam=0.5, nu=NU, student=locate, **options):
 
 def uneven(**options):
     """A model whose classes differ in probabilities, means, spikes, variances and targets."""
-    return ga.sequence_model(
+    model = ga.sequence_model(
         lambda u, noise, c: np.tanh(u[c, 1]) + (0.5 - c) * u[1 - c, 0] + NOISE * noise[0], locate, n_tokens=L, rank=2,
-        n_noise=1, lam=0.3, classes=PROBABILITY, means=MEANS, spikes=SPIKES, sigma=SIGMA, tau=[0.3, -0.2], **options,
+        n_noise=1, lam=0.3, classes=PROBABILITY, means=MEANS, spikes=SPIKES, sigma=SIGMA, **options,
     )  # fmt: skip
+    tau = model.coordinates.tau + np.tile([0.3, -0.2], len(PROBABILITY))
+    return replace(model, coordinates=replace(model.coordinates, tau=tau))
 
 
 def two_clouds(**options):
     """Labels c − ½ of rows of two classes with different means and variances, fitted by linear regression."""
-    options = {"means": [[1.0], [-0.6]], "penalty": ga.Ridge(0.4)} | options
+    options = {"means": [[1.0], [-0.6]], "lam": 0.4} | options
     return ga.sequence_model(
         lambda u, noise, c: c - 0.5, lambda z: z[0, 0], n_tokens=1, rank=1, classes=[0.7, 0.3],
         sigma=[[1.0], [0.8]], **options,
@@ -156,7 +158,7 @@ def test_shapes_of_spikes_are_named():
 def test_spikes_with_a_penalty_that_is_not_quadratic():
     """With the elastic net, the law of (τ, π) within a class matters: compare with a fine grid of teacher rows."""
     penalty = ga.ElasticNet(0.3, 0.2)
-    model = two_clouds(penalty=penalty, means=None, spikes=[[[1.5]], [[0.5]]])
+    model = replace(two_clouds(means=None, spikes=[[[1.5]], [[0.5]]]), penalty=penalty)
     nodes, weight = np.polynomial.hermite_e.hermegauss(60)
     keep = weight > 1e-12 * weight.max()
     nodes, weight = nodes[keep], weight[keep] / weight[keep].sum()

@@ -1,5 +1,7 @@
 """Attention layers, generalized linear models and mixtures are special cases of `sequence_model`, sample by sample."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit, ndtr
@@ -70,8 +72,9 @@ def test_attention_layers_are_special_cases():
     model = ga.attention_model(3, 2, 2, omega=OMEGA, sigma=sigma, A=A)
     same = ga.sequence_model(
         lambda u, noise: (1 - OMEGA) * softmax(u @ u.T) + OMEGA * A, lambda z: softmax(z @ z.T),
-        lambda T, S: 0.5 * ((T - S) ** 2 * sigma**2).sum(), n_tokens=3, rank=2, sigma=sigma, tau=[1, 0, -1],
+        lambda T, S: 0.5 * ((T - S) ** 2 * sigma**2).sum(), n_tokens=3, rank=2, sigma=sigma,
     )  # fmt: skip
+    same = replace(same, coordinates=replace(same.coordinates, tau=[[1, 0, -1]]))
     for name in ("gamma", "tau", "teacher_cov"):
         np.testing.assert_allclose(getattr(same.coordinates, name), getattr(model.coordinates, name), rtol=1e-14)
     data = ga.sample(model, d=30, alpha=0.5, seed=0)
@@ -94,8 +97,9 @@ def test_mixtures_are_special_cases():
         ),
         lambda z: np.concatenate([softmax(z @ z.T).ravel(), np.zeros(2)]),
         lambda y, p: 0.5 * ((y[:4] - p[:4]).reshape(2, 2) ** 2 * y[4:]).sum(),
-        n_tokens=2, rank=1, tau=[1, -1], classes=probability.ravel(), means=mean_of, sigma=sigma_of,
+        n_tokens=2, rank=1, classes=probability.ravel(), means=mean_of, sigma=sigma_of,
     )  # fmt: skip
+    same = replace(same, coordinates=replace(same.coordinates, tau=same.coordinates.tau + np.tile([1, -1], 4)))
     np.testing.assert_allclose(same.classes.probability, model.classes.probability, rtol=1e-14)
     for name in ("gamma", "tau"):
         own, of_mixture = getattr(same.coordinates, name)[0], getattr(model.coordinates, name)[0]

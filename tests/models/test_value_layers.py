@@ -32,7 +32,7 @@ def test_predictions_equal_a_layer_written_with_loops(tied, causal, size, values
     readout = rng.normal(size=(2 * values, 3))
     student = ga.DotProductAttention(0.7, tied, causal)
     rank = size if tied else 2 * size
-    model = ga.attention_model(
+    model = ga.value_model(
         3, rank, rank, heads=2, values=values, readout=readout, student=student, omega=0.0, tau=[0] * 3
     )
     z = rng.normal(size=(4, 3, model.rank))
@@ -45,7 +45,7 @@ def test_predictions_equal_a_layer_written_with_loops(tied, causal, size, values
 
 def test_targets_are_the_mixture_with_the_positional_matrix():
     A = np.array([[0.3, 0.7], [0.8, 0.2]])
-    model = ga.attention_model(heads=2, values=1, omega=0.4, A=A)
+    model = ga.value_model(heads=2, values=1, omega=0.4, A=A)
     data = ga.sample(model, d=30, alpha=1.0)
     u = data.tokens @ data.Q_star / 30**0.5
     by_head = [
@@ -55,7 +55,7 @@ def test_targets_are_the_mixture_with_the_positional_matrix():
 
 
 def test_score_noise_changes_the_attention_of_each_head():
-    quiet, noisy = (ga.attention_model(heads=2, values=1, score_noise=s) for s in (0.0, 0.5))
+    quiet, noisy = (ga.value_model(heads=2, values=1, score_noise=s) for s in (0.0, 0.5))
     first, second = (ga.sample(model, d=200, alpha=20.0, seed=0) for model in (quiet, noisy))
     u = first.tokens @ first.Q_star / 200**0.5
     difference = second.targets - first.targets
@@ -70,7 +70,7 @@ def torch_layer(bias=0.3):
     torch.manual_seed(0)
     layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
     torch.nn.init.normal_(layer.in_proj_bias, std=bias)
-    model = ga.attention_model(
+    model = ga.value_model(
         rank=4, teacher_rank=4, heads=2, values=2, readout=layer.out_proj.weight.detach().numpy().T, tau=[0, 0],
         student=ga.DotProductAttention(2**0.5, tied=False), intercept=True,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_layer_of_torch_lies_in_the_model():
 
 @pytest.mark.parametrize("readout", [None, READOUT])
 def test_agreement_exchanges_heads_only_if_they_have_the_same_readout(readout):
-    model = ga.attention_model(heads=2, values=1, readout=readout)
+    model = ga.value_model(heads=2, values=1, readout=readout)
     data, Q = ga.sample(model, d=30, alpha=2.0), np.random.default_rng(0).normal(size=(30, 4))
     signs = Q * [-1, 1, 1, 1]  # the sign of a head's scores is free, of its values it is not
     assert agreement_of(data, Q, signs) == pytest.approx(1.0)
@@ -102,12 +102,12 @@ def test_agreement_exchanges_heads_only_if_they_have_the_same_readout(readout):
 
 def test_bad_layers():
     with pytest.raises(ValueError, match="readout"):
-        ga.attention_model(heads=2, values=1, readout=np.ones((3, 1)))
+        ga.value_model(heads=2, values=1, readout=np.ones((3, 1)))
+    with pytest.raises(ValueError, match="heads: needs 2"):
+        ga.value_model(heads=3, student=ga.MultiHeadAttention(heads=2))
     with pytest.raises(ValueError, match="values"):
-        ga.attention_model(values=0)
+        ga.value_model(values=0)
     with pytest.raises(TypeError, match="student"):
-        ga.attention_model(values=1, student=lambda z: z)
-    with pytest.raises(ValueError, match="coordinates"):
-        ga.attention_model(values=1, coordinates=ga.coordinate_law())
+        ga.value_model(values=1, student=lambda z: z)
     with pytest.raises(ValueError, match="multiple of 2"):
-        ga.attention_model(values=1, rank=1, student=ga.DotProductAttention(tied=False))
+        ga.value_model(values=1, rank=1, student=ga.DotProductAttention(tied=False))

@@ -107,7 +107,7 @@ LINES = {
     "Overlaps": f"ga.solve_state_evolution(PAPER, 1.5, init={START}, rtol=0.1, max_work=1e4, max_iter=5)",
     "attention_model": (
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
-        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1, heads=2, values=1)"
+        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
     ),
     "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
@@ -137,7 +137,7 @@ LINES = {
     ),
     "sequence_model": (
         "ga.sequence_model(lambda u, noise: u[0, 0] + noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, teacher_rank=1, "
-        "n_noise=1, sigma=1.0, lam=0.1, tau=ONE, penalty=None, floor=0.0, convex=True)"
+        "n_noise=1, sigma=1.0, lam=0.1, convex=True)"
     ),
     "AttentionLoss": (
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
@@ -170,7 +170,7 @@ LINES = {
     ),
     "mixture_model": (
         "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
-        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None, score_noise=0.1)"
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",

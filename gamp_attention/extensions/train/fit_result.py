@@ -9,7 +9,7 @@ from gamp_attention._core import check
 from gamp_attention.data.layer import Layer, Units
 from gamp_attention.data.loading import load_fit
 from gamp_attention.gamp.result import Trained
-from gamp_attention.models.attention import with_heads
+from gamp_attention.losses.heads import with_heads
 from gamp_attention.results import Status
 
 
