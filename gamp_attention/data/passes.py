@@ -32,8 +32,9 @@ from gamp_attention.denoisers.output import (
     is_long,
 )
 from gamp_attention.denoisers.prox import MAX_STARTS, search_points
-from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.protocol import differentiate
 from gamp_attention.models.sources import Group, apply_by_source, sum_over_tokens
 
 LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
@@ -382,7 +383,7 @@ def _pass_in_strides(
             denoise_rows(begin, end, loss, params, omega, at_metric, most, points, at_ws, at_out)
         for mu in range(begin, min(begin + stride, last)):
             z = fields[mu - begin]
-            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws))
+            losses[mu] = differentiate(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws), False)
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]

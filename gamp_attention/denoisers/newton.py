@@ -27,8 +27,9 @@ from numba.core.types import CPointer, Tuple, boolean, float64
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
 from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.pointers import load_from, point_to_field
-from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
+from gamp_attention.losses.attention import is_dot_product_loss
 from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
+from gamp_attention.losses.protocol import differentiate, loss_value, make_work
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MAX_ITER = 200  # maximum number of Newton steps
@@ -248,7 +249,7 @@ def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
     metric, ws = load_from(at_metric), load_from(at_ws)
     grad, hess = ws.grad, ws.hess
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = differentiate(loss, p, z, grad, hess, point_to_loss_scratch(at_ws))
+    value = differentiate(loss, p, z, grad, hess, point_to_loss_scratch(at_ws), True)
     for l in range(L):
         for a in range(r):
             acc = 0.0

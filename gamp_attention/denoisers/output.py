@@ -45,9 +45,10 @@ from gamp_attention.denoisers.prox import (
     minimize_single_field,
     search_points,
 )
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate, is_dot_product_loss
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.protocol import differentiate
 from gamp_attention.losses.registration import is_registered_attention
 from gamp_attention.losses.two_tokens import is_two_tokens
 from gamp_attention.results import add_display
@@ -288,7 +289,7 @@ def _minimize_number(mu, loss, p, w, metric, most, ws, out):
     z[0] = x
     for number in range(SCALAR_EVALUATIONS):
         n = number + 1
-        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss)
+        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss, True)
         offset = z[0] - omega
         trial += 0.5 * stiff * offset * offset
         if number > 0 and not trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:

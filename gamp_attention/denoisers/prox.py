@@ -30,8 +30,8 @@ from gamp_attention.denoisers.newton import (
     objective,
     objective_derivatives,
 )
-from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
 from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
+from gamp_attention.losses.protocol import loss_curvature, loss_floor
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
 FEW_STARTS = 2  # maximum number of further starts for which no bounds of the loss are computed
@@ -79,7 +79,7 @@ def is_unique(loss, p, omega, smallest, value, work):
     """
     radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(load_from(loss), p, work))))
     reach = radius / np.sqrt(smallest)
-    return curvature_floor_near(load_from(loss), p, omega, reach) + smallest > 0.0, radius
+    return loss_curvature(load_from(loss), p, omega, reach) + smallest > 0.0, radius
 
 
 @inline_kernel
