@@ -181,10 +181,10 @@ def population_map(
         values[number, inside] = [
             _mean_loss(fields, overlaps_of_cosines(model, *at)) for at in zip(e[inside], c[inside], strict=True)
         ]
-    loss, error = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(n_replicas)
+    loss, scale = values.mean(axis=0), 1 / np.sqrt(n_replicas)
     curvatures = np.array([_curvature(model, fields) for fields in replicas])
-    curvature_error = curvatures.std(axis=0, ddof=1) / np.sqrt(n_replicas)
-    minima = _find_minima(model, replicas, cosines, loss)
+    minima, error = _find_minima(model, replicas, cosines, loss), values.std(axis=0, ddof=1) * scale
+    curvature_error = curvatures.std(axis=0, ddof=1) * scale
     return PopulationMap(cosines, loss, error, minima, curvatures.mean(axis=0), curvature_error)
 
 
@@ -218,7 +218,7 @@ def _find_minima(
         known = [sign * np.array([old.positional, old.semantic]) for old in minima for sign in signs]
         if all(np.linalg.norm(at - other) > same for other in known):
             losses = [_mean_loss(fields, overlaps_of_cosines(model, *at)) for fields in replicas]
-            error = float(np.std(losses, ddof=1) / np.sqrt(len(losses)))
+            error = float(np.std(losses, ddof=1) * (1 / np.sqrt(len(losses))))
             minima.append(PopulationMinimum(float(at[0]), float(at[1]), float(np.mean(losses)), error))
     return tuple(sorted(minima, key=lambda at: at.loss))
 
