@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
 _NAMES: dict[str, tuple[str, ...]] = {
     "baselines": (
         "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",
-        "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
+        "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors", "single_pass",
     ),
     "bayes": (
         "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds",
@@ -70,10 +70,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
-        "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
-        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_broken",
-        "solve_state_evolution", "spectral_overlap", "trajectory",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "GradientDescent", "LimitingSpectrum",
+        "MessagePassing", "PopulationLoss", "PopulationMap", "PopulationMinimum", "SinglePass", "SpectralOverlap",
+        "Stability", "StateEvolutionResult", "Survey", "Trajectory", "branches", "continue_branch",
+        "limiting_spectrum", "population_loss", "population_map", "solve_broken", "solve_state_evolution",
+        "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
 _SUBPACKAGES = tuple(_NAMES)

@@ -12,7 +12,6 @@ RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at th
 RULES = ("auto", "split", "nested", "sobol")  # quadrature rules of state evolution
 RESPONSES = ("stein", "derivative")  # formulas for V̂
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods on given data whose trajectories are predicted
-ONLINE = "online"  # gradient descent on samples that are drawn from a model for a single step
 SOLVERS = ("SE", "GAMP", "GD")  # solvers of the cells of a sweep
 
 

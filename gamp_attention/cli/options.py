@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
+from gamp_attention._core.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
 from gamp_attention._version import __version__
 
 FIT_STARTS = ("spectral", "random", "positional")  # starts of `fit`: other starts need a known teacher
@@ -154,7 +154,7 @@ def _add_trajectory(add: Add) -> None:
         default="semantic",
         help=f"initial weights, default semantic; {spectral}",
     )
-    methods = ("gamp", "survey", *DESCENTS, ONLINE)
+    methods = ("gamp", "survey", *DESCENTS, "online")
     add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
     held = "number of iterations with global proximal minima, as in runs; only for gamp (default: all iterations)"

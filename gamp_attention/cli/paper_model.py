@@ -3,8 +3,9 @@
 import argparse
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,10 @@ from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boun
 from gamp_attention.experiments.sweeps.scheduler import local_pool
 from gamp_attention.experiments.sweeps.sweep import save, sweep
 from gamp_attention.models.attention import paper_model
+from gamp_attention.state_evolution.dynamics.gradient_descent import GradientDescent
+from gamp_attention.state_evolution.dynamics.message_passing import MessagePassing
+from gamp_attention.state_evolution.dynamics.online_paths import SinglePass
+from gamp_attention.state_evolution.dynamics.survey_propagation import Survey
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -63,10 +68,36 @@ def run_solve(options: argparse.Namespace) -> int:
     return 0 if result.converged else 1
 
 
+_Descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
+_WITH_MOMENTUM = partial(_Descent, momentum=0.9)
+METHODS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # method of each name, and the options that it uses
+    "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
+    "survey": (partial(Survey, parisi=None), ("damping", "parisi")),
+    "gd": (_Descent, ("lr", "compression")),
+    "momentum": (_WITH_MOMENTUM, ("lr", "compression")),
+    "nesterov": (partial(_WITH_MOMENTUM, nesterov=True), ("lr", "compression")),
+    "sgd": (partial(_Descent, batch=0.1), ("lr",)),
+    "online": (partial(SinglePass, lr=0.15), ("lr",)),
+}
+
+
+def _method(options: argparse.Namespace) -> Any:
+    """Return the method of --method; raise ValueError if an option is given that it does not use."""
+    build, used = METHODS[options.method]
+    given = {}
+    for name in dict.fromkeys(name for _, names in METHODS.values() for name in names):
+        value = getattr(options, name)
+        if value is not None and name not in used:
+            users = " or ".join(repr(method) for method, (_, names) in METHODS.items() if name in names)
+            needs = f"method {users}, as {options.method!r} does not use it"
+            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
+        given |= {} if value is None else {name: value}
+    return build(**given)
+
+
 def run_trajectory(options: argparse.Namespace) -> int:
     """Run the command `trajectory` and return its exit status."""
-    names = ("alpha", "init", "method", "damping", "hold_after", "parisi", "lr", "compression", "n_iter", "seed")
-    path = trajectory(_model(options), **select(options, *names))
+    path = trajectory(_model(options), method=_method(options), **select(options, "alpha", "init", "n_iter", "seed"))
     report(options, str(path), path.to_dict())
     return 0
 

@@ -34,7 +34,10 @@ from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.models.model import Model, has_omega, softmax_teacher
 from gamp_attention.results import SIGNS, Result
-from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.dynamics.gradient_descent import GradientDescent
+from gamp_attention.state_evolution.dynamics.message_passing import MessagePassing
+from gamp_attention.state_evolution.dynamics.replicas import Trajectory
+from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import require_rtol, solve_state_evolution
 
@@ -224,17 +227,17 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         progress.update()
         return result, time.perf_counter() - began
 
-    simulated: Any = {"n_iter": plan.n_iter}
     instance = data.instance_model(), data.alpha, name
-    predicted, _ = time_run("trajectory", trajectory, *instance, damping=damping, **simulated)
+    predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), plan.n_iter)
     tracked = IterationOptions(predicted.V_hat, empirical_after=plan.n_iter, hold_after=plan.n_iter)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
-    plain: Any = {"method": "gd", "lr": lr}
-    simulated |= {"n_replicas": plan.replicas}
-    predicted_descent, _ = time_run("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
-    plain |= {"max_iter": plan.count_steps(data, lr), "device": plan.device}
+    of_descent = GradientDescent(lr), plan.n_iter
+    predicted_descent, _ = time_run(
+        "trajectory of gradient descent", trajectory, *instance, *of_descent, n_replicas=plan.replicas
+    )
+    plain: Any = {"method": "gd", "lr": lr, "max_iter": plan.count_steps(data, lr), "device": plan.device}
     descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
     quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
@@ -282,7 +285,8 @@ def deviation(
 
     With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
     """
-    path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
+    task = data.instance_model(), data.alpha, name, MessagePassing(damping), n_iter
+    path = trajectory(*task, n_replicas=2, seed=seed)
     iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()

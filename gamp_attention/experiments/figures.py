@@ -17,7 +17,7 @@ from gamp_attention.extensions.train.records import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
-from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
+from gamp_attention.state_evolution.dynamics.replicas import Trajectory
 
 if TYPE_CHECKING:
     from gamp_attention.experiments.comparison import Branch, Comparison
@@ -126,7 +126,7 @@ def plot_trajectory(
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
     >>> run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=5)
-    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=5, n_paths=256)
+    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=5, n_paths=256)
     >>> ga.plot_trajectory(predicted, run).shape
     (1, 4)
     """

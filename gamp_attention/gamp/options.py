@@ -60,8 +60,8 @@ class IterationOptions(DisplayMixin):
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> method = ga.MessagePassing(damping=0.3, n_paths=256)
-    >>> path = ga.trajectory(data.instance_model(), data.alpha, "positional", method, n_iter=5)
+    >>> method = ga.MessagePassing(damping=0.3)
+    >>> path = ga.trajectory(data.instance_model(), data.alpha, "positional", method, n_iter=5, n_paths=256)
     >>> options = ga.IterationOptions(path.V_hat)
     >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
     5

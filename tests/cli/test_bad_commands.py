@@ -164,7 +164,7 @@ COMMANDS = {
     "trajectory --damping nan": "damping",
     "trajectory --method gd --damping 0.3": "damping: needs method 'gamp' or 'survey', as 'gd' does not use it",
     "trajectory --method survey": "parisi",
-    "trajectory --compression 0.1": "compression: needs method 'gd'",
+    "trajectory --compression 0.1": "compression: needs hold_after",
     "trajectory --method gd --compression 2": "compression",
     "trajectory --parisi 100": "parisi: needs method 'survey', as 'gamp' does not use it, got 100.0",
     "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd' or 'online', as",

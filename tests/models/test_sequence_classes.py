@@ -190,14 +190,12 @@ def mean_ratio(rows, path, names):
 def test_runs_follow_their_trajectories(method):
     alpha, d, n_iter = 3.0, 400, 5
     model = uneven()
-    options = {"damping": 0.5} if method == "gamp" else {"lr": 0.1}
-    path = ga.trajectory(model, alpha, "semantic", method=method, n_iter=n_iter, n_paths=4096, n_replicas=4, **options)
+    methods = {"gamp": ga.MessagePassing(), "gd": ga.GradientDescent(lr=0.1), "online": ga.SinglePass()}
+    path = ga.trajectory(model, alpha, "semantic", methods[method], n_iter, n_paths=4096, n_replicas=4)
     rows = []
     for seed in range(8):
         if method == "online":
-            run = ga.minimize_risk(
-                model, "semantic", method="online", d=d, alpha=alpha, lr=0.1, max_iter=n_iter, seed=seed
-            )
+            run = ga.single_pass(model, d, alpha, "semantic", n_iter=n_iter, seed=seed)
         else:
             data = ga.sample(model, d, alpha, seed=seed)
             if method == "gamp":

@@ -96,8 +96,9 @@ def compare_trajectories(case: Any, paths: dict[int, np.ndarray]) -> tuple[dict[
     `paths` are trajectories (instances, T + 1, n) for each d.
     """
     path = ga.trajectory(
-        case.model, case.alpha, case.start, damping=case.step, n_iter=ITERATIONS, n_paths=N_PATHS, n_replicas=N_REPLICAS
-    )
+        case.model, case.alpha, case.start, ga.MessagePassing(damping=case.step), n_iter=ITERATIONS, n_paths=N_PATHS,
+        n_replicas=N_REPLICAS,
+    )  # fmt: skip
     predicted, stated = flat(path), flat(path.error)
     unit = np.maximum(np.abs(predicted).max(axis=0), MIN_SIZE)
     variance = sum(d * values.var(axis=0, ddof=1) * (len(values) - 1) for d, values in paths.items())

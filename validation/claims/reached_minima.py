@@ -151,8 +151,8 @@ def follow_descent(n_paths, n_replicas):
 def follow_survey():
     """Return |m| and the spread U/(q + U) of the survey for d → ∞, each with its error, by iteration."""
     path = ga.trajectory(
-        ga.paper_model(), ALPHA, "positional", method="survey", parisi=SURVEY, damping=STEP, n_iter=N_ITER,
-        n_paths=4096, n_replicas=3, seed=0,
+        ga.paper_model(), ALPHA, "positional", ga.Survey(parisi=SURVEY, damping=STEP), n_iter=N_ITER, n_paths=4096,
+        n_replicas=3, seed=0,
     )  # fmt: skip
     q, U = path.q[:, 0, 0, 0], path.U[:, 0, 0, 0]
     spread = np.array([U, path.U_error[:, 0, 0, 0]]) / (q + U)

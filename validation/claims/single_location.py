@@ -231,8 +231,9 @@ def check_cases(verdict, table, rows, dims):
     for name, case in CASES.items():
         model = case.model()
         path = ga.trajectory(
-            model, case.alpha, "semantic", n_iter=ITERATIONS, damping=case.damping, n_paths=8192, n_replicas=4
-        )
+            model, case.alpha, "semantic", ga.MessagePassing(damping=case.damping), n_iter=ITERATIONS, n_paths=8192,
+            n_replicas=4,
+        )  # fmt: skip
         theory = ga.solve_state_evolution(model, case.alpha, "semantic", rtol=RTOL)
         predicted = np.array([*flat(theory.overlaps), theory.train_loss, theory.test_error])
         stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error, theory.test_error_error])

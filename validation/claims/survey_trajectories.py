@@ -100,8 +100,8 @@ def compare_instance(run, first, d, seed):
 def follow_both(data, state, parisi, seed):
     """Return measured and predicted overlaps, errors of the prediction and its jumps, from a state of a survey."""
     path = ga.trajectory(
-        data.instance_model(), data.alpha, overlaps(data, state.Q, state.V), method="survey", parisi=parisi,
-        damping=STEP, n_iter=N_ITER, n_paths=1024, n_replicas=2, seed=seed,
+        data.instance_model(), data.alpha, overlaps(data, state.Q, state.V), ga.Survey(parisi=parisi, damping=STEP),
+        n_iter=N_ITER, n_paths=1024, n_replicas=2, seed=seed,
     )  # fmt: skip
     measured = run_steps(data, state, N_ITER, partial(ga.survey_step, damping=STEP, parisi=parisi))
     errors = first_entries(path.error, path.U_error)
