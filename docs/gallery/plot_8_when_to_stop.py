@@ -3,8 +3,8 @@ When to stop training on noisy data
 ===================================
 
 If the targets are noisy, the fixed point of state evolution no longer predicts the end of training, but
-``trajectory(..., method="gd")`` still predicts every step of gradient descent. This example computes the test error
-during training for two strengths λ of the penalty, finds the step at which training should stop, and compares the
+``trajectory(..., GradientDescent(...))`` still predicts every step of gradient descent. This example computes the test
+error during training for two strengths λ of the penalty, finds the step at which training should stop, and compares the
 predicted training loss with one instance.
 """
 

@@ -86,6 +86,11 @@ LINES = {
         "ga.attention_model(student=ga.DotProductAttention(temperature=1.0, tied=True, causal=False, softmax=True))"
     ),
     "ElasticNet": "ga.paper_model(penalty=ga.ElasticNet(lam=0.1, l1=0.1))",
+    "GradientDescent": (
+        "(ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, momentum=0.5, nesterov=True, compression=0.1), "
+        "n_iter=3, n_paths=128, n_replicas=2, seed=0), "
+        "ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, batch=0.5), n_iter=3, n_paths=128, n_replicas=2))"
+    ),
     "IntensityLabels": "ga.sample(ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise=0.1)), 8, 1.5)",
     "LabelledDataset": (
         "ga.LabelledDataset(tokens=X, labels=PLUS_MINUS, loss=ga.LogisticLoss(), lam=0.1, rank=1, positions=P, "
@@ -94,10 +99,22 @@ LINES = {
     "LinearLabels": "ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.1)), 8, 1.5)",
     "LogisticLabels": "ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5)), 8, 1.5)",
     "LogisticLoss": "ga.glm_model(ga.LogisticLoss())",
+    "MessagePassing": (
+        "ga.trajectory(PAPER, 1.5, method=ga.MessagePassing(damping=0.5, hold_after=1, compression=0.1), n_iter=3, "
+        "n_paths=128, n_replicas=2, seed=0)"
+    ),
     "MultinomialLoss": "ga.glm_model(ga.MultinomialLoss(), rank=2)",
     "PhaseRetrievalLoss": "ga.glm_model(ga.PhaseRetrievalLoss())",
     "Ridge": "ga.paper_model(penalty=ga.Ridge(lam=0.1))",
+    "SinglePass": (
+        "ga.trajectory(PAPER, 1.5, method=ga.SinglePass(lr=0.1, batch=0.1, one_sample=False, spherical=False), "
+        "n_iter=3, n_paths=128, n_replicas=2, seed=0)"
+    ),
     "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
+    "Survey": (
+        "ga.trajectory(PAPER, 1.5, method=ga.Survey(parisi=10.0, damping=0.4, jumps=False), n_iter=3, n_paths=128, "
+        "n_replicas=2, seed=0)"
+    ),
     "SquaredLoss": "ga.glm_model(ga.SquaredLoss())",
     "MultiHeadAttention": (
         "ga.attention_model(rank=1, lam=0.1, student=ga.MultiHeadAttention("
@@ -215,6 +232,10 @@ LINES = {
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
     "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
+    "single_pass": (
+        "ga.single_pass(PAPER, d=8, alpha=1.5, init=WEIGHTS, method=ga.SinglePass(lr=0.1, batch=0.5), n_iter=3, "
+        "risk='exact', device='cpu', seed=0)"
+    ),
     "sweep": (
         "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
         "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "
@@ -222,10 +243,8 @@ LINES = {
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "(ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, "
-        "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0), "
-        "ga.trajectory(PAPER, alpha=1.5, init='semantic', hold_after=1, compression=0.1, n_iter=3, n_paths=128, "
-        "n_replicas=2, seed=0))"
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method=ga.MessagePassing(), n_iter=3, n_paths=128, "
+        "n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
 # calls of solvers on a problem whose parameters passed their checks

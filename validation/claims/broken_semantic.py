@@ -4,8 +4,8 @@ Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 0.6; wi
 α = 0.719. `solve_broken(..., steps=k)` for k = 1, 2 and 3, and the limit k → ∞ as for `steps="full"`. GAMP runs
 from the teacher's weights to zero gradient on instances at d = 1000, 2000 and 4000, asymptotic loss. Minima with
 θ < 0.4 q are not on the branch. Limits d → ∞ of V, q, θ and the training loss are fitted by x + a/d.
-The end of runs is also predicted by the equations of their iteration, `trajectory(..., hold_after=20)`. Runs and
-solutions are stored when they end.
+The end of runs is also predicted by the equations of their iteration, `trajectory(..., MessagePassing(hold_after=20))`.
+Runs and solutions are stored when they end.
 
 Criterion, fixed before the runs: all solutions converge, and V decreases with k; 95 % of the runs reach a gradient norm
 of 1e-6, and 80 % end on the branch; V of the minima is nearer to k = 3 than to k = 1. Differences from all solutions
@@ -29,7 +29,7 @@ from validation.claims.positional_minima import REACHED, check_reached
 ALPHA, STEPS = 0.6, {1: 1e-2, 2: 1e-2, 3: 2e-2}  # numbers of steps, and the requested accuracy
 COUNTS = {1000: 24, 2000: 16, 4000: 8}  # instances by d
 LABELS = {"V": "V", "q": "q", "theta": "θ", "train_loss": "training loss, 10⁻⁶"}
-ITERATIONS = {"damping": 0.3, "hold_after": 20, "n_iter": 150, "n_paths": 2**15, "n_replicas": 6}
+ITERATIONS = {"method": ga.MessagePassing(0.3, hold_after=20), "n_iter": 150, "n_paths": 2**15, "n_replicas": 6}
 AGREES = 3.5  # errors, see the criterion
 ON_BRANCH = 0.4  # smallest θ/q of a minimum on the branch
 

@@ -66,10 +66,8 @@ def find_methods(name: str) -> dict[str, Any]:
             model, alpha, case.start, rtol=0.1, max_work=1e5, stability=False
         ),
         "trajectories": lambda: [
-            ga.trajectory(
-                model, alpha, case.start, method=method, n_iter=2, n_paths=128, lr=0.05 if method != "gamp" else None
-            )
-            for method in ("gamp", "gd", "online")
+            ga.trajectory(model, alpha, case.start, method, 2, n_paths=128)
+            for method in (ga.MessagePassing(), ga.GradientDescent(lr=0.05), ga.SinglePass(lr=0.05))
         ],
         "descent, L-BFGS": lambda: ga.minimize_risk(data, case.start, max_iter=3),
         "left-out error": lambda: ga.leave_one_out(data, run, refits=0),

@@ -6,7 +6,7 @@ abstracts, reviews and summaries of arXiv 2509.21936, 2603.03993 and 2509.25153.
 
 Method: (1) Single location. Risk of erf attention in closed form, as in the code of 2410.01537, derived here again by
 integration by parts, against `population_loss` at random overlaps; and projected gradient descent on this risk with the
-settings of that code, against `trajectory(method="online")` for many samples. Risk of softmax attention against an
+settings of that code, against `trajectory(..., SinglePass(...))` for many samples. Risk of softmax attention against an
 integral over one number (2509.21936, proposition 4.2), its exponent (corollary 4.3), and linear attention: its risk for
 ν → ∞, also by a minimization over all weights, and the limit L → ∞ for the token with the largest key. (2) Heads
 (2603.03993): smallest risk of H heads with a common normalization for four spikes, by minimization with torch on random

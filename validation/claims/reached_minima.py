@@ -43,6 +43,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.gamp.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
+from validation._tools.descents import predicted_descent
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import extrapolate, fit_sizes, markdown_table, mean_and_error
@@ -142,8 +143,8 @@ def solve_at(parisi):
 
 def follow_descent(n_paths, n_replicas):
     """Return q, m and the training loss at the end of descent in theory, each with its error."""
-    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "compression": COMPRESSION}
-    path = ga.trajectory(ga.paper_model(), ALPHA, "positional", seed=n_paths, **HOW, **settings)
+    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "seed": n_paths}
+    path = ga.trajectory(ga.paper_model(), ALPHA, "positional", predicted_descent(HOW, COMPRESSION), **settings)
     numbers = {key: [abs(float(getattr(of, key)[-1].flat[0])) for of in (path, path.error)] for key in ("q", "m")}
     return numbers | {"train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
 

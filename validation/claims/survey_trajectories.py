@@ -139,8 +139,8 @@ def predict_spectral(name, quick, independent=False):
     """Return the row of the prediction for a run from spectral starts, or for independent weights with its overlaps."""
     run, (model, alpha, parisi, _) = SPECTRAL_RUNS[name], RUNS["attention, weak"]
     n_paths, n_replicas = (4096, 2) if quick else (run.n_paths, run.n_replicas)
-    options = {"method": run.method, "damping": run.step, "n_paths": n_paths, "n_replicas": n_replicas}
-    options |= {"parisi": parisi} if run.method == "survey" else {"hold_after": run.hold_after}
+    method = ga.Survey(parisi, run.step) if run.method == "survey" else ga.MessagePassing(run.step, run.hold_after)
+    options = {"method": method, "n_paths": n_paths, "n_replicas": n_replicas}
     path = ga.trajectory(model, alpha, "spectral", **options, n_iter=1 if independent else run.n_iter)
     if independent:
         start = ga.Overlaps(path.q[0], path.m[0], path.theta[0], np.full_like(path.V[0], np.nan))
