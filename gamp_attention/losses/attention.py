@@ -300,6 +300,8 @@ class DotProductAttention(NamedTuple):
 
     # S[−z] = S[z], and S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys
     even = rotations = exact_derivatives = True  # type: ignore[misc]
+    # the Hessian of the loss at zero is equal for all columns of a part, and zero between columns
+    equal_columns = True  # type: ignore[misc]
 
     @property
     def parts(self) -> int:
