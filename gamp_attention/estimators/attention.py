@@ -32,7 +32,6 @@ from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leav
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.models.attention import attention_model, require_heads, with_heads
-from gamp_attention.models.sequence import SequenceModel
 from gamp_attention.penalties.base import Penalty
 
 
@@ -168,11 +167,10 @@ class GampAttention(RegressorMixin, BaseEstimator):
     ) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
-        model = attention_model(
+        model: Any = attention_model(
             L, rank, rank, student=self.student, heads=heads, values=self.value_rank, readout=self.readout,
             tau=np.zeros(L),
         )  # fmt: skip
-        assert isinstance(model, SequenceModel)
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
         units = Units.standard(tokens, weights) if self.standardize else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
