@@ -7,9 +7,7 @@ little time.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# imported first, so that Ctrl-C works while the modules that take long to import are loaded
 from gamp_attention import extensions  # noqa: F401
-from gamp_attention._core import interrupts  # noqa: F401
 from gamp_attention._version import __version__
 
 if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subpackages

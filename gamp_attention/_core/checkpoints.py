@@ -13,7 +13,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.files import MARK, require_checkpoint, write_archive
+from gamp_attention._core.files import CHECKPOINT, MARK, require_checkpoint, write_archive
 from gamp_attention._core.snapshots import Tree, pack, unpack
 
 CHECKPOINT_FORMAT = 3
@@ -92,5 +92,5 @@ class CheckpointFile:
         if time.monotonic() - self._written < self._every:
             return
         identity = {"digest": np.array(self._digest), "format": np.array(CHECKPOINT_FORMAT)}
-        write_archive("checkpoint", self.path, "checkpoint", pack(snapshot()) | identity)
+        write_archive("checkpoint", self.path, CHECKPOINT, pack(snapshot()) | identity)
         self._written = time.monotonic()

@@ -42,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
         force = "also replace files that this program did not write; inputs are never replaced"
         add("--force", action="store_true", help=force)
         flags = {action.dest: action.option_strings[0] for action in command._actions if action.option_strings}
-        command.set_defaults(flags=flags | ({"path": "--plot"} if "plot" in flags else {}))  # `path` of a picture
+        # names in Python that differ from the options; `path` is the file of a picture or dataset
+        flags |= {"path": "--plot" if "plot" in flags else "--out", "regularization_path": "--path"}
+        command.set_defaults(flags=flags | {"overwrite": "--force"})
     return parser
 
 
@@ -324,9 +326,14 @@ def build_penalty(options: argparse.Namespace) -> Any:
 
 
 def name_options(message: str, flags: Mapping[str, str]) -> str:
-    """Return a message that begins with names of arguments of Python, with the options (flags) in their place."""
+    """Return a message with options (flags) in place of arguments of Python, at its beginning and in backticks."""
     names, colon, needs = message.partition(": ")
-    return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + needs
+    return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + quote_options(needs, flags)
+
+
+def quote_options(text: str, flags: Mapping[str, str]) -> str:
+    """Return a text with options (flags) in place of arguments of Python in backticks, such as `escape=True`."""
+    return re.sub(r"`(\w+)(?:=True)?`", lambda match: flags.get(match[1], match[0]), text)
 
 
 class Formatter(argparse.HelpFormatter):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import to_json
+from gamp_attention._core.files import PICTURE
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import describe_kept, report, say, select, target_of
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
@@ -40,7 +41,7 @@ def run_compare(options: argparse.Namespace) -> int:
 
     def show(result: Comparison, finished: bool) -> None:
         report(options, str(result), result.to_dict(), finished)
-        plot = target_of(options, options.plot, "picture", finished)
+        plot = target_of(options, options.plot, PICTURE, finished)
         plot_comparison(result, plot, options.force)
         say(options, f"picture: {describe_kept(options.plot, plot)}")
 
@@ -102,23 +103,22 @@ def run_trajectory(options: argparse.Namespace) -> int:
     return 0
 
 
-CONNECTION_TIMEOUT = 1.5  # seconds to wait for a connection to the address of a dask scheduler
-SCHEDULER_TIMEOUT = 10.0  # seconds to wait for the answer of the scheduler, which may be busy
-
-
 @contextmanager
-def dask_executor(address: str) -> Iterator[Any]:
-    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address."""
+def dask_executor(address: str, timeout: float = 10.0) -> Iterator[Any]:
+    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address.
+
+    The scheduler, which may be busy, must answer within `timeout` seconds.
+    """
     require_listener(address)
     require_modules("--dask", "distributed")
     from distributed import Client
 
-    with Client(address, timeout=SCHEDULER_TIMEOUT) as client:
+    with Client(address, timeout=timeout) as client:
         yield client.get_executor()
 
 
-def require_listener(address: str) -> None:
-    """Raise ValueError unless something listens at the address of a scheduler; only TCP addresses are checked."""
+def require_listener(address: str, timeout: float = 1.5) -> None:
+    """Raise ValueError unless a scheduler accepts connections within `timeout` s; only TCP addresses are checked."""
     needs = "the address of a dask scheduler that answers, such as tcp://HOST:8786"
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in ("tcp", "tls"):
@@ -129,11 +129,11 @@ def require_listener(address: str) -> None:
         raise check.fail_words("--dask", f"{address}: {error}", needs) from None
     if not host or not port:
         raise check.fail("--dask", address, needs)
-    failure = [f"no answer within {CONNECTION_TIMEOUT:g} s"]
+    failure = [f"no answer within {timeout:g} s"]
 
     def reach() -> None:
         try:
-            socket.create_connection((host, port), timeout=CONNECTION_TIMEOUT).close()
+            socket.create_connection((host, port), timeout=timeout).close()
             failure[0] = ""
         except TimeoutError:
             pass  # `failure` has the message already
@@ -142,7 +142,7 @@ def require_listener(address: str) -> None:
 
     trial = threading.Thread(target=reach, daemon=True)  # the lookup of a name ignores timeouts
     trial.start()
-    trial.join(CONNECTION_TIMEOUT)
+    trial.join(timeout)
     if failure[0]:
         raise check.fail_words("--dask", f"{address}: {failure[0]}", needs)
 
@@ -186,7 +186,7 @@ def run_boundaries(options: argparse.Namespace) -> int:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
-        plot = target_of(options, options.plot, "picture", result.converged)
+        plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_phase_diagram(result, plot, options.force)
         say(options, f"picture: {describe_kept(options.plot, plot)}")
     return 0 if result.converged else 1

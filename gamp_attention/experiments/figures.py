@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
-from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
+from gamp_attention._core.files import PICTURE, picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.extensions.train.records import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
@@ -290,11 +290,11 @@ def figure(
         else:
             from matplotlib.figure import Figure  # needs no screen and is not registered in pyplot
 
-            require_replaceable("path", path, "picture", overwrite)
+            require_replaceable("path", path, PICTURE, overwrite)
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
             marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
-            write_atomically(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
+            write_atomically(path, lambda file: drawing.savefig(file, **marked), kind=PICTURE, overwrite=overwrite)
 
 
 KINDS = {"spectral": COLORS["semantic"], "random": COLORS["random"], "positional": COLORS["positional"]}

@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path,
     ("flags", "called", "file"),
     [
         ("--survey", "gamp.survey.survey_step", "c.npz"),
-        ("--path", "experiments.inference.path_errors.leave_one_out_with_changes", "c.path.npz"),
+        ("--path", "experiments.inference.leave_one_out.LeaveOneOutMethod.estimate", "c.path.npz"),
     ],
 )
 def test_an_interruption_before_the_training_names_the_checkpoint(

@@ -15,7 +15,7 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS, suggestion
 from gamp_attention._core.display import Rows, count_noun
-from gamp_attention._core.files import MARK, mark, write_atomically
+from gamp_attention._core.files import DATASET, MARK, mark, write_atomically
 from gamp_attention._core.numerics import guard_call
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (
@@ -271,12 +271,12 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
-    about = mark("dataset") | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
+    about = mark(DATASET) | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
     memory = BytesIO()  # HDF5 ends the process if the disk is full, so it does not write to the disk itself
     with h5netcdf.File(memory, "w") as file:
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
-    write_atomically(path, lambda file: file.write(contents), kind="dataset", overwrite=overwrite)
+    write_atomically(path, lambda file: file.write(contents), kind=DATASET, overwrite=overwrite)
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:
