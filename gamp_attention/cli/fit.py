@@ -109,7 +109,7 @@ class PathSearch:
         """Return a clause if the weights are zero at every value of a path, else an empty one."""
         return "The weights are zero at every λ" if all(map(self._is_zero, path.results)) else ""
 
-    def _is_zero(self, result: GampResult) -> bool:
+    def _is_zero(self, result: TrainResult) -> bool:
         """Return whether the weights of a result are zero up to `zero`."""
         return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
 
