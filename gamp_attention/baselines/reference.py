@@ -23,7 +23,8 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import check_squarable, guard_call, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.layer import Units, require_same_shape
+from gamp_attention.data.layer import Units
+from gamp_attention.data.standard_units import require_same_shape
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
 from gamp_attention.results import Result, add_display
 

@@ -103,7 +103,7 @@ class KnownColumns:
         if not np.abs(seen - fields).max() <= KNOWN_ERROR * (1 + np.abs(fields).max()):
             needs = "fields of the columns of the teacher, without positions, as in samples of this model"
             raise check.fail_words("data", "other fields of fixed columns", needs)
-        return data._copy(Q_star=self.coefficients(data.Q_star, data.Q_star))
+        return data.copy_with(Q_star=self.coefficients(data.Q_star, data.Q_star))
 
 
 def separate_known_columns(model: Model, *, centered: bool = False) -> KnownColumns | None:

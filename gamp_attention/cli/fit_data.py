@@ -7,10 +7,12 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
+from gamp_attention.cli.held_out import split_held_out
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import indent, select
-from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset, split_held_out
-from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
+from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset
+from gamp_attention.data.layer import Layer, Units
+from gamp_attention.data.standard_units import build_dataset, require_same_shape
 from gamp_attention.data.loading import StoredArrays, load_arrays, load_labels
 from gamp_attention.data.stores import as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.inference.path_training import require_groups

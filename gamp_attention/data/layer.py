@@ -31,24 +31,6 @@ class Units(NamedTuple):
         """Return the units of the arrays themselves: center 0 and scale 1."""
         return cls(np.zeros(d), np.ones(d))
 
-    @classmethod
-    @guard_call
-    def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> Units:
-        """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant.
-
-        Samples have the weights `sample_weight` (n,), if they are given.
-        """
-        flat = check_squarable("tokens", tokens, ("n", "L", "d"))
-        weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
-        flat = flat.reshape(-1, flat.shape[2])
-        if weights is None:
-            center, scale = flat.mean(axis=0), flat.std(axis=0)
-        else:
-            center = np.average(flat, axis=0, weights=weights)
-            scale = np.sqrt(np.average((flat - center) ** 2, axis=0, weights=weights))
-        constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
-        return cls(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
-
     def standardize(self, tokens: Any) -> np.ndarray:
         """Return tokens or outputs in these units; the same array if center and scale are 0 and 1."""
         unchanged = not self.center.any() and (self.scale == 1).all()
@@ -167,28 +149,6 @@ def layer_of(data: Dataset, Q: np.ndarray) -> Layer | TracedLayer | None:
 def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:
     """Return the attention matrices (n, H, L, L) of the heads of a student for fields (n, L, r)."""
     return np.stack(student.head_layout(fields.shape[2]).attend_each(single, fields), axis=1)
-
-
-def build_dataset(
-    tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardize: bool, **options: Any
-) -> tuple[Dataset, Units]:
-    """Return a dataset of given arrays, in standard units if `standardize` is True, and its units.
-
-    `options` are keyword arguments of `Dataset`.
-    """
-    x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
-    require_same_shape(x, y)
-    L, d = x.shape[1:]
-    units = Units.standard(x, options.get("sample_weight")) if standardize else Units.raw(d)
-    if positions is not None:
-        positions = check.array("positions", positions, (L, d)) / units.scale
-    return Dataset(units.standardize(x), units.standardize(y), positions, **options), units
-
-
-def require_same_shape(tokens: Tokens, outputs: Tokens) -> None:
-    """Raise ValueError if outputs do not have the shape of the tokens."""
-    if outputs.shape != tokens.shape:
-        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
 
 
 def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:

@@ -15,9 +15,10 @@ from gamp_attention._core import check
 from gamp_attention._core.files import ARRAY, TRAILER, replace_file, require_replaceable
 from gamp_attention._core.numerics import generator, guard_call, psd_root
 from gamp_attention._core.threads import over_blocks
-from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset, require_product_memory
+from gamp_attention.data.dataset import Dataset, add_intercept, require_product_memory
 from gamp_attention.data.posterior_starts import PosteriorStarts
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
+from gamp_attention.data.teacher_data import label_dataset, teacher_dataset
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sources import Group, Sources
 
@@ -253,7 +254,7 @@ def _with_targets(
     else:
         n, L, _ = tokens.shape
         noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
-        data = Dataset.from_teacher(model, tokens, sources.positions, Q_star, spectra, sources, noise)
+        data = teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
     vars(data).update(posterior=PosteriorStarts())
     return data
 

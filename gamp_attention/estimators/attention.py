@@ -17,7 +17,8 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.dataset import Dataset, LabelledDataset
-from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
+from gamp_attention.data.layer import Layer, TracedLayer, Units, require_tokens
+from gamp_attention.data.standard_units import build_dataset, standard_units
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import (
@@ -173,7 +174,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
             tau=np.zeros(L),
         )  # fmt: skip
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
-        units = Units.standard(tokens, weights) if self.standardize else Units.raw(d)
+        units = standard_units(tokens, weights) if self.standardize else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
         data = LabelledDataset(
             units.standardize(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,

@@ -10,7 +10,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber, main
-from gamp_attention.data import risk_at, susceptibility
+from gamp_attention.data import risk_at, susceptibility, teacher_dataset
 from gamp_attention.denoisers import denoise_weights
 from gamp_attention.gamp import settle
 from tests.conftest import examples, layer_gradient
@@ -106,7 +106,7 @@ def test_elastic_net_fixed_points_are_critical_points(branch):
 
 def test_without_l1_the_elastic_net_is_the_ridge(model):
     ridge = ga.sample(model, 100, 1.5, seed=2)
-    net = ga.Dataset.from_teacher(
+    net = teacher_dataset(
         ga.paper_model(penalty=ga.ElasticNet(0.01, 0.0)), ridge.tokens, ridge.positions, ridge.Q_star, ridge.spectra
     )
     runs = [ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=20) for data in (ridge, net)]
