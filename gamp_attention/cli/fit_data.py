@@ -12,8 +12,8 @@ from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import indent, select
 from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.standard_units import build_dataset, require_same_shape
 from gamp_attention.data.loading import StoredArrays, load_arrays, load_labels
+from gamp_attention.data.standard_units import build_dataset, require_same_shape
 from gamp_attention.data.stores import as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.inference.path_training import require_groups
 from gamp_attention.experiments.inference.paths import RegularizationPath

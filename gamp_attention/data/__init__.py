@@ -6,7 +6,6 @@ from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.fixed_columns import fix_columns
 from gamp_attention.data.law import law_of
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.standard_units import build_dataset, standard_units
 from gamp_attention.data.passes import LOOP_ROWS, Effort, TokenMatrix, add_up, data_pass, project
 from gamp_attention.data.recession import grows_without_bound
 from gamp_attention.data.risk import (
@@ -18,6 +17,7 @@ from gamp_attention.data.risk import (
     train_loss,
 )
 from gamp_attention.data.sampling import draw_tokens, sample
+from gamp_attention.data.standard_units import build_dataset, standard_units
 from gamp_attention.data.starts import initial_weights, several_starts
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 from gamp_attention.data.susceptibility import susceptibility

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import check_squarable, guard_call
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
@@ -97,53 +96,11 @@ class Layer(Predictor):
         return np.concatenate(errors)
 
 
-@dataclass(frozen=True, eq=False)
-class TracedLayer(Predictor):
-    """Layer whose outputs (L, p) are a function of the fields z = (x + p − c) W/√d + b, W = Q/s."""
-
-    model: Any  # model of the layer, with `predict`, and with the attention map `head` if it has attention
-    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
-    positions: np.ndarray
-    units: Units  # center c and scale s
-    intercept: np.ndarray  # (r,) b
-
-    @property
-    def width(self) -> int:
-        """Number p of outputs for each token."""
-        return self.model.target_shape[1]
-
-    def fields(self, tokens: Tokens) -> np.ndarray:
-        """Return the fields (n, L, r)."""
-        weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
-
-    def outputs(self, tokens: Tokens) -> np.ndarray:
-        """Return outputs (n, L, p)."""
-        return self.model.predict(self.fields(tokens))
-
-    def head_attention(self, tokens: Tokens) -> np.ndarray:
-        """Return the attention matrices (n, H, L, L) of the heads."""
-        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
-
-    def attention(self, tokens: Tokens) -> np.ndarray:
-        """Return the mean (n, L, L) of the attention matrices of the heads."""
-        return self.head_attention(tokens).mean(axis=1)
-
-    def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
-        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
-
-
-def layer_of(data: Dataset, Q: np.ndarray) -> Layer | TracedLayer | None:
-    """Return the layer with weights Q (d, r) of a dataset; None for labels without a function that predicts them."""
+def layer_of(data: Dataset, Q: np.ndarray) -> Any:
+    """Return the `Predictor` with weights Q (d, r) of a dataset; None for labels that no function predicts."""
     if not data.is_labelled:
         return Layer(data.student, Q, data.positions, Units.raw(data.dim))
-    model: Any = data.model
-    if getattr(model, "prediction", None) is None:
-        return None
-    d = data.dim - data.intercept  # an intercept is one more coordinate of the data
-    weights = Q[:d] * np.sqrt(d / data.dim)
-    return TracedLayer(model, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
+    return data.model.trained_layer(data, Q) if hasattr(data.model, "trained_layer") else None
 
 
 def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:

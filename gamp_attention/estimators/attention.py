@@ -17,9 +17,9 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.dataset import Dataset, LabelledDataset
-from gamp_attention.data.layer import Layer, TracedLayer, Units, require_tokens
-from gamp_attention.data.standard_units import build_dataset, standard_units
+from gamp_attention.data.layer import Layer, Units, require_tokens
 from gamp_attention.data.risk import risk_at
+from gamp_attention.data.standard_units import build_dataset, standard_units
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import (
     average_by_weight,
@@ -33,6 +33,7 @@ from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leav
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.losses.heads import require_heads, with_heads
+from gamp_attention.models.traced_layer import TracedLayer
 from gamp_attention.models.traced_layers import value_model
 from gamp_attention.penalties.base import Penalty
 

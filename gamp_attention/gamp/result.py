@@ -9,7 +9,7 @@ from gamp_attention._core import progress
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.layer import Layer, TracedLayer, layer_of
+from gamp_attention.data.layer import Predictor, layer_of
 from gamp_attention.data.recession import grows_without_bound
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.data.susceptibility import susceptibility
@@ -39,7 +39,7 @@ GROWS = (
 class Trained(Ended):
     """Base class of results with a trained layer."""
 
-    layer: Layer | TracedLayer | None
+    layer: Predictor | None
 
     def predict(self, tokens: ArrayLike) -> np.ndarray:
         """Predict the outputs for new tokens, in the units of the training data.
@@ -117,7 +117,7 @@ class GampResult(Trained):
     message: str
     n_searched: int = 0
     settling_history: SettlingHistory | None = None
-    layer: Layer | TracedLayer | None = None
+    layer: Predictor | None = None
 
 
 def run_and_settle(loop: Loop) -> GampResult:
