@@ -25,10 +25,11 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     test_error_slopes,
     validity,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import (
     LOSSES,
     Point,
+    PointSettings,
     errors_of,
     point_of,
     response_slopes,

@@ -13,7 +13,7 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gaug
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
-    SMALL_FAMILY,
+    FADING,
     Root,
     breakdown,
     describe_breakdown,
@@ -116,7 +116,7 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
     root = find_fixed_point(other, start, F.rule.initial_tolerance, OTHER_FORM_STEPS)
     option = 'response="derivative", which leaves the jumps out of V̂,'
-    is_clear = family_size(root.overlaps, family) > SMALL_FAMILY  # larger than the noise of random points
+    is_clear = family_size(root.overlaps, family) > FADING.small_family  # larger than the noise of random points
     if root.status.converged and is_clear:
         size = np.abs(root.overlaps.arrays()[family]).max()
         return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, as its `validity` states"

@@ -49,7 +49,7 @@ from gamp_attention.state_evolution.equations.spectrum import (
     solve_near_axis,
 )
 from gamp_attention.state_evolution.equations.weights import drift_and_noise, linear_response
-from gamp_attention.state_evolution.fixed_points.indicators import FEW_JUMPS
+from gamp_attention.state_evolution.fixed_points.indicators import INDICATORS
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.rules.choice import first_rule
@@ -259,7 +259,7 @@ def _draw_ensemble(
         law, C = _with_student(model, hats, fixed_point.V_hat)
         student = Student(g, C)
     ensemble = Ensemble(law, alpha, h, y, ridge, weight, tuple(groups), student)
-    jumps = np.abs(fixed_point.jump_mass).max() > FEW_JUMPS * np.abs(fixed_point.V_hat).max()
+    jumps = np.abs(fixed_point.jump_mass).max() > INDICATORS.few_jumps * np.abs(fixed_point.V_hat).max()
     return ensemble, overlaps.V if jumps else None
 
 
