@@ -191,7 +191,7 @@ def minimize_risk(
     Parameters
     ----------
     data : the samples; for "online" the model from which teacher and samples are drawn.
-    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
+    init : "semantic", "positional", "random", "spectral", or weights (d, r). If not given, "semantic" for
         data with a teacher, and "spectral" for your arrays, which have no teacher. "online" accepts the first three
         names and weights.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.

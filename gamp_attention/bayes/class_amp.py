@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention._core.numerics import project_psd, symmetrize
+from gamp_attention.bayes.class_samples import observe_classes
 from gamp_attention.bayes.messages import AmpProblem, Responses
 from gamp_attention.bayes.priors import MixturePrior
-from gamp_attention.data.class_samples import observe_classes
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.denoisers.spectral_weights import weights_of_groups
 from gamp_attention.models.channels.channel import Posterior

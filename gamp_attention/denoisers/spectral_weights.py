@@ -22,7 +22,7 @@ from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import sample_derivatives
 
-WEIGHTS = ("fitted", "hessian", "posterior")
+WEIGHTS = ("fitted", "hessian")
 
 
 REACH = 10.0  # v of fitted fields, in units of the inverse curvature at zero: fields are only weakly drawn to zero

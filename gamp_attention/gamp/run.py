@@ -151,8 +151,8 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral" (computed from the data), "posterior" (computed from the data
-        and the attention matrix of the teacher), weights (d, r), a `GampState`, from which the run continues with its
+    init : "semantic", "positional", "random", "spectral" (computed from the data), weights (d, r), for example from
+        `posterior_start`, a `GampState`, from which the run continues with its
         memory, or the `GampResult` of a run on nearly the same data, from whose fixed point the run continues. If None,
         "semantic" for data with a teacher and "spectral" for other data.
     risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.
