@@ -34,7 +34,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "bayes": (
         "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds",
-        "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
+        "bayes_fixed_points", "bayes_thresholds", "posterior_directions", "posterior_start", "run_bayes_amp",
+        "solve_bayes_state_evolution",
     ),
     "data": (
         "Dataset", "DistributedDataset", "LabelledDataset", "fix_columns",

@@ -191,8 +191,8 @@ def minimize_risk(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
-        data with a teacher, and "spectral" for your arrays, which have no teacher.
+    init : "semantic", "positional", "random", "spectral", or weights (d, r). If not given, "semantic" for data with a
+        teacher, and "spectral" for your arrays, which have no teacher.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball; Polyak, 1964), "nesterov" (Nesterov, 1983), "sgd" (a new random minibatch at
         each step), which `trajectory` predicts; "adam" (Kingma and Ba, 2015); or "lbfgs" (Liu and Nocedal, 1989; with a

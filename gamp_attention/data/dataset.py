@@ -131,7 +131,6 @@ class Dataset(DisplayMixin):
     targets: np.ndarray | None = None
     labels: np.ndarray | None = None
     model: Model | None = None
-    posterior: Any = None  # `PosteriorStarts` of samples that were drawn from a model
     _risks: dict[str, RiskTerms]
     _outputs: Tokens | None = None
     rows_here = True  # the memory D and the minimizers z of the samples are in this process

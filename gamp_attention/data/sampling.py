@@ -16,7 +16,6 @@ from gamp_attention._core.files import ARRAY, TRAILER, replace_file, require_rep
 from gamp_attention._core.numerics import generator, guard_call, psd_root
 from gamp_attention._core.threads import over_blocks
 from gamp_attention.data.dataset import Dataset, add_intercept, require_product_memory
-from gamp_attention.data.posterior_starts import PosteriorStarts
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.data.teacher_data import label_dataset, teacher_dataset
 from gamp_attention.models.model import Model, require_model
@@ -250,13 +249,10 @@ def _with_targets(
 ) -> Dataset:
     """Return samples with the labels or the noisy outputs of a teacher."""
     if not model.attention:
-        data = label_dataset(model, tokens, sources, Q_star, spectra, rng)
-    else:
-        n, L, _ = tokens.shape
-        noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
-        data = teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
-    vars(data).update(posterior=PosteriorStarts())
-    return data
+        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
+    n, L, _ = tokens.shape
+    noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
+    return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
 
 
 def _precision(dtype: Any) -> np.dtype:

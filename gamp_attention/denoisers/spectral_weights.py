@@ -21,7 +21,7 @@ from gamp_attention.denoisers.newton import ROUGH_STEP
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.point import sample_derivatives
 
-WEIGHTS = ("fitted", "hessian", "posterior")
+WEIGHTS = ("fitted", "hessian")
 
 
 REACH = 10.0  # v of fitted fields, in units of the inverse curvature at zero: fields are only weakly drawn to zero

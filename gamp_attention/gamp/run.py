@@ -47,9 +47,9 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : a named start: "semantic", "positional" or "random", or "spectral" (computed from the data) or "posterior"
-        (from the data and the teacher's attention matrix); weights (d, r); a `GampState`, from which the run continues
-        with its memory; or the `GampResult` of a run on nearly the same data, from whose fixed point the run continues.
+    init : a named start: "semantic", "positional", "random", or "spectral" (computed from the data); weights (d, r),
+        for example of `posterior_start`; a `GampState`, from which the run continues with its memory; or the
+        `GampResult` of a run on nearly the same data, from whose fixed point the run continues.
         If None, "semantic" for data with a teacher, and "spectral" for other data.
     risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.
     damping : step β in (0, 1], a sequence with a step for each iteration, or "adaptive": 0.3 at first; on divergence

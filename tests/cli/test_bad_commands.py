@@ -94,7 +94,6 @@ KINDS = (
 )
 FIT = {
     "--init semantic": "--init: 'semantic' needs a known teacher, which the arrays of a file do not have; use spectral",
-    "--init posterior": "--init: 'posterior' needs a known teacher",
     "--path 0": "--path: needs a finite number > 0, got 0.0",
     "--path 1 -1": "--path: needs a finite number",
     "--path 1 1": "--path: needs values that all differ",

@@ -193,6 +193,8 @@ LINES = {
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",
     "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
+    "posterior_directions": "ga.posterior_directions(DATA, k=2, seed=0)",
+    "posterior_start": "ga.posterior_start(DATA, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "reference_errors": (

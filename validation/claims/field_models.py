@@ -72,7 +72,7 @@ def find_methods(name: str) -> dict[str, Any]:
         "descent, L-BFGS": lambda: ga.minimize_risk(data, case.start, max_iter=3),
         "left-out error": lambda: ga.leave_one_out(data, run, refits=0),
         "spectral start": lambda: ga.run_gamp(data, "spectral", max_iter=1, tol=0),
-        "start from the posterior": lambda: ga.run_gamp(data, "posterior", max_iter=1, tol=0),
+        "start from the posterior": lambda: ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0),
         "Bayes-optimal": lambda: ga.solve_bayes_state_evolution(model, alpha, n_points=64, n_replicas=2),
         "thresholds": lambda: ga.bayes_thresholds(model, n_points=64, n_replicas=2),
     }

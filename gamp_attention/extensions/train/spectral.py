@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -57,9 +56,8 @@ def spectral_directions(
     ----------
     data : the samples.
     k : number of eigenvectors. Fewer are returned if there are no more, and none if the matrices h vanish.
-    weights : matrices h: "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at
-        Q = 0; or "posterior", from the posterior moments of the teacher's fields, noise included, for samples drawn
-        from a model.
+    weights : matrices h: "fitted", from the fields that fit each sample best; or "hessian", the Hessian of the risk at
+        Q = 0. `posterior_directions` has matrices from the posterior of the teacher's fields.
     risk : "exact" or "asymptotic".
     seed : an integer or a numpy Generator, for the initial vector of the Lanczos iteration.
 
@@ -126,20 +124,10 @@ def lowest_eigenvectors(
     return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
 
 
-def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "weights") -> np.ndarray:
-    """Return the matrices h (n, L c, L c) of the samples; `argument` is the name of `kind` in errors."""
-    check.choice(argument, kind, WEIGHTS)
-    if kind == "posterior":
-        return require_posterior(data, argument).weights(data, argument)
+def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
+    """Return the matrices h (n, L c, L c) of the samples."""
+    check.choice("weights", kind, WEIGHTS)
     return spectral_weights(kind, data.loss, data.terms(risk).params, Shape.of(data.student, data.n_tokens, data.rank))
-
-
-def require_posterior(data: Dataset, argument: str) -> Any:
-    """Return the `PosteriorStarts` of samples that were drawn from a model; raise ValueError for other samples."""
-    if data.posterior is None:
-        others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-        raise check.fail(argument, "posterior", f"{others}, unless samples are drawn from a model")
-    return data.posterior
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:

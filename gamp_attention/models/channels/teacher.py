@@ -19,6 +19,7 @@ points, and products of averages over both halves have no bias from the finite n
 of sums of order 1/K², see `gamp_attention.models.channels.fibers`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations, product
@@ -76,7 +77,7 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class TeacherChannel:
+class TeacherChannel(Channel):
     """Observation model of `SequenceLabels`, for teachers that can be traced.
 
     Attributes
@@ -112,7 +113,7 @@ class TeacherChannel:
     seed: int = 0
     settings: TeacherSettings = TeacherSettings()
 
-    jumps = False
+    is_function = True
 
     @property
     def n_noise(self) -> int:
@@ -135,18 +136,14 @@ class TeacherChannel:
         return bool(self.signless_columns.all())
 
     @property
-    def signless_columns(self) -> np.ndarray:
-        """Columns (t,) whose sign can be changed, alone or with others and with the noise, at unchanged targets."""
-        L, t = self.shape
-        return np.asarray((self.flips[:, : L * t].reshape(-1, L, t) < 0).all(axis=1).any(axis=0))
+    def column_signs(self) -> np.ndarray:
+        """Changes of signs (F, t) of the columns, together with the noise, that leave targets unchanged."""
+        return self.flips[:, : self.shape[1]]
 
     @property
-    def coupled_columns(self) -> np.ndarray:
-        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
-        L, t = self.shape
-        signs = self.flips[:, : L * t].reshape(-1, L, t)
-        of_columns = signs[(signs == signs[:, :1]).all(axis=(1, 2))][:, 0]
-        return np.asarray((of_columns[:, :, None] * of_columns[:, None, :] > 0).all(axis=0))
+    def has_mirror_images(self) -> bool:
+        """True if targets do not change if all fields and the noise change sign."""
+        return bool((self.flips < 0).all(axis=1).any())
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
@@ -156,17 +153,17 @@ class TeacherChannel:
         """Return the targets (N, P)."""
         return observed.reshape(len(observed), -1)
 
-    def with_noise(self, noise: float) -> Channel:
-        """Raise ValueError: the noise of any teacher cannot be learned."""
-        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> Channel:
+        """Return the channel with another seed of the points."""
+        return replace(self, seed=int(rng.integers(1 << 62)))
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields, with the moments of two independent halves of the points."""
         return self.draw(y, omega, V).weigh(omega, V)[0]
 
-    def reuse(self, y: np.ndarray, rho: np.ndarray) -> ReusedPoints:
-        """Return the posteriors of samples y as a function of ω and V, with points that are drawn only if necessary."""
-        return ReusedPoints(partial(self.draw, y), rho)
+    def reuse(self, y: np.ndarray, rho: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Return the posterior of samples y as a function of ω and V, with points that are drawn only if necessary."""
+        return ReusedPoints(partial(self.draw, y), rho).posterior
 
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
