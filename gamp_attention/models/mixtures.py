@@ -81,6 +81,7 @@ def mixture_model(
     teacher_mean: ArrayLike | None = None,
     student: DotProductAttention | None = None,
     penalty: Penalty | None = None,
+    score_noise: float = 0.0,
 ) -> MixtureModel:
     """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
@@ -99,7 +100,7 @@ def mixture_model(
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
     teacher_mean : (t,) mean of the rows of Q*, whose covariance is the identity; zero if not given.
-    student, penalty : as for `attention_model`.
+    student, penalty, score_noise : as for `attention_model`.
 
     Returns
     -------
@@ -141,6 +142,6 @@ def mixture_model(
         teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
     )
     return MixtureModel(
-        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student,
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, score_noise=score_noise,
         classes=law, class_means=class_means,
     )  # fmt: skip

@@ -156,6 +156,10 @@ LINES = {
         "ga.sequence_model(lambda u, noise: u[0, 0] + noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, teacher_rank=1, "
         "n_noise=1, sigma=1.0, lam=0.1, convex=True)"
     ),
+    "value_model": (
+        "ga.value_model(n_tokens=2, rank=1, teacher_rank=1, values=1, readout=None, heads=2, omega=0.3, sigma=0.5, "
+        "lam=0.1, A=SQUARE, tau=TAU, student=None, score_noise=0.1)"
+    ),
     "AttentionLoss": (
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
     ),
@@ -187,7 +191,7 @@ LINES = {
     ),
     "mixture_model": (
         "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
-        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None)"
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None, score_noise=0.1)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",
