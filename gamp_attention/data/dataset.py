@@ -39,8 +39,7 @@ from gamp_attention.losses.attention import (
     RiskTerms,
     pack_attention_parameters,
 )
-from gamp_attention.losses.point import WeightedLoss
-from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses.point import WeightedLoss, sample_loss
 from gamp_attention.models.sources import Group, Sources, by_group
 from gamp_attention.models.students import check_columns, check_labels, check_student, require_loss
 from gamp_attention.penalties.base import Penalty

@@ -11,9 +11,9 @@ from gamp_attention.losses.checks import KinkWarning, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.heads import MultiHeadAttention
 from gamp_attention.losses.indirect import IndirectLoss
-from gamp_attention.losses.point import PointLoss, WeightedLoss, for_kernels, sample_derivatives
+from gamp_attention.losses.point import PointLoss, WeightedLoss, for_kernels, sample_derivatives, sample_loss
 from gamp_attention.losses.protocol import loss_curvature
-from gamp_attention.losses.registration import DecorrelatedAttention, register_attention, register_loss, sample_loss
+from gamp_attention.losses.registration import DecorrelatedAttention, register_attention, register_loss
 
 __all__ = [
     "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultiHeadAttention", "MultinomialLoss",

@@ -421,6 +421,9 @@ class AttentionLoss(NamedTuple):
         return (S @ G * (0.5 * S)).sum((1, 2)) - (S * M.transpose(1, 2)).sum((1, 2))
 
 
+DotProductAttention.loss_class = AttentionLoss  # type: ignore[attr-defined]
+
+
 def pack_attention_parameters(G: np.ndarray, M: np.ndarray) -> np.ndarray:
     """Return rows of loss parameters (n, 2 L²) from G and M, each broadcastable to (n, L, L)."""
     G, M = np.broadcast_arrays(G, M)

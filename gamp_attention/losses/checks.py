@@ -12,9 +12,9 @@ import numpy as np
 
 from gamp_attention._core.compiled import kernel
 from gamp_attention._core.user_code import attempt
+from gamp_attention.losses.maps import attend_all
 from gamp_attention.losses.point import PointLoss
 from gamp_attention.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
-from gamp_attention.losses.registration import attend_all
 
 
 class KinkWarning(UserWarning):

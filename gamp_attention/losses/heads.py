@@ -81,6 +81,7 @@ class MultiHeadAttention(NamedTuple):
 
     # rows are positive and add up to 1, and S[−z] = S[z]; rotations change S unless they keep the heads apart
     bounded = even = exact_derivatives = True  # type: ignore[misc]
+    loss_class = AttentionLoss  # type: ignore[misc]
     rotations = False  # type: ignore[misc]
 
     @property

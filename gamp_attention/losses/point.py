@@ -106,6 +106,11 @@ LOSSES = Registry(
 )
 
 
+def sample_loss(student: Any, n_tokens: int, rank: int) -> Any:
+    """Return the loss of a sample for a student, which is an attention map or a registered loss."""
+    return student.loss_class(student, n_tokens, rank)
+
+
 class PointLoss(NamedTuple):
     """A registered loss for fields of shape (n_tokens, rank)."""
 
@@ -132,6 +137,9 @@ class PointLoss(NamedTuple):
                 f"data: minimize_risk needs a loss with a method torch(self, p, z), got {type(self.loss).__name__}"
             )
         return self.loss.torch(params, z)
+
+
+LOSSES.traits["loss_class"] = PointLoss
 
 
 class WeightedLoss(NamedTuple):

@@ -20,125 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
-from gamp_attention._core.user_code import Registry
-from gamp_attention.losses.attention import (
-    AttentionLoss,
-    DotProductAttention,
-    attend_row,
-    fill_scores,
-    is_bounded,
-    is_by_differences,
-    row_loss,
-)
-from gamp_attention.losses.bounds import attention_floor
-from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives
-from gamp_attention.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
-
-MAPS = Registry(
-    "register_attention",
-    needed=("attend(self, z, S)",),
-    traits={"bounded": False, "even": False, "rotations": False, "smooth": True, "parts": 1},
-    compiled_in=("bounded",),
-)
-
-
-@dispatch_on_type
-def attend(attention, z, S):
-    """Fill S (L, L) from fields z (L, r). Compiled code only."""
-
-
-@kernel
-def attend_all(attention, z, S):
-    """Fill S (n, L, L) from fields z (n, L, r)."""
-    for mu in range(len(z)):
-        attend(attention, z[mu], S[mu])
-
-
-def call_map(self: Any, z: Any) -> Any:
-    """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
-    if not isinstance(z, np.ndarray):
-        if not hasattr(self, "torch"):
-            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
-        return self.torch(z)
-    L = z.shape[-2]
-    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
-    S = np.empty((len(flat), L, L))
-    attend_all(self, flat, S)
-    return S.reshape(*z.shape[:-1], L)
-
-
-@overload(attend)
-def _attend(attention, z, S):
-    fill = MAPS.method(attention, "attend")
-    return fill and (lambda attention, z, S: fill(attention, z, S))
-
-
-@overload(is_bounded)
-def _is_bounded(attention):
-    if MAPS.method(attention, "attend") is None:
-        return None
-    bounded = attention.instance_class.bounded
-    return lambda attention: bounded
-
-
-class MapWithScratch(NamedTuple):
-    """An AttentionLoss of a registered map, with the array that the values of one difference have in common."""
-
-    loss: Any
-    s: np.ndarray  # (L, L) attention matrix
-
-
-@overload(loss_value, counted=True)
-def _loss_value(loss, p, z, work):
-    if not is_by_differences(loss):
-        return None
-    return lambda loss, p, z, work: map_value(loss, p, z, np.empty((loss.n_tokens, loss.n_tokens)))
-
-
-@overload(loss_value)
-def _loss_value_with_scratch(loss, p, z, work):
-    return (lambda loss, p, z, work: map_value(loss.loss, p, z, loss.s)) if is_instance(loss, MapWithScratch) else None
-
-
-@overload(loss_derivatives, counted=True)
-def _loss_derivatives(loss, p, z, grad, hess, work, second):
-    if not is_by_differences(loss):
-        return None
-
-    def map_derivatives(loss, p, z, grad, hess, work, second):
-        scratch = np.empty((loss.n_tokens, loss.n_tokens))
-        return difference_derivatives(MapWithScratch(loss, scratch), p, z, grad, hess, work, second)
-
-    return map_derivatives
-
-
-@sample_kernel  # not inlined: central differences would compile it a dozen times
-def map_value(loss, p, z, s):
-    """Return the loss of a registered map, with scratch s (L, L)."""
-    value = 0.0
-    attend(loss.attention, z.reshape((loss.n_tokens, loss.rank)), s)
-    for i in range(loss.n_tokens):
-        value += row_loss(p, s, i)
-    return value
-
-
-@overload(loss_floor, counted=True)
-def _loss_floor(loss, p, work):
-    if not is_by_differences(loss):
-        return None
-
-    def floor(loss, p, work):
-        L = loss.n_tokens
-        scratch = np.empty((L + 2, L))
-        return attention_floor(L, p, is_bounded(loss.attention), scratch[2:], scratch[0], scratch[1])
-
-    return floor
-
-
-@overload(loss_curvature)
-def _loss_curvature(loss, p, center, reach):
-    return (lambda loss, p, center, reach: -np.inf) if is_by_differences(loss) else None
+from gamp_attention.losses.attention import DotProductAttention, attend_row, fill_scores
+from gamp_attention.losses.checks import check_attention, check_finite, check_loss
+from gamp_attention.losses.maps import MAPS, call_map
+from gamp_attention.losses.point import LOSSES, PointLoss
 
 
 def register_loss(cls: type) -> type:
@@ -180,7 +65,14 @@ def register_loss(cls: type) -> type:
             "of the loss, which the search for the global proximal minimum requires"
         )
     LOSSES.add(cls)
+    cls.check_labels = _check_labels  # type: ignore[attr-defined]
     return cls
+
+
+def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+    """Check a loss at random fields for given labels (n, P); derivatives of losses of the package have own tests."""
+    check = check_finite if hasattr(self, "require_labels") else check_loss
+    check(PointLoss(self, n_tokens, rank), labels)
 
 
 def register_attention(cls: type) -> type:
@@ -211,24 +103,10 @@ def register_attention(cls: type) -> type:
     [[0.5, 0.5], [0.5, 0.5]]
     """
     MAPS.add(cls)
+    cls.check_sizes = check_attention  # type: ignore[attr-defined]
     if "__call__" not in vars(cls):
         cls.__call__ = call_map  # type: ignore[method-assign]
     return cls
-
-
-def sample_loss(student: Any, n_tokens: int, rank: int) -> Any:
-    """Return the per-sample loss of a student, which is an attention map or a registered loss."""
-    return (PointLoss if is_registered_loss(student) else AttentionLoss)(student, n_tokens, rank)
-
-
-def is_registered_loss(student: Any) -> bool:
-    """Return whether a student is a loss registered by `register_loss`."""
-    return type(student) in LOSSES
-
-
-def is_registered_attention(student: Any) -> bool:
-    """Return whether a student is an attention map registered by `register_attention`."""
-    return type(student) in MAPS
 
 
 @register_attention

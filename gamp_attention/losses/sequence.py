@@ -21,7 +21,7 @@ from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.expressions import FLOAT, Graph, Program, emit
 from gamp_attention._core.numerics import hash_bytes
 from gamp_attention.losses.heads import HeadLayout
-from gamp_attention.losses.registration import LOSSES
+from gamp_attention.losses.point import LOSSES
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 

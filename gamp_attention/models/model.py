@@ -17,7 +17,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
-from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses.point import sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples, require_law
 from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.students import check_columns, check_student

@@ -6,9 +6,6 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import require_valid_attention
-from gamp_attention.losses.checks import check_attention, check_finite, check_loss
-from gamp_attention.losses.point import LOSSES
-from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.penalties.standard import without_intercept
 
 
@@ -39,9 +36,9 @@ def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens"
     if n_tokens == 1 and getattr(student, "bounded", False):
         needs = "at least 2 tokens per sample, as the softmax of one score is 1 for all weights"
         raise ValueError(f"{check.fail_words(name, '1 token', needs)}; rows with labels: LabelledDataset, glm_model")
-    if is_registered_attention(student):
-        check_attention(student, n_tokens, rank)
-    elif not hasattr(type(student), "single") and not is_registered_loss(student):
+    if hasattr(student, "check_sizes"):  # a registered map
+        student.check_sizes(n_tokens, rank)
+    elif not hasattr(type(student), "loss_class"):
         needs = "a DotProductAttention, or an attention map registered by register_attention"
         needs += ", or a loss registered by register_loss" if hasattr(student, "value") else ""
         raise check.fail("student", student, needs, TypeError)
@@ -52,9 +49,9 @@ def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens"
 
 def require_loss(loss: Any) -> Any:
     """Return the argument if it is an instance of a registered loss; raise TypeError if not."""
-    if not is_registered_loss(loss):
+    if not (hasattr(type(loss), "check_labels") or hasattr(type(loss), "read_targets")):
         name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
-        if isinstance(loss, type) and loss in LOSSES:
+        if isinstance(loss, type) and hasattr(loss, "check_labels"):
             remedy = f"call the class, {name}(...)"
         elif isinstance(loss, type) or type(loss).__module__ != "builtins":
             remedy = f"decorate the class {name} with @gamp_attention.register_loss"
@@ -74,8 +71,7 @@ def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np
     if 0 < (largest := np.abs(labels).max()) < smallest:
         needs = f"sizes of at least {smallest:g}, as smaller squares are rounded to zero (multiply them by a factor)"
         raise check.fail_words("labels", f"at most {largest:.3g}", needs)
-    is_tested = hasattr(loss, "require_labels")  # derivatives of the package's losses are verified by its tests
-    if is_tested:
+    if hasattr(loss, "require_labels"):
         loss.require_labels(labels, n_tokens, rank)
-    (check_finite if is_tested else check_loss)(sample_loss(loss, n_tokens, rank), labels)
+    loss.check_labels(labels, n_tokens, rank)
     return labels
