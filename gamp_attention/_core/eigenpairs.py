@@ -99,7 +99,7 @@ def _add_shift(product: Product, shift: float) -> Product:
     return lambda x: product(x) + shift * x
 
 
-def _krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
     """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the residual norm.
 
     All vectors are kept and orthogonalized, so no product is lost to a restart.
@@ -130,8 +130,8 @@ def _lanczos(
     They also are if, after some more products, the Ritz value exceeds the eigenvalue `known` by more than its residual.
     """
     shift, most = settings.shift * scale, min(settings.max_vectors, len(start))
-    for basis, matrix, size in _krylov_spaces(product, start):
-        if len(basis) < min(settings.min_products, most) and not _is_invariant(np.diag(matrix), size):
+    for basis, matrix, size in krylov_spaces(product, start):
+        if len(basis) < min(settings.min_products, most) and not is_invariant(np.diag(matrix), size):
             continue
         values, vectors = np.linalg.eigh(matrix)
         value, weights = float(values[0]), vectors[:, 0]
@@ -139,25 +139,12 @@ def _lanczos(
         accurate = residual <= settings.accuracy * (abs(value) + shift) or (
             len(basis) >= 2 * settings.min_products and value - residual > known
         )
-        exhausted = _is_invariant(values, size)
+        exhausted = is_invariant(values, size)
         if accurate or exhausted or len(basis) == most:
             break
     return value, basis.T @ weights, accurate or exhausted
 
 
-def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes (k,) and weights (k,), k ≤ n_steps, of the Gauss rule for the spectrum seen by a vector (n,).
-
-    For the normalized vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
-    nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f.
-    """
-    for basis, matrix, size in _krylov_spaces(product, start):
-        if len(basis) == min(n_steps, len(start)) or _is_invariant(np.diag(matrix), size):
-            break
-    nodes, vectors = np.linalg.eigh(matrix)
-    return nodes, vectors[0] ** 2
-
-
-def _is_invariant(values: np.ndarray, size: float) -> bool:
+def is_invariant(values: np.ndarray, size: float) -> bool:
     """Return whether a Krylov space with Ritz values or diagonal entries `values` contains its image."""
     return bool(size <= np.finfo(float).eps * np.abs(values).max())

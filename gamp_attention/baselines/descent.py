@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import DESCENTS
 from gamp_attention._core.descent_steps import DescentSteps
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import Stream, generator, guard_call
+from gamp_attention._core.optional import require_modules
 from gamp_attention.baselines.quasi_newton import quasi_newton_in_units
 from gamp_attention.baselines.torch_risk import (
     DescentResult,

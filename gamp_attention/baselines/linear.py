@@ -21,8 +21,9 @@ import numpy as np
 from scipy.special import chdtri
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import generator, guard_call, half_width
+from gamp_attention._core.numerics import generator, guard_call
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights, spaced_grid
+from gamp_attention._core.statistics import half_width
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.numerics import generator, guard_call
+from gamp_attention._core.optional import require_modules
 from gamp_attention.baselines.descent import require_device
 from gamp_attention.baselines.torch_risk import DescentResult, TorchRisk, few_threads
 from gamp_attention.data.risk import overlaps

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
-from gamp_attention._core.numerics import check_squarable, guard_call, mean_and_error
+from gamp_attention._core.numerics import check_squarable, guard_call
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units
 from gamp_attention.data.standard_units import require_same_shape

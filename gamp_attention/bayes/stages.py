@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width, psd_root
+from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.progress import Progress
+from gamp_attention._core.statistics import half_width
 from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.results import RecoveryStage
 from gamp_attention.results import ConvergenceError

@@ -21,7 +21,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import generator, guard_call, half_width
+from gamp_attention._core.numerics import generator, guard_call
+from gamp_attention._core.statistics import half_width
 from gamp_attention.bayes.classes import ClassEquations, build_equations
 from gamp_attention.bayes.equations import Curve, Equations, Point
 from gamp_attention.bayes.known_columns import separate_known_columns

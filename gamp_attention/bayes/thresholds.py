@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import generator, guard_call, half_width
+from gamp_attention._core.numerics import generator, guard_call
+from gamp_attention._core.statistics import half_width
 from gamp_attention.bayes.classes import build_equations
 from gamp_attention.bayes.equations import Curve, Equations, Point
 from gamp_attention.bayes.known_columns import separate_known_columns

@@ -17,7 +17,7 @@ from gamp_attention._core import check, progress
 from gamp_attention._core.checkpoints import Checkpoint
 from gamp_attention._core.display import count_noun, format_text, format_to_error
 from gamp_attention._core.files import PICTURE, path_of_unfinished, write_archive
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.fit_data import Problem, describe_data, describe_spread, load_problem
 from gamp_attention.cli.options import FIT_STARTS, VALUES, name_options

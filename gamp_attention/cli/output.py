@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import (
     CHECKPOINT,
     DATASET,
@@ -24,6 +23,7 @@ from gamp_attention._core.files import (
     same_path,
     write_atomically,
 )
+from gamp_attention._core.optional import require_modules
 from gamp_attention._core.progress import clear
 from gamp_attention.cli.options import quote_options
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import to_json
 from gamp_attention._core.files import PICTURE
+from gamp_attention._core.optional import require_modules
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import describe_kept, report, say, select, target_of
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare

@@ -5,7 +5,7 @@ from typing import Any
 
 from gamp_attention._core.display import count_noun, format_to_error, to_json
 from gamp_attention._core.files import write_archive
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.cli.output import PREDICTIONS, report
 from gamp_attention.data.layer import require_tokens
 from gamp_attention.data.loading import load_tokens

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import is_text
+from gamp_attention._core.optional import require_modules
 
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
 ARRAYS = (*NEEDED, *OPTIONAL)

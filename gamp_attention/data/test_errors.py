@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import Stream, generator, guard_call, mean_and_error
+from gamp_attention._core.numerics import Stream, generator, guard_call
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.risk import require_finite_at

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.layer import Layer, Units, require_tokens
 from gamp_attention.data.risk import risk_at

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import RISKS, STARTS
 from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import Stream, generator, guard_call
+from gamp_attention._core.optional import require_modules
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.descent import minimize_risk, require_device, stable_step
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import PICTURE, picture_metadata, require_replaceable, write_atomically
+from gamp_attention._core.optional import require_modules
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.extensions.train.records import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gamp_attention._core.numerics import Stream, generator, half_width, hash_bytes
+from gamp_attention._core.numerics import Stream, generator, hash_bytes
+from gamp_attention._core.statistics import half_width
 
 
 def test_random_streams_do_not_change():

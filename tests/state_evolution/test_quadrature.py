@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import half_width
 from gamp_attention._core.quadrature import legendre_rule
+from gamp_attention._core.statistics import half_width
 from gamp_attention.denoisers import make_metric
 from gamp_attention.losses import asymptotic_terms
 from gamp_attention.state_evolution.equations import Channel

@@ -56,7 +56,7 @@ def compute_thresholds(name, n_points, n_replicas):
 
 def linearize(name, noise, n_points, n_replicas):
     """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
-    from gamp_attention._core.numerics import half_width
+    from gamp_attention._core.statistics import half_width
     from gamp_attention.bayes import Equations
 
     rng = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.statistics import half_width
 from gamp_attention.bayes import Equations
 from gamp_attention.experiments import ALPHA, draw_legend
 from gamp_attention.models.channels import channel_of

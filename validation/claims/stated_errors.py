@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.statistics import half_width
 from gamp_attention.state_evolution.fixed_points import (
     LOSSES,
     OverlapMap,

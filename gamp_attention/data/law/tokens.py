@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import count_noun
+from gamp_attention._core.optional import require_modules
 from gamp_attention.data.dataset import Dataset
 
 N_PARTS = 10  # number of parts of the samples, for jackknife errors

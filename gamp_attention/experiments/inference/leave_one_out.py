@@ -21,7 +21,8 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
-from gamp_attention._core.numerics import guard_call, interval_of_mean, mean_and_error, one_thread
+from gamp_attention._core.numerics import guard_call, one_thread
+from gamp_attention._core.statistics import interval_of_mean, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.tolerances import small_unit

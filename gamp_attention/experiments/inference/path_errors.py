@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.experiments.inference.leave_one_out import (
     LeaveOneOut,

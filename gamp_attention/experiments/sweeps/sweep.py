@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS, suggestion
 from gamp_attention._core.display import Rows, count_noun
 from gamp_attention._core.files import DATASET, MARK, mark, write_atomically
 from gamp_attention._core.numerics import guard_call
+from gamp_attention._core.optional import require_modules
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (
     AXES,

@@ -22,11 +22,12 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.eigenpairs import all_eigenpairs, lanczos_quadrature, restarted_lanczos
+from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import hessian_product, risk_at
+from gamp_attention.extensions.spectra.lanczos_quadrature import lanczos_quadrature
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, on_kinks
 from gamp_attention.results import Columns, Result

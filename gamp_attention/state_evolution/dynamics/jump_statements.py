@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.display import format_to_error
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.statistics import half_width
 from gamp_attention.state_evolution.equations.channel import Hats
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.statistics import half_width
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.fixed_points.observables import NEGLIGIBLE_JUMPS, column_sums, replicon
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap

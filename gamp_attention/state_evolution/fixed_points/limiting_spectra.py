@@ -23,8 +23,9 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import format_with_error
-from gamp_attention._core.numerics import generator, guard_call, half_width, symmetrize
+from gamp_attention._core.numerics import generator, guard_call, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
+from gamp_attention._core.statistics import half_width
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import sample_derivatives

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width
+from gamp_attention._core.statistics import half_width
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.units import Packing

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gamp_attention._core.numerics import width_factor
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.quadrature import gaussian_points, inside_cube
 from gamp_attention._core.sobol import sobol_points
+from gamp_attention._core.statistics import width_factor
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.importance import Proposal, adapt_proposal
 from gamp_attention.state_evolution.rules.rule import Points, Rule
