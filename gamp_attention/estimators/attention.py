@@ -168,6 +168,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     ) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
+        assert self.value_rank is not None
         model = value_model(
             L, rank, rank, student=self.student, heads=heads, values=self.value_rank, readout=self.readout,
             tau=np.zeros(L),

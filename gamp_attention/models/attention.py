@@ -80,7 +80,7 @@ def attention_model(
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     student = DotProductAttention() if student is None else student
     if hasattr(student, "head_layout"):
-        r *= check.integer("student.heads", student.heads, low=1)
+        r *= check.integer("student.heads", getattr(student, "heads", None), low=1)
         check.require_memory("rank", r, r)
     penalty = require_penalty(penalty, lam)
     given = omega is not None or A is not None
