@@ -7,8 +7,7 @@ little time.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# imported first, so that Ctrl-C works while the modules that take long to import are loaded
-from gamp_attention._core import interrupts  # noqa: F401
+from gamp_attention import extensions  # noqa: F401
 from gamp_attention._version import __version__
 
 if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subpackages
@@ -18,6 +17,8 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
     from gamp_attention.denoisers import *
     from gamp_attention.estimators import *
     from gamp_attention.experiments import *
+    from gamp_attention.extensions.spectra import *
+    from gamp_attention.extensions.train import *
     from gamp_attention.gamp import *
     from gamp_attention.losses import *
     from gamp_attention.models import *
@@ -29,15 +30,16 @@ if TYPE_CHECKING:  # type checkers read the names from the `__all__` of the subp
 _NAMES: dict[str, tuple[str, ...]] = {
     "baselines": (
         "DescentResult", "LinearBaseline", "LinearFit", "OnlineResult", "ReferenceErrors", "ReferenceVerdict",
-        "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors",
+        "fit_linear_baseline", "linear_baseline", "minimize_risk", "reference_errors", "single_pass",
     ),
     "bayes": (
         "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds",
-        "bayes_fixed_points", "bayes_thresholds", "run_bayes_amp", "solve_bayes_state_evolution",
+        "bayes_fixed_points", "bayes_thresholds", "posterior_directions", "posterior_start", "run_bayes_amp",
+        "solve_bayes_state_evolution",
     ),
     "data": (
-        "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "SpectralDirections", "fix_columns",
-        "gradient", "hessian_spectrum", "law_of", "sample", "sampled_test_error", "spectral_directions", "train_loss",
+        "Dataset", "DistributedDataset", "LabelledDataset", "fix_columns",
+        "gradient", "law_of", "sample", "sampled_test_error", "train_loss",
     ),
     "denoisers": ("Denoised", "denoise"),
     "estimators": ("GampAttention",),
@@ -46,11 +48,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Sweep", "compare", "debias", "leave_one_out", "local_pool", "phase_boundaries", "plot_comparison",
         "plot_phase_diagram", "plot_trajectory", "regularization_path", "sweep", "to_dataset",
     ),
-    "gamp": (
-        "Checkpoint", "FitResult", "GampResult", "GampState", "IterationOptions", "StartRecord", "SurveyEnd",
-        "SurveyRecord", "SurveyReport", "SurveyState", "gamp_step", "initial_state", "initial_survey", "load_result",
-        "run_gamp", "survey_step",
+    "extensions.spectra": ("HessianSpectrum", "hessian_spectrum"),
+    "extensions.train": (
+        "Checkpoint", "FitResult", "StartRecord", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState",
+        "SpectralDirections", "TrainResult", "initial_survey", "load_result", "spectral_directions", "survey_step",
+        "train",
     ),
+    "gamp": ("GampResult", "GampState", "IterationOptions", "gamp_step", "initial_state", "run_gamp"),
     "losses": (
         "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultiHeadAttention",
         "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss", "register_attention", "register_loss",
@@ -65,9 +69,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "penalties": ("ColumnRidge", "ElasticNet", "Ridge", "register_penalty"),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
     "state_evolution": (
-        "BranchPath", "Branches", "BrokenStateEvolutionResult", "LimitingSpectrum", "PopulationLoss", "PopulationMap",
-        "PopulationMinimum", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
-        "continue_branch", "limiting_spectrum", "population_loss", "population_map", "solve_state_evolution",
+        "BranchPath", "Branches", "BrokenStateEvolutionResult", "GradientDescent", "LimitingSpectrum",
+        "MessagePassing", "PopulationLoss", "PopulationMap", "PopulationMinimum", "SinglePass", "SpectralOverlap",
+        "Stability", "StateEvolutionResult", "Survey", "Trajectory", "branches", "continue_branch",
+        "limiting_spectrum", "population_loss", "population_map", "solve_broken", "solve_state_evolution",
         "spectral_overlap", "trajectory",
     ),
 }  # fmt: skip
@@ -85,7 +90,8 @@ _COMMON = (
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
     "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
+    "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
+    "trajectory",
 )  # fmt: skip
 
 

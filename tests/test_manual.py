@@ -125,7 +125,9 @@ RAISED = {
     ),
     "risk: needs 'exact'": lambda data: ga.run_gamp(strip_teacher(data), "random", risk="asymptotic"),
     "needs arrays that fit into memory": lambda data: ga.sample(data.model, d=10**7, alpha=10),
-    "max_memory: needs at least": lambda data: ga.trajectory(data.model, 1.5, method="gd", n_iter=200, max_memory=1e6),
+    "max_memory: needs at least": lambda data: ga.trajectory(
+        data.model, 1.5, method=ga.GradientDescent(), n_iter=200, max_memory=1e6
+    ),
 }
 
 
@@ -145,7 +147,10 @@ def test_error_messages_are_quoted_by_the_page(words, data):
 
 def test_statuses_of_the_page_occur(data):
     """β of 0.9 does not converge on the positional branch; tol=0 runs all iterations; a small budget is inaccurate."""
-    assert ga.run_gamp(data, "positional", damping=0.9, settling=False).status.name in ("STALLED", "DIVERGED")
+    assert ga.run_gamp(data, "positional", damping=0.9, iteration=ga.IterationOptions(settling=False)).status.name in (
+        "STALLED",
+        "DIVERGED",
+    )
     exact = ga.run_gamp(data, tol=0, max_iter=7)
     assert (exact.status.name, exact.n_iter) == ("MAX_ITER", 7)
     se = ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-6, max_work=1e5, stability=False)

@@ -9,7 +9,7 @@ MODEL = ga.paper_model(omega=0.3)
 DATA = ga.sample(MODEL, d=40, alpha=1.5, seed=0)
 CALLS = {
     "sample": lambda: ga.sample(MODEL, d=40, alpha=1.5, seed=0).tokens,
-    "GAMP": lambda: ga.run_gamp(DATA, init="random", n_starts=2, seed=1),
+    "GAMP": lambda: ga.train(DATA, init="random", n_starts=2, seed=1, survey=False, escape=False),
     "another penalty": lambda: ga.run_gamp(ga.Dataset(DATA.tokens, DATA.outputs, lam=0.1), init="random", seed=1),
     "L-BFGS": lambda: ga.minimize_risk(DATA, init="positional", method="lbfgs"),
     "state evolution": lambda: ga.solve_state_evolution(MODEL, 1.5, rtol=1e-2, stability=False),
@@ -20,7 +20,9 @@ CALLS = {
 SMALL = ga.sample(MODEL, d=20, alpha=1.5, seed=0)
 CALLS |= {
     "Bayes-optimal thresholds": lambda: ga.bayes_thresholds(MODEL, n_points=64, n_replicas=2),
-    "survey propagation": lambda: ga.run_gamp(SMALL, init="random", survey=20.0, seed=1, max_iter=200),
+    "survey propagation": lambda: ga.train(
+        SMALL, init="random", survey=20.0, seed=1, max_iter=200, n_starts=1, escape=False
+    ),
     "regularization path": lambda: ga.regularization_path(SMALL, [0.1, 1.0], n_starts=1, folds=2),
     "boundaries": lambda: ga.phase_boundaries(MODEL, alphas=(1.6, 1.7)).to_dict()["lines"],  # rows contain times
 }

@@ -41,7 +41,9 @@ def test_scalars_are_traces_norms_and_means_over_tokens():
 
 
 def test_single_items_are_counted_in_the_singular(model, tmp_path):
-    one = ga.run_gamp(ga.sample(model, d=20, alpha=1.0, seed=0), "semantic", max_iter=1, settling=False)
+    one = ga.run_gamp(
+        ga.sample(model, d=20, alpha=1.0, seed=0), "semantic", max_iter=1, iteration=ga.IterationOptions(settling=False)
+    )
     assert "after 1 iteration\n" in str(one).partition("  ")[0]
     assert "limit of 1 iteration." in one.message
     done = ga.sweep(model, tmp_path, **QUICK, branch="semantic")
@@ -251,9 +253,7 @@ def make_boundaries():
     boundaries = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
     lines = dict.fromkeys(("alpha_c", "alpha_l", *names), boundaries)
     status = [ga.Status.CONVERGED, ga.Status.INACCURATE]
-    return ga.PhaseBoundaries(
-        "omega", np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2
-    )
+    return ga.PhaseBoundaries(np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2)
 
 
 def make_sweep():

@@ -15,7 +15,7 @@ METHODS = {
     "Adam": lambda data, Q: ga.minimize_risk(data, Q, method="adam", lr=0.05, max_iter=1500),
     "L-BFGS": lambda data, Q: ga.minimize_risk(data, Q, method="lbfgs"),
     "GAMP": lambda data, Q: ga.run_gamp(data, Q),
-    "survey\npropagation": lambda data, Q: ga.run_gamp(data, Q, survey=True),
+    "survey\npropagation": lambda data, Q: ga.train(data, Q, survey=True, n_starts=1, escape=False),
 }
 COLORS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
 

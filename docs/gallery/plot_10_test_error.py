@@ -43,7 +43,7 @@ np.savez(file, tokens=tokens, outputs=outputs, positions=positions)
 
 with np.load(file) as stored:
     data = ga.Dataset(stored["tokens"], stored["outputs"], stored["positions"], lam=0.1)
-gamp = ga.run_gamp(data, init="spectral", n_starts=8)
+gamp = ga.train(data, init="spectral", n_starts=8, survey=False, escape=False)
 loo = ga.leave_one_out(data, gamp)
 print(loo)
 

@@ -42,8 +42,8 @@ methods = {
     "L-BFGS": lambda Q: ga.minimize_risk(data, Q, method="lbfgs"),
     "Adam": lambda Q: ga.minimize_risk(data, Q, method="adam", lr=0.05, max_iter=1000),
     "GAMP": lambda Q: ga.run_gamp(data, Q),
-    "survey propagation": lambda Q: ga.run_gamp(data, Q, survey=True),
-    "8 spectral starts": lambda Q: ga.run_gamp(data, "spectral", n_starts=8),
+    "survey propagation": lambda Q: ga.train(data, Q, survey=True, n_starts=1, escape=False),
+    "8 spectral starts": lambda Q: ga.train(data, "spectral", n_starts=8, survey=False, escape=False),
 }
 ends = {}
 for name, train in methods.items():
@@ -64,7 +64,7 @@ for name, train in methods.items():
 # A survey that collapses has found a single minimum, from which GAMP continues to zero gradient. Surveys end as soon as
 # two of them find the same weights.
 
-result = ga.run_gamp(data, starts[0], survey=True)
+result = ga.train(data, starts[0], survey=True, n_starts=1, escape=False)
 for record in result.surveys:
     print(record)
 print(result)

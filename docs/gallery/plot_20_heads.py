@@ -50,7 +50,7 @@ two = ga.attention_model(
 )
 data = ga.sample(two, d=200, alpha=4.0, seed=1)
 informed = ga.run_gamp(data, "semantic")
-found = ga.run_gamp(data, "spectral", n_starts=4, seed=2)
+found = ga.train(data, "spectral", n_starts=4, seed=2, survey=False, escape=False)
 path = ga.trajectory(data.instance_model(), 4.0, "semantic", n_iter=12, n_paths=2000)
 run = ga.run_gamp(data, "semantic", tol=0, max_iter=12, damping=0.5)
 

@@ -37,6 +37,12 @@ def fail_words(name: str, got: str, needs: str, error: type[Exception] = ValueEr
     return error(f"{name}: needs {needs}, got {got if len(got) <= 200 else got[:200] + '…'}")
 
 
+def require_attributes(name: str, value: Any, needs: str, *attributes: str) -> None:
+    """Raise TypeError unless a value has the attributes of the objects that a function accepts."""
+    if not all(hasattr(value, attribute) for attribute in attributes):
+        raise fail(name, value, needs, TypeError)
+
+
 @contextmanager
 def rename(**names: str) -> Iterator[None]:
     """Replace names of arguments at the beginning of error messages by the names that the caller knows."""

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import stat
-import sys
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -28,15 +27,9 @@ from gamp_attention._version import __version__
 MARK = "gamp_attention"  # key of the mark in archives, JSON and netCDF
 SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures and .npy files
 TRAILER = f"\n{SIGNATURE}\n".encode()  # after the numbers of an .npy file, which numpy does not read
-KINDS = {
-    "fit": "a result of gamp-attention fit",
-    "predictions": "predictions of gamp-attention predict",
-    "checkpoint": "a checkpoint",
-    "report": "a report in JSON",
-    "picture": "a picture",
-    "dataset": "a dataset of a sweep",
-    "tokens": "tokens that were sampled into a file",
-}
+# kinds of files that are known by their format, in the words of messages; an archive states its kind in its mark
+ARRAY, CHECKPOINT, DATASET = "an array", "a checkpoint", "a dataset"
+PICTURE, REPORT = "a picture", "a report in JSON"
 UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
 UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
 PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
@@ -47,7 +40,7 @@ class ForeignFile(ValueError):
 
 
 def mark(kind: str, finished: bool = True) -> dict[str, Any]:
-    """Return the mark of an output file of a given kind, as a dict for JSON.
+    """Return the mark of an output file of a given kind (words for messages), as a dict for JSON.
 
     `finished` is False for outputs of runs that were interrupted or did not converge.
     """
@@ -65,7 +58,7 @@ def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False
     ----------
     name : argument or option that names the file, for messages.
     path : file to write.
-    kind : key of `KINDS`.
+    kind : contents of the file in words, such as "a picture".
     overwrite : whether a file that the package did not write may be replaced.
 
     Raises
@@ -113,29 +106,18 @@ def write_archive(
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
-def write_json(target: str, data: Any, overwrite: bool = False, finished: bool = True) -> None:
-    """Write a report as JSON to a file, or to standard output for '-'; its mark lists the other keys."""
-    text = json.dumps({MARK: mark("report", finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-    else:
-        write_atomically(
-            target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite
-        )
-
-
 def require_replaceable(
     name: str,
     path: str | Path,
     kind: str,
     overwrite: bool = False,
-    remedy: str = "replace the file with overwrite=True",
+    remedy: str = "replace the file with `overwrite=True`",
 ) -> None:
     """Raise ForeignFile unless a path is free, contains an output of the same kind, or may be overwritten.
 
     Only regular files are ever replaced.
     """
-    needs = f"the name of a new file{f', or of {KINDS[kind]} that this package wrote' if kind else ''}"
+    needs = f"the name of a new file{f', or of {kind} that this package wrote' if kind else ''}"
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -173,7 +155,7 @@ def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), ov
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Return the kind of an output file, a key of `KINDS`; None if the package did not write it."""
+    """Return the kind of an output file in words; None if the package did not write it."""
     about = read_mark(path)
     return None if about is None else about["kind"]
 
@@ -192,10 +174,10 @@ def read_mark(path: str | Path) -> dict[str, Any] | None:
         if start == b"\x89HDF\r\n\x1a\n":
             return _dataset_mark(path)
         if start[:6] == b"\x93NUMPY":
-            return about | {"kind": "tokens"} if _ends_with_trailer(path) else None
+            return about | {"kind": ARRAY} if _ends_with_trailer(path) else None
         if start.lstrip()[:1] == b"{":
             return _report_mark(path)
-        return about | {"kind": "picture"} if _is_picture(path, start) else None
+        return about | {"kind": PICTURE} if _is_picture(path, start) else None
     except UNREADABLE:  # damaged or of another program
         return None
 
@@ -204,7 +186,7 @@ def contents(path: str | Path) -> str:
     """Describe the contents of a file in a few words."""
     kind = kind_of(path)
     if kind is not None:
-        return KINDS[kind]
+        return kind
     with suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:
         start = file.read(512)
         if not start:
@@ -236,7 +218,7 @@ def require_checkpoint(name: str, path: str | Path) -> None:
         ours = re.match(rb"PK\x03\x04.{26}" + MARK.encode() + rb"\.npy", start, re.DOTALL)
         if ours and b"checkpoint" in start.replace(b"\0", b""):
             return
-    require_replaceable(name, path, "checkpoint", remedy="")
+    require_replaceable(name, path, CHECKPOINT, remedy="")
 
 
 def same_path(one: str | Path, other: str | Path) -> bool:
@@ -301,19 +283,19 @@ def _dataset_mark(path: str | Path) -> dict[str, Any] | None:
         return None
     with h5py.File(path, "r") as file:
         about = json.loads(file.attrs[MARK])
-        return _valid_mark(about, about["kind"] == "dataset" and set(about["variables"]) == set(file))
+        return _valid_mark(about, about["kind"] == DATASET and set(about["variables"]) == set(file))
 
 
 def _report_mark(path: str | Path) -> dict[str, Any] | None:
     with open(path, "rb") as file:
         data = json.load(file)
     about = data.pop(MARK)
-    return _valid_mark(about, about["kind"] == "report" and set(about["keys"]) == set(data))
+    return _valid_mark(about, about["kind"] == REPORT and set(about["keys"]) == set(data))
 
 
 def _valid_mark(about: dict[str, Any], unchanged: bool) -> dict[str, Any] | None:
-    """Return a mark if its kind is known and its file is unchanged, else None."""
-    return {"finished": True} | about if about["kind"] in KINDS and unchanged else None
+    """Return a mark with a kind if its file is unchanged, else None."""
+    return {"finished": True} | about if isinstance(about["kind"], str) and unchanged else None
 
 
 def _ends_with_trailer(path: str | Path) -> bool:

@@ -1,12 +1,6 @@
-"""Handling of Ctrl-C during the imports of the command line, during its commands and while kernels are compiled.
-
-During imports, the process prints one line instead of a traceback and ends, because no work has been done. This module
-is imported before all others. It has no effect on processes that use the package without its command line. During
-compilation and during long calls, libraries may ignore the interrupt, so it is sent again.
-"""
+"""Handling of Ctrl-C during compilation and long calls, in which libraries may ignore it, so that it is sent again."""
 
 import _thread
-import os
 import signal
 import sys
 import threading
@@ -14,27 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-COMMAND, MODULE = "gamp-attention", "gamp_attention.cli.main"
 RESEND_AFTER = 0.05  # seconds after which an interrupt that a library has dropped is sent again
-
-
-def _end(*_: Any) -> None:
-    os.write(
-        2, f"{COMMAND}: interrupted during start-up, before any work was done; run the same command again\n".encode()
-    )
-    os._exit(130)
-
-
-def _is_command() -> bool:
-    """Return whether this process was started as the command line, by its script or by code that calls its `main`."""
-    script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    return script.startswith(COMMAND) or (script == "-c" and any(MODULE in word for word in sys.orig_argv))
-
-
-def raise_interrupts() -> None:
-    """Restore that Ctrl-C raises KeyboardInterrupt; called when the command line is imported and work begins."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -82,7 +56,3 @@ def interruptible() -> Iterator[None]:
             resend.cancel()
     if resend:
         raise KeyboardInterrupt
-
-
-if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _end)

@@ -1,14 +1,14 @@
 """Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
 `minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
-L-BFGS (`quasi_newton.py`), or takes steps on new samples of a model (`online.py`). `stable_step` derives a step size
-from the curvature of the risk.
+L-BFGS (`quasi_newton.py`). `stable_step` derives a step size from the curvature of the risk.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
-from gamp_attention._core.choices import DESCENTS, ONLINE
+from gamp_attention._core.choices import DESCENTS
+from gamp_attention._core.descent_steps import DescentSteps
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.baselines.online import run_online
 from gamp_attention.baselines.quasi_newton import quasi_newton_in_units
 from gamp_attention.baselines.torch_risk import (
     DescentResult,
@@ -38,7 +38,6 @@ from gamp_attention.data.risk import gradient_norm, hessian_product, overlaps, r
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.susceptibility import susceptibility
 from gamp_attention.data.tolerances import scale_tolerance, weight_unit
-from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.penalties.standard import (
     is_ridge,
@@ -48,7 +47,6 @@ from gamp_attention.penalties.standard import (
     smallest_subgradient,
 )
 from gamp_attention.results import Recorder, Status, finish
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod, descent_method, require_unused
 
 if TYPE_CHECKING:
     import torch
@@ -56,12 +54,18 @@ if TYPE_CHECKING:
 METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
 # the learning rates of gd and Adam are from the paper
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
-RECORD_FIRST = 40  # number of initial steps of which each is recorded
-RECORD_LATER = 100  # approximate number of recorded steps, evenly spaced over the whole descent
-FAR = 100.0  # unit of the weights above which, or below the inverse of which, L-BFGS runs in this unit
-STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L
-EIGENVALUE_TOL = 0.01  # relative accuracy of the largest eigenvalue L
-MAX_RESTARTS = 50  # maximum number of restarts of the Lanczos iteration
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Steps of which overlaps, risk and gradient norm are recorded."""
+
+    max_iter: int
+    first: int = 40  # number of initial steps of which each is recorded
+    later: int = 100  # approximate number of recorded steps, evenly spaced over the whole descent
+
+    def __contains__(self, t: int) -> bool:
+        return t <= self.first or t % max(1, self.max_iter // self.later) == 0
 
 
 def descend(
@@ -89,33 +93,33 @@ def descend(
 
 
 def _step_function(
-    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentMethod, seed: Any
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentSteps, batch: float, seed: Any
 ) -> Callable[[int], None]:
     """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
     import torch
 
     if method == "sgd":
         rng, n = generator(seed, Stream.MINIBATCHES), len(function)
-        size = max(1, round(steps.batch * n))
+        size = max(1, round(batch * n))
 
         def minibatch_step(t: int) -> None:
             rows = torch.as_tensor(rng.choice(n, size, replace=False))
             value_and_norm(partial(function, rows=rows), Q)
             assert Q.grad is not None
             if is_ridge(penalty):
-                Q.data.sub_(steps.lr(t) * Q.grad)
+                Q.data.sub_(steps.step_size(t) * Q.grad)
             else:
-                _proximal_step(Q, penalty, steps.lr(t))
+                _proximal_step(Q, penalty, steps.step_size(t))
 
         return minibatch_step
     if not is_ridge(penalty):
-        return lambda t: _proximal_step(Q, penalty, steps.lr(t))
+        return lambda t: _proximal_step(Q, penalty, steps.step_size(t))
     optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
     if method != "adam":
-        optimizer = torch.optim.SGD([Q], steps.lr(0), momentum=steps.momentum, nesterov=steps.nesterov)
+        optimizer = torch.optim.SGD([Q], steps.step_size(0), momentum=steps.momentum, nesterov=steps.nesterov)
 
     def optimizer_step(t: int) -> None:
-        optimizer.param_groups[0]["lr"] = steps.lr(t)
+        optimizer.param_groups[0]["lr"] = steps.step_size(t)
         optimizer.step()
 
     return optimizer_step
@@ -166,18 +170,14 @@ def require_device(device: Any) -> None:
 
 @guard_call
 def minimize_risk(
-    data: Dataset | Model,
+    data: Dataset,
     init: str | ArrayLike | None = None,
     risk: str = "exact",
     method: str = "gd",
     *,
-    d: int | None = None,
-    alpha: float | None = None,
     lr: float | Sequence[float] | np.ndarray | None = None,
     momentum: float | None = None,
     batch: float | None = None,
-    one_sample: bool | None = None,
-    spherical: bool | None = None,
     max_iter: int = 5000,
     tol: float = 1e-8,
     device: str = "cpu",
@@ -190,32 +190,28 @@ def minimize_risk(
 
     Parameters
     ----------
-    data : the samples; for "online" the model from which teacher and samples are drawn.
-    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
-        data with a teacher, and "spectral" for your arrays, which have no teacher. "online" accepts the first three
-        names and weights.
+    data : the samples.
+    init : "semantic", "positional", "random", "spectral", or weights (d, r). If not given, "semantic" for data with a
+        teacher, and "spectral" for your arrays, which have no teacher.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball; Polyak, 1964), "nesterov" (Nesterov, 1983), "sgd" (a new random minibatch at
         each step), which `trajectory` predicts; "adam" (Kingma and Ba, 2015); or "lbfgs" (Liu and Nocedal, 1989; with a
         strong Wolfe line search, and without it near the minimum). Penalties other than the ridge allow "gd" and
-        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty. "online"
-        takes exactly `max_iter` steps, each on round(batch·alpha·d) new samples of a model with a ridge penalty.
-    d, alpha : for "online" only, and required there: dimension, and number of samples of the risk divided by d.
+        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty.
     lr : step size; except for adam and lbfgs also a sequence of step sizes, whose last entry is repeated. By default
         0.15, for adam 0.01 and for lbfgs 1.
     momentum : μ in [0, 1), for "momentum" and "nesterov" only; by default 0.9.
-    batch : for "sgd" the fraction of the data in (0, 1] in a minibatch; the gradient norm is then evaluated at recorded
-        steps only. For "online" the number of new samples in each iteration, in units of alpha·d. By default 0.1.
-    one_sample, spherical : for "online" only, as for `trajectory`.
+    batch : for "sgd" only: the fraction of the data in (0, 1] in a minibatch, by default 0.1; the gradient norm is then
+        evaluated at recorded steps only.
     max_iter : maximum number of steps.
-    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged, see `run_gamp`; not used by "online".
+    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged, see `run_gamp`.
     device : name of a torch device, for example "cpu" or "cuda".
     seed : an integer or a numpy Generator, for the random part of initial weights and for minibatches.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
     -------
-    DescentResult; for "online" its subclass OnlineResult.
+    DescentResult
 
     Raises
     ------
@@ -233,14 +229,7 @@ def minimize_risk(
     >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
     (True, True)
     """
-    check.choice("method", method, (*METHODS, ONLINE))
-    if method == ONLINE:
-        settings = descent_method(method, 0.15 if lr is None else lr, momentum, batch, one_sample, spherical)
-        max_iter = check.integer("max_iter", max_iter, low=1)
-        require_device(device)
-        require_modules("minimize_risk", "torch")
-        return run_online(data, d, alpha, init, risk, settings, max_iter, device, seed)
-    require_unused(method, one_sample=one_sample, spherical=spherical, d=d, alpha=alpha)
+    check.choice("method", method, METHODS)
     check.flag("raise_on_failure", raise_on_failure)
     result = _minimize(require_dataset(data), init, risk, method, lr, momentum, batch, max_iter, tol, device, seed)
     return finish(result, raise_on_failure, f"minimize_risk ({method})")
@@ -256,7 +245,7 @@ def _minimize(
     rate: Any = LEARNING_RATES[method] if lr is None else lr
     if method not in DESCENTS:
         rate = check.real("lr", rate, low=0, strict=True)
-    steps = descent_method(method, rate, momentum, batch)
+    steps, batch = _read_steps(method, rate, momentum, batch)
     max_iter = check.integer("max_iter", max_iter, low=1)
     tol = scale_tolerance(data, check.real("tol", tol, low=0))
     start = initial_weights(data, init, seed, risk)
@@ -268,14 +257,14 @@ def _minimize(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // RECORD_LATER)
+    size, recorded = data.penalty.strength * math.sqrt(data.dim), Recorded(max_iter)
     record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, always: bool) -> None:
-        if t <= RECORD_FIRST or t % every == 0 or always:
+        if t in recorded or always:
             if iterations:
-                record.step(steps.lr(t - 1))
+                record.step(steps.step_size(t - 1))
             iterations.append(t)
             record.add(overlaps(data, function.retract(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim)
 
@@ -287,12 +276,12 @@ def _minimize(
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             unit = 1.0 if has_spheres(data.penalty) else weight_unit(data)
-            unit = 1.0 if 1 / FAR <= unit <= FAR else unit
+            unit = 1.0 if 0.01 <= unit <= 100 else unit  # L-BFGS needs no unit for weights of about one
             gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2
             status, n_iter = quasi_newton_in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
         else:
-            step = _step_function(function, Q, data.penalty, method, steps, seed)
-            some = (lambda t: t <= RECORD_FIRST or t % every == 0) if method == "sgd" else None
+            step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
+            some = recorded.__contains__ if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
     end = function.retract(Q.detach()).cpu().numpy().copy()
     if not np.isfinite(end).all():
@@ -311,11 +300,25 @@ def _minimize(
     )  # fmt: skip
 
 
-def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
+def _read_steps(method: str, lr: Any, momentum: Any, batch: Any) -> tuple[DescentSteps, float]:
+    """Return the steps of a method and the fraction of the data in a minibatch; raise if a setting is not used."""
+    users = {"momentum": ("momentum", "nesterov"), "batch": ("sgd",)}
+    for name, value in (("momentum", momentum), ("batch", batch)):
+        if value is not None and method not in users[name]:
+            needs = f"method {' or '.join(map(repr, users[name]))}, as {method!r} does not use it"
+            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
+    fraction = check.real("batch", 0.1 if batch is None else batch, low=0, high=1, strict=True)
+    if method not in users["momentum"]:
+        return DescentSteps(lr), fraction
+    return DescentSteps(lr, 0.9 if momentum is None else momentum, method == "nesterov"), fraction
+
+
+def stable_step(data: Dataset, Q: np.ndarray, risk: str, fraction: float = 0.7) -> float:
     """Return a step η ≤ 0.7/L, rounded down to one digit; L is the largest eigenvalue of ∇²R at Q (d, r).
 
-    Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
-    the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
+    Gradient descent is unstable for steps above 2/L; the curvature may grow by 40 % before the step exceeds 1/L. If the
+    penalty has kinks, L is the curvature of the smooth part of the risk. L is computed by the implicitly restarted
+    Lanczos method (ARPACK).
     """
     at, ridge = risk_at(data, Q, risk), ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
 
@@ -326,9 +329,9 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
         values = all_eigenpairs(product, Q.size)[0]
     else:
         start = np.random.default_rng(0).standard_normal(Q.size)
-        values = restarted_lanczos(product, 1, "LA", start, EIGENVALUE_TOL, MAX_RESTARTS)[0]
+        values = restarted_lanczos(product, 1, "LA", start, tol=0.01, max_restarts=50)[0]
         if not len(values):
             values = np.array([np.linalg.norm(product(start))])
-    step = STEP_FRACTION / max(float(values[-1]), data.penalty.strength)
+    step = fraction / max(float(values[-1]), data.penalty.strength)
     digit = 10.0 ** math.floor(math.log10(step))
     return math.floor(step / digit) * digit

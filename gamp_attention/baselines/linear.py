@@ -15,7 +15,7 @@ The averages over independent standard Gaussian coordinates are refined to a sta
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, lgamma, log, pi
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy.special import chdtri
@@ -28,18 +28,7 @@ from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher
 from gamp_attention.results import Ended, Status
 
-MIN_RTOL = 1e-10  # smallest tolerance that can be requested, given by rounding
 ROUNDING = 1e-15  # relative rounding error of one value
-FIRST_SPACING = 1.4  # spacing h of the first grid, in standard deviations
-SPACING_RATIO = 0.75  # ratio of the spacings of two successive grids
-TAIL_PROBABILITY = 1e-4  # probability outside of the grids, in units of rtol
-SAFETY = 25  # factor of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 over 98
-N_REPLICAS = 8  # number of independent sets of Sobol points
-FIRST_POINTS = 1024  # number of points in each of the first sets
-GROWTH = 4  # factor by which that number grows in each refinement
-MIN_RANDOM = 3e-5  # replicas, being less accurate, are tried only if the error on grids exceeds this
-MIN_ERROR = 0.1  # smallest error that is stated, in units of rtol and of the largest error of the results
-CHUNK = 1 << 14  # number of points evaluated at a time, which bounds the memory
 
 
 class Integrand(Protocol):
@@ -68,71 +57,88 @@ class Average:
     errors: np.ndarray  # half-widths
     worst: float  # largest error without rounding, relative to the largest result of its block
 
-    @classmethod
-    def complete(cls, integrand: Integrand, values: np.ndarray, errors: np.ndarray, rtol: float) -> "Average":
+
+@dataclass(frozen=True)
+class Averaging:
+    """Accuracy of an average, and settings of the refinement of its points."""
+
+    rtol: float  # requested error, relative to the largest result of each block
+    max_points: int  # maximum number of points
+    first_spacing: float = 1.4  # spacing h of the first grid, in standard deviations
+    spacing_ratio: float = 0.75  # ratio of the spacings of two successive grids
+    tail: float = 1e-4  # probability outside of the grids, in units of rtol
+    safety: float = 25  # factor of a grid's error; 10 covered 94 to 97 % of random problems, 20 over 98
+    n_replicas: int = 8  # number of independent sets of Sobol points
+    first_points: int = 1024  # number of points in each of the first sets
+    growth: int = 4  # factor by which that number grows in each refinement
+    min_random: float = 3e-5  # replicas, being less accurate, are tried only if the error on grids exceeds this
+    min_error: float = 0.1  # smallest error that is stated, in units of rtol and of the largest error of the results
+    chunk: int = 1 << 14  # number of points evaluated at a time, which bounds the memory
+
+    def __post_init__(self) -> None:
+        check.real("rtol", self.rtol, low=1e-10, high=0.1)  # rounding limits the accuracy
+        check.integer("max_points", self.max_points, low=self.n_replicas * self.first_points)
+
+    def average(self, integrand: Integrand, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Status]:
+        """Return results, errors and status, computed on grids or, if their budget is too small, from replicas.
+
+        The more accurate of the two is returned. CONVERGED means that the errors are within rtol, relative to the
+        largest result of each block, or due to rounding.
+        """
+        if integrand.dim == 0:
+            values = self._results(integrand, np.zeros((1, 0)), np.ones(1))
+            return values, integrand.rounding(values), Status.CONVERGED
+        best = self.by_grids(integrand)
+        if best is None or best.worst > max(self.rtol, self.min_random):
+            other = self.by_replicas(integrand, rng)
+            best = other if best is None or other.worst < best.worst else best
+        return best.values, best.errors, Status.CONVERGED if best.worst <= self.rtol else Status.INACCURATE
+
+    def by_grids(self, integrand: Integrand) -> Average | None:
+        """Average on finer and finer grids until errors are within rtol; return None if two grids exceed the budget."""
+        dim, even, h = integrand.dim, integrand.even, self.first_spacing
+        radius = float(np.sqrt(chdtri(dim, self.tail * self.rtol)))
+        best, before, last_ratio = None, None, 0.0
+        while (best is None or best.worst > self.rtol) and (
+            estimate_grid_size(h, dim, radius, even) <= self.max_points
+        ):
+            here = self._results(integrand, *build_grid(h, dim, radius, even))
+            if before is not None:
+                size = _largest(integrand, here)
+                difference = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
+                ratio = np.divide(_largest(integrand, difference), size, out=np.zeros_like(here), where=size > 0)
+                # if the relative error is exp(−c/h), refining h by the factor `finer` raises it to the power 1/finer;
+                # the difference before the last guards against two grids that agree by accident
+                finer = self.spacing_ratio
+                error = self.safety * np.maximum(ratio ** (1 / finer), last_ratio ** (1 / finer**2))
+                best = self._complete(integrand, here, error * size)
+                last_ratio = ratio
+            before, h = here, self.spacing_ratio * h
+        return best
+
+    def by_replicas(self, integrand: Integrand, rng: np.random.Generator) -> Average:
+        """Average over replicas of more and more points, until errors are within rtol or the budget ends."""
+        n = self.first_points
+        while True:
+            half = n // 2 if integrand.even else n
+            sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(self.n_replicas))
+            values = np.array([self._results(integrand, points, np.full(half, 1 / half)) for points in sets])
+            average = self._complete(integrand, values.mean(axis=0), half_width(values))
+            n *= self.growth
+            if average.worst <= self.rtol or n * self.n_replicas > self.max_points:
+                return average
+
+    def _complete(self, integrand: Integrand, values: np.ndarray, errors: np.ndarray) -> Average:
         """Return the average, with errors bounded from below and rounding added."""
         size = _largest(integrand, values)
         worst = float(np.divide(errors, size, out=np.where(errors > 0, np.inf, 0.0), where=size > 0).max())
         # a smaller difference between grids may be accidental, and all grids leave out the same tail
-        errors = np.maximum(errors, MIN_ERROR * max(rtol, min(worst, 1.0)) * size)
-        return cls(values, errors + integrand.rounding(values), worst)
+        errors = np.maximum(errors, self.min_error * max(self.rtol, min(worst, 1.0)) * size)
+        return Average(values, errors + integrand.rounding(values), worst)
 
-
-def gaussian_average(
-    integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, Status]:
-    """Return results, errors and status, computed on grids or, if their budget is too small, from replicas.
-
-    The more accurate of the two is returned. CONVERGED means that the errors are within rtol, relative to the largest
-    result of each block, or due to rounding.
-    """
-    if integrand.dim == 0:
-        values = _results(integrand, np.zeros((1, 0)), np.ones(1))
-        return values, integrand.rounding(values), Status.CONVERGED
-    best = by_grids(integrand, rtol, max_points)
-    if best is None or best.worst > max(rtol, MIN_RANDOM):
-        other = by_replicas(integrand, rtol, max_points, rng)
-        best = other if best is None or other.worst < best.worst else best
-    return best.values, best.errors, Status.CONVERGED if best.worst <= rtol else Status.INACCURATE
-
-
-def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | None:
-    """Average on finer and finer grids until errors are within rtol; return None if the budget is below two grids."""
-    dim, even, h = integrand.dim, integrand.even, FIRST_SPACING
-    radius = float(np.sqrt(chdtri(dim, TAIL_PROBABILITY * rtol)))
-    best, before, last_ratio = None, None, 0.0
-    while (best is None or best.worst > rtol) and estimate_grid_size(h, dim, radius, even) <= max_points:
-        here = _results(integrand, *build_grid(h, dim, radius, even))
-        if before is not None:
-            size = _largest(integrand, here)
-            difference = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
-            ratio = np.divide(_largest(integrand, difference), size, out=np.zeros_like(here), where=size > 0)
-            # if the relative error is exp(−c/h), refining h by the factor `finer` raises it to the power 1/finer;
-            # the difference before the last guards against two grids that agree by accident
-            finer = SPACING_RATIO
-            error = SAFETY * np.maximum(ratio ** (1 / finer), last_ratio ** (1 / finer**2))
-            best = Average.complete(integrand, here, error * size, rtol)
-            last_ratio = ratio
-        before, h = here, SPACING_RATIO * h
-    return best
-
-
-def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
-    """Average over independent replicas of more and more points, until errors are within rtol or the budget ends."""
-    n = FIRST_POINTS
-    while True:
-        half = n // 2 if integrand.even else n
-        sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(N_REPLICAS))
-        values = np.array([_results(integrand, points, np.full(half, 1 / half)) for points in sets])
-        average = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
-        n *= GROWTH
-        if average.worst <= rtol or n * N_REPLICAS > max_points:
-            return average
-
-
-def _results(integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    parts = [slice(k, k + CHUNK) for k in range(0, len(points), CHUNK)]
-    return integrand.results(np.sum([weights[p] @ integrand(points[p]) for p in parts], axis=0))
+    def _results(self, integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        parts = [slice(k, k + self.chunk) for k in range(0, len(points), self.chunk)]
+        return integrand.results(np.sum([weights[p] @ integrand(points[p]) for p in parts], axis=0))
 
 
 def _largest(integrand: Integrand, values: np.ndarray) -> np.ndarray:
@@ -205,18 +211,11 @@ def linear_baseline(
     """
     model = require_attention(model)
     integrand = _BaselineIntegrand(model)
-    values, errors, status = gaussian_average(integrand, *require_accuracy(rtol, max_points), generator(seed))
+    values, errors, status = Averaging(rtol, max_points).average(integrand, generator(seed))
     shape = (model.n_tokens, model.n_tokens)
     return LinearBaseline(
         values[:-1].reshape(shape), errors[:-1].reshape(shape), float(values[-1]), float(errors[-1]), status
     )
-
-
-def require_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
-    """Return the requested accuracy of an average and the bound on its points, after checking both."""
-    min_points = N_REPLICAS * FIRST_POINTS
-    rtol = check.real("rtol", rtol, low=MIN_RTOL, high=0.1)
-    return rtol, check.integer("max_points", max_points, low=min_points)
 
 
 class WhitenedTeacher:
@@ -346,8 +345,7 @@ def fit_linear_baseline(
     if require_dataset(data).is_labelled:
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
-    rtol, max_points = require_accuracy(rtol, max_points)
-    rng = generator(seed)
+    averaging, rng = Averaging(rtol, max_points), generator(seed)
     L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
 
     def chunks(size: int = 1000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -367,7 +365,7 @@ def fit_linear_baseline(
     if data.model is None or data.Q_star is None:
         return LinearFit(W, train_loss, np.nan, np.nan, Status.CONVERGED)
     integrand = _TestErrorIntegrand(data, W)
-    values, errors, status = gaussian_average(integrand, rtol, max_points, rng)
+    values, errors, status = averaging.average(integrand, rng)
     return LinearFit(W, train_loss, float(values[0]), float(errors[0]), status)
 
 

@@ -1,6 +1,6 @@
 """Single-pass stochastic gradient descent: every batch is drawn from the model and used once.
 
-`run_online` draws a teacher, and then for every iteration round(batch·α·d) new samples. A step moves the weights by
+`single_pass` draws a teacher, and then for every iteration round(batch·α·d) new samples. A step moves the weights by
 
     Q ← Q − η (X̃ᵀ∇ℓ/b + λ Q),   b = (number of samples)/(α d),
 
@@ -11,22 +11,24 @@ the columns. Gradients are computed by torch, independently of the compiled kern
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import RISKS, STARTS
-from gamp_attention._core.numerics import generator
+from gamp_attention._core.numerics import generator, guard_call
+from gamp_attention.baselines.descent import require_device
 from gamp_attention.baselines.torch_risk import DescentResult, TorchRisk, few_threads
-from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.sampling import new_samples, require_size, sample
 from gamp_attention.data.starts import initial_weights
+from gamp_attention.models.model import Model
 from gamp_attention.penalties.standard import ridge_strengths
 from gamp_attention.results import Recorder, Status
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod
-from gamp_attention.state_evolution.dynamics.online_paths import require_ridge
+from gamp_attention.state_evolution.dynamics.online_paths import SinglePass
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class OnlineResult(DescentResult):
-    """Outcome of `minimize_risk` with `method="online"`, which always takes the given number of steps.
+    """Outcome of `single_pass`, which always takes the given number of steps.
 
     Losses and gradients are estimates of the risk, and of its gradient, from the next batch, before the weights have
     used it. The last batch is drawn for such estimates only.
@@ -58,19 +60,64 @@ class OnlineResult(DescentResult):
     n_samples: int
 
 
-def run_online(
-    model: Any, d: Any, alpha: Any, init: Any, risk: str, method: DescentMethod, max_iter: int, device: str, seed: Any,
-) -> OnlineResult:  # fmt: skip
-    """Run single-pass stochastic gradient descent on a model; `minimize_risk` describes the arguments.
+@guard_call
+def single_pass(
+    model: Model,
+    d: int,
+    alpha: float,
+    init: str | ArrayLike = "semantic",
+    method: SinglePass | None = None,
+    n_iter: int = 20,
+    *,
+    risk: str = "exact",
+    device: str = "cpu",
+    seed: int | np.random.Generator = 0,
+) -> OnlineResult:
+    """Run gradient descent on samples of a model that are used once, which `trajectory` predicts for d → ∞.
 
     Every step draws new samples. The loss, the gradient and the overlaps before the step are measured on them, so that
     the history contains unbiased estimates of the population values.
+
+    Parameters
+    ----------
+    model : the model from which teacher and samples are drawn, with a ridge penalty.
+    d, alpha : dimension, and number of samples of the risk divided by d. A step uses round(batch·alpha·d) new samples.
+    init : "semantic", "positional", "random", or weights (d, r).
+    method : step size, batch and the other parameters of the steps; if not given, `SinglePass()`.
+    n_iter : number of iterations.
+    risk : "exact", of equation (3), or "asymptotic", of (41).
+    device : name of a torch device, for example "cpu" or "cuda".
+    seed : an integer or a numpy Generator.
+
+    Returns
+    -------
+    OnlineResult
+
+    Raises
+    ------
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    TypeError : if an argument has the wrong type.
+    ValueError : if the penalty is not a ridge with one λ, a name is unknown, a number is out of range, or torch cannot
+        use the device.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> run = ga.single_pass(ga.paper_model(), 100, 1.5, "positional", ga.SinglePass(lr=2.0, batch=0.3), n_iter=5)
+    >>> run.n_iter, run.n_samples
+    (5, 225)
     """
+    model, d, alpha = require_size(model, d, alpha)
+    method = SinglePass() if method is None else method
+    if not isinstance(method, SinglePass):
+        raise check.fail("method", method, "a SinglePass(...)", TypeError)
+    method.require_ridge(model)
+    max_iter = check.integer("n_iter", n_iter, low=1)
+    check.choice("risk", risk, RISKS)
+    require_device(device)
+    require_modules("single_pass", "torch")
     import torch
 
-    model, d, alpha = _require_sizes(model, d, alpha)
-    require_ridge(model)
-    check.choice("risk", risk, RISKS)
     if isinstance(init, str):
         check.choice("init", init, STARTS)
     rng, n = generator(seed), max(1, round(method.batch * alpha * d))
@@ -104,17 +151,17 @@ def run_online(
                 status = Status.NONFINITE
                 break
             if t:
-                record.step(method.lr(t - 1))
+                record.step(method.step_size(t - 1))
             record.add(overlaps(data, here, no_V), norm, loss)
             end = here
             if t == max_iter:
                 break
             if not method.one_sample:
-                move(scale * gradient, method.lr(t))
+                move(scale * gradient, method.step_size(t))
                 continue
             for row in range(n):
                 (gradient,) = torch.autograd.grad(batch.fit(Q, torch.as_tensor([row], device=device)), Q)
-                move(scale * n * gradient, method.lr(t) / n)
+                move(scale * n * gradient, method.step_size(t) / n)
     if not t and status is Status.NONFINITE:
         raise check.fail("init", start, "weights at which the risk is finite")
     at, norm, loss = record.last
@@ -125,13 +172,3 @@ def run_online(
         overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
         lowest_eigenvalue_error=np.nan, Q_star=data.Q_star, n_samples=n * steps,
     )  # fmt: skip
-
-
-def _require_sizes(model: Any, d: Any, alpha: Any) -> tuple[Any, int, float]:
-    """Return model, d and α; raise TypeError or ValueError if they are missing or invalid."""
-    if isinstance(model, Dataset):
-        raise check.fail_words("data", "a dataset", "a model for method 'online', which draws new samples", TypeError)
-    for name, value in (("d", d), ("alpha", alpha)):
-        if value is None:
-            raise check.fail(name, value, "a value for method 'online'", TypeError)
-    return require_size(model, d, alpha)

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     import torch
 
 
-MEMORY = 50  # number of steps of which L-BFGS knows the change of the gradient
-
-
 def quasi_newton(
-    function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
+    function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit, memory: int = 50
 ) -> tuple[Status, int]:
     """Run rounds of L-BFGS (Liu and Nocedal, 1989), then steps without a line search if it stalls.
 
-    The line search compares values of the risk, which rounding makes equal near the minimum.
+    The line search compares values of the risk, which rounding makes equal near the minimum. L-BFGS knows the change of
+    the gradient in the last `memory` steps.
     """
     import torch
 
@@ -34,7 +32,7 @@ def quasi_newton(
     visit(0, loss, norm, False)
     while norm > tol and n_iter < max_iter and math.isfinite(loss):
         optimizer = torch.optim.LBFGS(
-            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=MEMORY,
+            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=memory,
             tolerance_grad=0.5 * tol / math.sqrt(Q.numel()), tolerance_change=0.0, line_search_fn="strong_wolfe",
         )  # fmt: skip
         before = norm
@@ -45,7 +43,7 @@ def quasi_newton(
         if norm > 0.5 * before:
             break
     if math.isfinite(loss) and norm > tol and n_iter < max_iter:
-        n_iter = _steps_without_search(function, Q, max_iter, tol, visit, n_iter)
+        n_iter = _steps_without_search(function, Q, max_iter, tol, visit, n_iter, memory)
         loss, norm = value_and_norm(function, Q)
     return status_of(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
 
@@ -71,7 +69,7 @@ def quasi_newton_in_units(
 
 
 def _steps_without_search(
-    function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int
+    function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int, memory: int
 ) -> int:
     """Run L-BFGS with steps of length 1, which use gradients only; go back after an overshoot.
 
@@ -86,7 +84,7 @@ def _steps_without_search(
         assert Q.grad is not None
         return Q.grad.clone()
 
-    g, pairs = gradient(), deque[Any](maxlen=MEMORY)
+    g, pairs = gradient(), deque[Any](maxlen=memory)
     best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
     while n_iter < max_iter and best_norm > tol and n_iter - best_at < patience:
         move = -_inverse_hessian_product(pairs, g, first)

@@ -23,7 +23,8 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import check_squarable, guard_call, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.layer import Units, require_same_shape
+from gamp_attention.data.layer import Units
+from gamp_attention.data.standard_units import require_same_shape
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
 from gamp_attention.results import Result, add_display
 
@@ -31,14 +32,8 @@ LABELS = {
     "linear": "the linear layer y = Wx", "mean": "the mean output", "zero": "the output y = 0",
     "ridge": "ridge regression on all tokens",
 }  # fmt: skip
-CLEAR = 2.0  # standard errors by which two mean errors must differ to be called different
-RIDGE = 1e-4  # λ of the linear layer, as in `fit_linear_baseline`
 FLOOR = 1e-12  # smallest λ relative to the mean square of the tokens: below it, rounding makes the equations singular
-ENTRIES = 5e7  # maximum number n L d of tokens for ridge regression, which needs several arrays of this size
-SIZE = 2000  # maximum of min(n, L d) for ridge regression, which takes a time in proportion to its cube
 LAMS = np.geomspace(1e-6, 1e3, 16)  # values of λ of ridge regression, relative to the mean eigenvalue of XXᵀ
-SELECTED = 256  # maximum number of random samples for the choice of λ, and for covariances
-BLOCK = 512  # samples whose equations are solved at a time
 
 
 @add_display
@@ -123,7 +118,7 @@ class ReferenceErrors(Result):
         covariance = check.real("covariance", covariance, low=0)
         difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
         spread = np.sqrt(spread**2 + covariance + self.covariance)
-        margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
+        margin = 2 * np.nan_to_num(spread, nan=np.inf)  # two standard errors; a single sample shows no difference
         worse = tuple(name for name, lower in zip(self.names, difference < -margin, strict=True) if lower)
         better = difference > margin
         unclear = tuple(name for k, name in enumerate(self.names) if not better[k] and name not in worse)
@@ -212,7 +207,7 @@ def reference_errors(
         normal += (x @ x_t).sum(axis=0) / d
         cross += (y @ x_t).sum(axis=0) / d
         mean += y.sum(axis=0) / n
-    ridge = max(RIDGE, FLOOR * float(np.trace(normal)) / L)
+    ridge = max(1e-4, FLOOR * float(np.trace(normal)) / L)
     normal += ridge * np.eye(L)
     W = np.linalg.solve(normal, cross.T).T
 
@@ -254,19 +249,25 @@ def reference_errors(
     return ReferenceErrors(names, errors, means, spread, tokens is None, covariance, skipped)
 
 
-def _about_size(n: int, size: int) -> str:
-    """Return the reason to skip ridge regression from and to `size` numbers, or an empty string."""
-    if n * size > ENTRIES:
-        return f"{LABELS['ridge']} is skipped: it needs n L d ≤ {ENTRIES:.0e}, got {n * size:.1e}"
-    if min(n, size) > SIZE:
-        return f"{LABELS['ridge']} is skipped: it needs n or L d ≤ {SIZE}, got {n} and {size}"
+def _about_size(n: int, size: int, max_entries: float = 5e7, max_size: int = 2000) -> str:
+    """Return the reason to skip ridge regression from and to `size` numbers, or an empty string.
+
+    It needs several arrays of n · size entries, and a time in proportion to the cube of the smaller number.
+    """
+    if n * size > max_entries:
+        return f"{LABELS['ridge']} is skipped: it needs n L d ≤ {max_entries:.0e}, got {n * size:.1e}"
+    if min(n, size) > max_size:
+        return f"{LABELS['ridge']} is skipped: it needs n or L d ≤ {max_size}, got {n} and {size}"
     return ""
 
 
 class _Ridge:
-    """Ridge regression from the centered tokens (n, L d) to the outputs (n, L d) times `scale` (d,)."""
+    """Ridge regression from the centered tokens (n, L d) to the outputs (n, L d) times `scale` (d,).
 
-    def __init__(self, data: Dataset, scale: np.ndarray) -> None:
+    The choice of λ and the covariances use at most `selected` random samples.
+    """
+
+    def __init__(self, data: Dataset, scale: np.ndarray, selected: int = 256) -> None:
         pairs, (n, L, d) = list(_blocks(data.tokens, data.read_outputs)), data.tokens.shape
         self.scale = scale
         X = np.concatenate([x.reshape(len(x), -1) for x, _ in pairs])
@@ -280,7 +281,7 @@ class _Ridge:
         if n > L * d:
             U = X @ U / np.sqrt(s)
         self.X, self.Y, self.s, self.U, self.T = X, Y, s, U, U.T @ Y
-        self.chosen = np.random.default_rng(0).permutation(n)[:SELECTED]
+        self.chosen = np.random.default_rng(0).permutation(n)[:selected]
         lams = LAMS * float(s.sum()) / min(n, L * d) if len(s) else np.ones(1)
         self.lam = float(min(lams, key=lambda lam: float(np.sum(self.residuals(self.chosen, lam)[0] ** 2))))
 
@@ -314,10 +315,10 @@ class _Ridge:
         return np.mean(((y * self.scale).reshape(len(y), -1) - self.means[1] - fields @ self.T) ** 2, axis=1)
 
 
-def _blocks(tokens: Tokens, read_outputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield tokens and outputs of consecutive samples, in double precision."""
+def _blocks(tokens: Tokens, read_outputs: Any, size: int = 512) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield tokens and outputs of at most `size` consecutive samples, in double precision."""
     for rows, _, block in token_blocks(tokens):
-        for first in range(0, len(block), BLOCK):
-            x = block[first : first + BLOCK].astype(float)
+        for first in range(0, len(block), size):
+            x = block[first : first + size].astype(float)
             begin = rows.start + first
             yield x, np.asarray(read_outputs(slice(begin, begin + len(x))), dtype=float)

@@ -34,7 +34,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import token_products
 from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.results import Columns, Ended, Result, Status, finish
 
 
@@ -47,7 +47,7 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
-    if isinstance(model, SequenceMixture):
+    if model.is_mixture and is_function(model.teacher):
         return build_class_problem(data, model)
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)
@@ -91,15 +91,6 @@ def _labels_or_targets(data: Dataset) -> np.ndarray:
 
 BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
 LEARNED = ("prior", "noise")
-STAGE_TOL, STAGE_ITER = 1e-2, 60  # residual and maximum number of iterations of a run after which columns are started
-
-LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
-KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
-LEARN_AFTER = 15  # iterations before hyperparameters are learned, because the first posteriors are poor
-PATIENCE = 10  # excess of iterations that reverse the previous change, after which the step is halved
-WINDOW = 75  # number of iterations without a change below 0.9 of all earlier changes, after which the step is halved
-MIN_STEP = 0.05  # smallest step β that halving leads to
-MAX_NORM = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
 ENDINGS = {
     Status.CONVERGED: "converged",
     Status.MAX_ITER: "stopped",
@@ -107,6 +98,21 @@ ENDINGS = {
     Status.DIVERGED: "weights grew without bound: try a smaller damping",
     Status.LOST: "the estimate went to zero: no signal below weak recovery; above, other starts may find it; stopped",
 }
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run of message passing, and of the runs after which columns are started."""
+
+    stage_tol: float = 1e-2  # residual of a run after which columns are started
+    stage_iter: int = 60  # maximum number of iterations of such a run
+    lost: float = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+    known: float = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
+    learn_after: int = 15  # iterations before hyperparameters are learned, because the first posteriors are poor
+    patience: int = 10  # excess of iterations that reverse the previous change, after which the step is halved
+    window: int = 75  # number of iterations without a change below 0.9 of all before, after which the step is halved
+    min_step: float = 0.05  # smallest step β that halving leads to
+    max_norm: float = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,6 +313,8 @@ class AmpRun(Run[Status]):
     residual : last change of Q, divided by the step and by the norm of the prior.
     """
 
+    settings = RunSettings()
+
     def __init__(
         self, problem: AmpProblem, start: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
     ) -> None:
@@ -342,14 +350,14 @@ class AmpRun(Run[Status]):
         self._adapt_damping(change)
         self.before, self.state = self.state, after
         self._record()
-        learning = bool(self._learn) and self.t >= LEARN_AFTER
+        settings, learning = self.settings, bool(self._learn) and self.t >= self.settings.learn_after
         self.t += 1
-        if np.linalg.norm(after.Q) > MAX_NORM * self._norm:
+        if np.linalg.norm(after.Q) > settings.max_norm * self._norm:
             return Status.DIVERGED
-        if self._may_be_lost and np.sum(after.Q**2) < LOST * self._norm**2:
+        if self._may_be_lost and np.sum(after.Q**2) < settings.lost * self._norm**2:
             return Status.LOST
         settled = self.residual <= self._tol and (learning or not self._learn)
-        is_certain = (np.trace(after.V, axis1=1, axis2=2) < KNOWN * self._prior_V).all()
+        is_certain = (np.trace(after.V, axis1=1, axis2=2) < settings.known * self._prior_V).all()
         if self._tol > 0 and (settled or is_certain):
             return Status.CONVERGED
         if learning:
@@ -361,11 +369,11 @@ class AmpRun(Run[Status]):
         self._n_reversals = max(self._n_reversals + (1 if np.sum(change * self._change) < 0 else -1), 0)
         self._change = change
         self._residuals.append(self.residual)
-        changes = self._residuals
-        stalled = len(changes) >= 2 * WINDOW and min(changes[-WINDOW:]) > 0.9 * min(changes[:-WINDOW])
-        if self._tol > 0 and (self._n_reversals == PATIENCE or stalled):
-            self._damping, self._n_reversals = max(0.5 * self._damping, min(MIN_STEP, self._damping)), 0
-            self._residuals = changes[-WINDOW:] if stalled else changes
+        settings, changes, window = self.settings, self._residuals, self.settings.window
+        stalled = len(changes) >= 2 * window and min(changes[-window:]) > 0.9 * min(changes[:-window])
+        if self._tol > 0 and (self._n_reversals == settings.patience or stalled):
+            self._damping, self._n_reversals = max(0.5 * self._damping, min(settings.min_step, self._damping)), 0
+            self._residuals = changes[-window:] if stalled else changes
 
     def result(self, status: Status) -> BayesAmpResult:
         """Return the result of a run that ended with `status`."""
@@ -392,7 +400,7 @@ def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random
     norms = np.sum(start.Q**2, axis=0)
     state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
     for _ in range(start.Q.shape[1] - 1):
-        run = AmpRun(replace(problem), state, (), damping, STAGE_TOL, STAGE_ITER)
+        run = AmpRun(replace(problem), state, (), damping, AmpRun.settings.stage_tol, AmpRun.settings.stage_iter)
         if run.run() not in (Status.CONVERGED, Status.MAX_ITER):
             return state
         after = start_remaining_columns(problem, run.state, random)

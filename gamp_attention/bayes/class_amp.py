@@ -13,14 +13,13 @@ group of a sample, which determines its variances, follows from the norms of its
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 
 from gamp_attention._core.numerics import project_psd, symmetrize
+from gamp_attention.bayes.class_samples import observe_classes
 from gamp_attention.bayes.messages import AmpProblem, Responses
 from gamp_attention.bayes.priors import MixturePrior
-from gamp_attention.data.class_samples import observe_classes
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.denoisers.spectral_weights import weights_of_groups
 from gamp_attention.models.channels.channel import Posterior
@@ -120,6 +119,6 @@ def build_class_problem(data: Dataset, model: SequenceMixture) -> ClassAmpProble
     prior = MixturePrior(np.ones(1), np.zeros((1, t)), channel.prior[None])
     gamma = np.tile(channel.group_variance.ravel(), (data.dim, 1))
     return ClassAmpProblem(
-        data=data, y=seen.targets, channel=cast(Any, channel), gamma=gamma, kind=np.zeros(data.dim, dtype=int),
+        data=data, y=seen.targets, channel=channel, gamma=gamma, kind=np.zeros(data.dim, dtype=int),
         priors=[prior], classes=channel, seen=seen, means=means,
     )  # fmt: skip

@@ -20,7 +20,7 @@ with averages over samples of the group (E[·; g] includes its probability), so 
 state evolution of Gaussian mixtures (Lesieur et al., 2016).
 """
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from gamp_attention.bayes.priors import Kind, MixturePrior
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.classes import class_channel, draw_class_samples
 from gamp_attention.models.channels.fibers import symmetric_product
-from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
@@ -53,9 +52,9 @@ class ClassEquations(Equations):
     rho : (S, t, t) prior covariances of the fields of all sources, without the shift by the spikes.
     """
 
-    def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
+    def __init__(self, model: SequenceMixture, n_points: int, rng: np.random.Generator) -> None:
         self._law = class_channel(model)
-        self.channel, self.rho, self.exact = cast(Any, self._law), self._law.rho, False
+        self.channel, self.rho, self.exact = self._law, self._law.rho, False
         t = self._law.shape[1]
         self.symmetries = np.eye(t) * self._law.column_signs[:, None]
         prior = MixturePrior(np.ones(1), np.zeros((1, t)), self._law.prior[None])
@@ -96,7 +95,7 @@ class ClassEquations(Equations):
         known = self.rho - V if known is None else known
         omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
-        hats, signs = np.empty_like(self.rho), law.column_signs
+        hats = np.empty_like(self.rho)
         for k in range(law.n_groups):
             rows, part = self._seen.group == k, slice(k * L, (k + 1) * L)
             g = other = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
@@ -109,8 +108,7 @@ class ClassEquations(Equations):
             tilt = np.einsum("nc,clab->nlab", posterior.of_class[rows], self.tilts, optimize=True)
             terms = OutputTerms(g, other, blocks, self._weight[rows], False, tilt)
             hats[part] = controlled_products(terms, V[part], self.rho[part])
-        coupled = (signs[:, :, None] * signs[:, None] > 0).all(axis=0)
-        return OutputAverages(project_psd(hats * coupled), float(self._weight @ posterior.log_z))
+        return OutputAverages(project_psd(hats * law.coupled_columns), float(self._weight @ posterior.log_z))
 
     @property
     def tilts(self) -> np.ndarray:
@@ -139,25 +137,11 @@ class ClassEquations(Equations):
             squares[:, self.signs_are_free(is_known)] = 0.0  # random points of several classes are not symmetric
         return np.where(squares > ZERO_MEAN * np.abs(self.rho).max(), squares, 0.0)
 
-    def signless_columns(self) -> np.ndarray:
-        """Return the columns (t,) whose sign can be changed, alone or with others, without a change of the samples."""
-        return self._law.signless_columns
-
-    def signs_are_free(self, known: np.ndarray) -> np.ndarray:
-        """Return the columns (t,) whose sign samples do not determine even if columns `known` (t,) are known."""
-        signs = self._law.column_signs
-        keeping = signs[(signs[:, known] > 0).all(axis=1)]
-        return np.asarray((keeping < 0).any(axis=0))
-
-    def has_zero_fixed_point(self) -> bool:
-        """Return whether q = 0 is a fixed point, because samples do not determine the sign of any column."""
-        return self._law.even
-
     def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
         """Return the mean square error of the posterior mean of a new sample's target, given its tokens."""
         return float(self._weight @ self._law.target_error(self._seen, self.omega(V, known), V, known))
 
 
-def build_equations(model: Model, n_points: int, rng: np.random.Generator) -> Equations:
+def build_equations(model: Any, n_points: int, rng: np.random.Generator) -> Equations:
     """Return the state evolution of a model with or without classes."""
-    return (ClassEquations if isinstance(model, SequenceMixture) else Equations)(model, n_points, rng)
+    return (ClassEquations if model.is_mixture else Equations)(model, n_points, rng)

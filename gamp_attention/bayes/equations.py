@@ -24,7 +24,8 @@ points. The shape that changed least starts the next evaluation. The curve ends 
 limits the information of samples, and α is above the requested value by then.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,23 +33,20 @@ import numpy as np
 
 from gamp_attention._core.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.bayes.symmetries import (
-    attention_targets,
     find_column_symmetries,
     find_symmetries,
     invariant_projector,
     project_invariant,
     restrict_symmetries,
+    targets_of,
 )
 from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.fibers import ReusedPoints, symmetric_product
-from gamp_attention.models.channels.noisy import ScoreChannel
-from gamp_attention.models.channels.teacher import TeacherChannel
+from gamp_attention.models.channels.fibers import symmetric_product
+from gamp_attention.models.channels.integrals import FINE, IntegralRule
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import SequenceLabels
 
 MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular
 BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
@@ -86,36 +84,24 @@ class Equations:
     symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
-        self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
-        rho = model.coordinates.rho
-        if isinstance(self.channel, TeacherChannel) or (
-            isinstance(self.channel, ScoreChannel) and self.channel.has_random_points(rho)
-        ):
-            self.channel = replace(self.channel, seed=int(rng.integers(1 << 62)))  # other points
-        self._reused: ReusedPoints | None = None
-        self.rho, self.rule = rho, rule
-        self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
+        self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
+        self.channel = channel_of(model).with_other_points(self.rho, rng)
+        self._reused: Callable[[np.ndarray, np.ndarray], Posterior] | None = None
+        self.exact = self.channel.integrate(0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._exchangeable, self._isotropic, self._classes = find_symmetries(model)
-        if isinstance(model.teacher, SequenceLabels):
-            self.symmetries = find_column_symmetries(model.teacher, model.n_tokens, model.coordinates)
-        elif model.attention and model.teacher_rank > 1:
-            self.symmetries = find_column_symmetries(attention_targets(model), model.n_tokens, model.coordinates)
+        self._exchangeable, self._isotropic, self._classes = find_symmetries(model, self.channel)
+        if self.channel.is_function or (model.attention and model.teacher_rank > 1):
+            self.symmetries = find_column_symmetries(targets_of(model), model.n_tokens, model.coordinates)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Standard normal numbers for ω and u − ω (N, L, t) each, and for the noise (N, n_noise)."""
         L, t, _ = self.rho.shape
         white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
-        if self._has_mirror_images:
+        if self.channel.has_mirror_images:
             white = white[: len(white) // 2]
         shape = -1, L, t
         return white[:, : L * t].reshape(shape), white[:, L * t : 2 * L * t].reshape(shape), white[:, 2 * L * t :]
-
-    @property
-    def _has_mirror_images(self) -> bool:
-        """True if a sample and its mirror image −u, −ω have equal averages, so that only the sample is computed."""
-        return isinstance(self.channel, TeacherChannel) and bool((self.channel.flips < 0).all(axis=1).any())
 
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.
@@ -125,7 +111,7 @@ class Equations:
         """
         first, second, noise = self._points
         known = self.rho - V if known is None else known
-        if isinstance(self.channel, TeacherChannel):
+        if self.channel.is_function:
             u = np.einsum("lab,nlb->nla", psd_root(self.rho), first)
             share = known @ np.linalg.inv(self.rho)
             cov = share @ V
@@ -139,24 +125,22 @@ class Equations:
     def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
         """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
         omega, _, y = self.samples(V, known)
-        if not isinstance(self.channel, TeacherChannel):
-            return omega, self.channel.posterior(y, omega, V)
-        if self._reused is None:
+        if self._reused is None or not self.channel.is_function:
             self._reused = self.channel.reuse(y, self.rho)
-        return omega, self._reused.posterior(omega, V)
+        return omega, self._reused(omega, V)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default)."""
         known = self.rho - V if known is None else known
         if self.exact:
-            averages = output_averages(self.channel, known, V, self.rule)
+            averages = self.channel.integrate(known, V, self.rule)
             assert averages is not None
             return OutputAverages(*averages)
         return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
         """Average over randomized points, with `controlled_products`, and enforce the symmetries of the problem."""
-        if not isinstance(self.channel, TeacherChannel):  # iterations for teachers that are functions have V > 0
+        if not self.channel.is_function:  # iterations for teachers that are functions have V > 0
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         inverse = np.linalg.inv(V)
@@ -168,13 +152,13 @@ class Equations:
             g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
         L, t, _ = V.shape
         blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
-        terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self._has_mirror_images)
+        terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self.channel.has_mirror_images)
         hats = controlled_products(terms, V, self.rho)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
-        if isinstance(self.channel, TeacherChannel):
+        if self.channel.is_function:
             hats = project_psd(self._symmetrize(hats * self.channel.coupled_columns, known))
         if self._classes:  # a common shift of all columns does not change the class
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
@@ -261,23 +245,21 @@ class Equations:
 
     def signless_columns(self) -> np.ndarray:
         """Return the columns (t,) whose overlap q = 0 is preserved, since targets do not determine their sign."""
-        if not isinstance(self.channel, TeacherChannel):
-            return np.full(self.rho.shape[1], self.has_zero_fixed_point())
-        means = np.array([np.abs(kind.prior.first) for kind in self.kinds]).max(axis=0)
-        return self.channel.signless_columns & ~means.any()
+        return self.channel.signless_columns & (not self._prior_has_mean)
 
     def signs_are_free(self, known: np.ndarray) -> np.ndarray:
         """Return the columns (t,) whose sign targets do not determine even if columns `known` (t,) are known."""
-        if not isinstance(self.channel, TeacherChannel):
-            return self.signless_columns() & ~known
-        L, t = self.rho.shape[:2]
-        signs = self.channel.flips[:, : L * t].reshape(-1, L, t)[:, 0]
+        signs = self.channel.column_signs
         keeping = signs[(signs[:, known] > 0).all(axis=1)]
         return self.signless_columns() & (keeping < 0).any(axis=0)
 
     def has_zero_fixed_point(self) -> bool:
         """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
-        return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
+        return self.channel.even and not self._prior_has_mean
+
+    @property
+    def _prior_has_mean(self) -> bool:
+        return any(kind.prior.first.any() for kind in self.kinds)
 
 
 class OutputTerms(NamedTuple):
@@ -337,23 +319,34 @@ def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.
     return G
 
 
-# Range and resolution of the curve, by averages over samples: integrals, or means over random points.
-FIRST_S = {True: 1e-7, False: 1e-4}  # s of the first point, for integrals (True) and random points (False)
-FINEST_STEP = {True: 0.08, False: 0.3}  # shortest distance of points in log s, near maxima and minima of α
-SHAPE_CHANGE = {True: 1e-11, False: 1e-8}  # relative change of the shape S at which a fixed point has converged
-NOTHING_UNKNOWN = {True: 1e-12, False: 1e-6}  # unknown fraction of the fields' variance that counts as zero
-CROSSING_STEP = {True: 1e-13, False: 1e-9}  # accuracy of log s at a crossing
+@dataclass(frozen=True)
+class CurveSettings:
+    """Range and resolution of the curve; the defaults are for averages over samples that are integrals."""
 
-MAX_S = 1e30  # largest s; its inverse is the smallest s
-LOG_STEP = 0.6  # distance of points in log s
-FLAT = 0.35  # slope of log α in log s below which points are inserted
-ROUGH_CHANGE = 1e-6  # relative change of the shape S at which points of the curve have converged
-MAX_STEPS = 300  # number of iterations of the shape
-NOISE_LIMITED = 0.9  # ratio of ‖E[g gᵀ]‖ to its limit for V → 0, or slope of log α, above which the curve ends
-SLOPE_FROM_S = 1e4  # s above which the slope of log α may end the curve
-SLOPE_POINTS = 4  # number of intervals over which the slope at the end of the curve is computed
-LEVEL = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
-DIVERGENCE = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
+    first_s: float = 1e-7  # s of the first point; averages over random points do not resolve smaller overlaps
+    finest_step: float = 0.08  # shortest distance of points in log s, near maxima and minima of α
+    shape_change: float = 1e-11  # relative change of the shape S at which a fixed point has converged
+    nothing_unknown: float = 1e-12  # unknown fraction of the fields' variance that counts as zero
+    crossing_step: float = 1e-13  # accuracy of log s at a crossing
+    max_s: float = 1e30  # largest s; its inverse is the smallest s
+    log_step: float = 0.6  # distance of points in log s
+    flat: float = 0.35  # slope of log α in log s below which points are inserted
+    rough_change: float = 1e-6  # relative change of the shape S at which points of the curve have converged
+    max_steps: int = 300  # number of iterations of the shape
+    noise_limited: float = 0.9  # ‖E[g gᵀ]‖ over its limit for V → 0, or slope of log α, above which the curve ends
+    slope_from_s: float = 1e4  # s above which the slope of log α may end the curve
+    slope_points: int = 4  # number of intervals over which the slope at the end of the curve is computed
+    level: float = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
+    divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
+    first_reach: float = 0.1  # half-width in log s of the first interval in which another random set is searched
+    n_reaches: int = 9  # number of intervals tried, each twice as wide as the last
+    slope_step: float = 1e-4  # step in log s of the difference quotients that give the errors of roots
+    weak_s: float = 1e-5  # s from which α is extrapolated to s → 0
+    limit_step: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
+
+
+OF_INTEGRALS = CurveSettings()
+OF_RANDOM_POINTS = CurveSettings(1e-4, finest_step=0.3, shape_change=1e-8, nothing_unknown=1e-6, crossing_step=1e-9)
 
 
 class Point(NamedTuple):
@@ -378,14 +371,14 @@ class Curve:
     """
 
     def __init__(self, equations: Equations) -> None:
-        self.equations = equations
+        self.equations, self.settings = equations, OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
         rho = equations.rho
         self._total = float(np.trace(rho, axis1=1, axis2=2).sum())
         self._shape = np.linalg.inv(rho)
         self._shape = self._shape / self.size(self._shape)
         self.without_data = equations.input(np.zeros_like(rho))
         self.evaluations = 0
-        self.lowest = float(np.log(FIRST_S[equations.exact]))
+        self.lowest = float(np.log(self.settings.first_s))
 
     def size(self, hats: np.ndarray) -> float:
         """Return the size ‖q̂‖ = Σ_l Tr(q̂_l ρ_l)/(L t) of conjugates; it is 1 for q̂ = ρ⁻¹."""
@@ -399,12 +392,12 @@ class Curve:
     def solve_at(self, x: float, tol: float | None = None) -> Point:
         """Return the fixed point whose conjugates have size s = exp(x).
 
-        The shape is iterated until its relative change is below `tol`, at most `MAX_STEPS` times. α is infinite if
+        The shape is iterated until its relative change is below `tol`, at most `max_steps` times. α is infinite if
         E[g gᵀ] is zero or not finite.
         """
-        tol = SHAPE_CHANGE[self.equations.exact] if tol is None else tol
+        tol = self.settings.shape_change if tol is None else tol
         shape, best, smallest_change = self._shape, self._shape, np.inf
-        for _ in range(MAX_STEPS):
+        for _ in range(self.settings.max_steps):
             averages = self.equations.input(np.exp(x) * shape)
             output = self.equations.output(averages.V, averages.known)
             self.evaluations += 1
@@ -422,20 +415,21 @@ class Curve:
         return Point(x, float(np.exp(x) / size), output, averages)
 
     def trace(self, alpha: float | None = None) -> list[Point]:
-        """Return points of the curve in the order of s, with log s at most `LOG_STEP` apart.
+        """Return points of the curve in the order of s, with log s at most `log_step` apart.
 
         If `alpha` is given, the curve is extended at both ends so that it reaches this α from both sides if it can:
         toward s = 0 while α(s) is above it, and toward s → ∞ while α(s) is below it.
         """
-        points = [self.solve_at(self.lowest, ROUGH_CHANGE)]
+        settings = self.settings
+        points = [self.solve_at(self.lowest, settings.rough_change)]
         if not self.equations.has_zero_fixed_point():
             # with some overlap at s = 0, α(s) is proportional to s for s → 0 and falls below any given α
-            while alpha is not None and points[0].alpha > alpha and points[0].x > -np.log(MAX_S):
+            while alpha is not None and points[0].alpha > alpha and points[0].x > -np.log(settings.max_s):
                 step = max(2.0, float(np.log(points[0].alpha / alpha)) + 1.0)
-                points.insert(0, self.solve_at(points[0].x - step, ROUGH_CHANGE))
+                points.insert(0, self.solve_at(points[0].x - step, settings.rough_change))
         limit = self._noise_limit()
-        while points[-1].x < np.log(MAX_S) and not self._is_complete(points, limit, alpha):
-            points.append(self.solve_at(points[-1].x + LOG_STEP, ROUGH_CHANGE))
+        while points[-1].x < np.log(settings.max_s) and not self._is_complete(points, limit, alpha):
+            points.append(self.solve_at(points[-1].x + settings.log_step, settings.rough_change))
         return self._refine(points)
 
     def _noise_limit(self) -> float:
@@ -450,29 +444,33 @@ class Curve:
         last, above = points[-1], alpha is None or points[-1].alpha > alpha
         if not np.isfinite(last.alpha):
             return True
-        negligible = NOTHING_UNKNOWN[self.equations.exact]
+        settings, negligible = self.settings, self.settings.nothing_unknown
         unknown = self.unknown_fraction(last.V)
         if unknown < negligible:
-            return ends_level(points) or (above and unknown < 1e-3 * negligible)
+            return self.ends_level(points) or (above and unknown < 1e-3 * negligible)
         # with noise ‖E[g gᵀ]‖ has a limit for V → 0, and from there on α increases in proportion to s
-        linear = len(points) > 2 and last.x > np.log(SLOPE_FROM_S) and _end_slope(points, 1) > NOISE_LIMITED
-        limited = self.size(last.output.hats) > NOISE_LIMITED * limit or (linear and np.isfinite(limit))
+        linear = (
+            len(points) > 2
+            and last.x > np.log(settings.slope_from_s)
+            and _end_slope(points, 1) > settings.noise_limited
+        )
+        limited = self.size(last.output.hats) > settings.noise_limited * limit or (linear and np.isfinite(limit))
         return bool(last.x > 0 and above and limited)
 
     def _refine(self, points: list[Point]) -> list[Point]:
         """Return the points with further points inserted where α(s) is nearly flat, at its maxima and minima.
 
-        An interval is halved if the slope of log α in it or next to it is below `FLAT` and not constant, until it is as
-        short as `FINEST_STEP`, or longer in proportion to the slope.
+        An interval is halved if the slope of log α in it or next to it is below `flat` and not constant, until it is as
+        short as `finest_step`, or longer in proportion to the slope.
         """
-        finest, k = FINEST_STEP[self.equations.exact], 0
+        finest, k = self.settings.finest_step, 0
         while k < len(points) - 1:
             a, b = points[k], points[k + 1]
             before, after = points[max(k - 1, 0) : k + 2], points[max(k - 1, 0) + 1 : k + 3]
             slopes = [np.log(p.alpha / o.alpha) / (p.x - o.x) for o, p in zip(before, after, strict=False)]
-            is_flat = min(slopes) < FLAT and np.ptp(slopes) > 1e-3
+            is_flat = min(slopes) < self.settings.flat and np.ptp(slopes) > 1e-3
             if is_flat and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
-                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x), ROUGH_CHANGE))
+                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x), self.settings.rough_change))
             else:
                 k += 1
         return points
@@ -484,16 +482,22 @@ class Curve:
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α
 
-        return self.solve_at(float(brentq(excess, low, high, xtol=CROSSING_STEP[self.equations.exact], rtol=1e-14)))
+        return self.solve_at(float(brentq(excess, low, high, xtol=self.settings.crossing_step, rtol=1e-14)))
 
     def free_entropy(self, alpha: float, point: Point) -> float:
         """Return the free entropy Φ of a fixed point at α."""
         return self.equations.free_entropy(alpha, point.V, point.output)
 
+    def ends_level(self, points: list[Point]) -> bool:
+        """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
+        return bool(_end_slope(points, self.settings.slope_points) < self.settings.level)
 
-def ends_level(points: list[Point]) -> bool:
-    """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
-    return bool(_end_slope(points, SLOPE_POINTS) < LEVEL)
+    def conjugates_diverge(self, points: list[Point]) -> bool:
+        """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
+        a, b = points[-2:]
+        variances = [np.trace(point.V, axis1=1, axis2=2).sum() for point in (a, b)]
+        slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(variances[1] / variances[0])
+        return bool(abs(slope + 1) < self.settings.divergence)
 
 
 def _end_slope(points: list[Point], n_intervals: int) -> float:
@@ -502,11 +506,3 @@ def _end_slope(points: list[Point], n_intervals: int) -> float:
     if not np.isfinite(b.alpha) or b.x == a.x:
         return np.inf
     return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
-
-
-def conjugates_diverge(points: list[Point]) -> bool:
-    """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
-    a, b = points[-2:]
-    variances = [np.trace(point.V, axis1=1, axis2=2).sum() for point in (a, b)]
-    slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(variances[1] / variances[0])
-    return bool(abs(slope + 1) < DIVERGENCE)

@@ -103,7 +103,7 @@ class KnownColumns:
         if not np.abs(seen - fields).max() <= KNOWN_ERROR * (1 + np.abs(fields).max()):
             needs = "fields of the columns of the teacher, without positions, as in samples of this model"
             raise check.fail_words("data", "other fields of fixed columns", needs)
-        return data._copy(Q_star=self.coefficients(data.Q_star, data.Q_star))
+        return data.copy_with(Q_star=self.coefficients(data.Q_star, data.Q_star))
 
 
 def separate_known_columns(model: Model, *, centered: bool = False) -> KnownColumns | None:
@@ -130,7 +130,7 @@ def separate_known_columns(model: Model, *, centered: bool = False) -> KnownColu
         raise check.fail_words(
             "coordinates.teacher_cov", "a prior that differs between coordinates or has a mean", needs
         )
-    of_class = model.teacher.of_class if isinstance(model.teacher, LabelsOfClasses) else (model.teacher,)
+    of_class = model.teacher.of_class if model.is_mixture else (model.teacher,)
     cov, T = law.teacher_cov[0], model.teacher_rank
     outputs = _coefficients(of_class[0], L, T, f)
     values = outputs.sum(axis=1).T
@@ -147,13 +147,13 @@ def separate_known_columns(model: Model, *, centered: bool = False) -> KnownColu
     unknown_law = replace(law, teacher_mean=np.zeros((K, t)), teacher_cov=np.tile(np.eye(t), (K, 1, 1)), spikes=spikes)
     labels = []
     for c, of_this in enumerate(of_class):
-        sources = model.classes.patterns[c] if hasattr(model, "classes") else np.arange(L)
+        sources = model.classes.patterns[c]
         sigma = np.sqrt(law.weight @ law.gamma[:, sources])
         means = np.zeros((L, len(known)))
         if law.spikes is not None and not centered:
             means = law.spikes[sources] @ known.T
         labels.append(_reduce(of_this, (known, directions, outputs @ known.T), sigma, means))
-    teacher: Any = LabelsOfClasses(tuple(labels)) if isinstance(model.teacher, LabelsOfClasses) else labels[0]
+    teacher: Any = LabelsOfClasses(tuple(labels)) if model.is_mixture else labels[0]
     complete = replace(model, fixed_columns=())
     unknown = replace(complete, teacher=teacher, coordinates=unknown_law)
     return KnownColumns(unknown, complete, outputs, values, whitening, known, directions, cov)

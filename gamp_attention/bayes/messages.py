@@ -14,6 +14,7 @@ With the step β, (Q, V, D) move by the fraction β toward these values. The ite
 with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,13 +26,10 @@ from gamp_attention._core.numerics import project_psd
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import field_moments
-from gamp_attention.models.channels.classes import ClassChannel
-from gamp_attention.models.channels.fibers import ReusedPoints
-from gamp_attention.models.channels.teacher import TeacherChannel
 
 # ‖Q‖² at the start, as a fraction of the prior's second moment
 RANDOM = 0.01
@@ -103,10 +101,8 @@ class AmpProblem:
         return self.matrix.fields(Q)
 
     @cached_property
-    def _reused(self) -> ReusedPoints | None:
-        """Points of posteriors that several iterations use; None for other channels."""
-        if not isinstance(self.channel, TeacherChannel):
-            return None
+    def _posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
 
     def posterior(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> Posterior:
@@ -114,9 +110,7 @@ class AmpProblem:
 
         The weights Q (d, t), from which ω was computed, matter for samples with classes only.
         """
-        if self._reused is None:
-            return self.channel.posterior(self.y, omega, V)
-        return self._reused.posterior(omega, V)
+        return self._posterior(omega, V)
 
     def respond(self, samples: Posterior, omega: np.ndarray, V: np.ndarray) -> "Responses":
         """Return the contributions of the posteriors of the samples to the update of the weights."""
@@ -139,7 +133,7 @@ class AmpProblem:
 
     def remaining_moments(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> np.ndarray | None:
         """Return second moments (n, L t, L t) given the fields of some columns; None if they are not available."""
-        if not isinstance(self.channel, TeacherChannel):
+        if not self.channel.is_function:
             return None
         halves = self.channel.posterior(self.y, omega, V).halves
         assert halves is not None
@@ -249,7 +243,7 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho = problem.variances(problem.second_moments)
-    if isinstance(problem.channel, TeacherChannel | ClassChannel):
+    if problem.channel.is_function:
         return _leading_direction(problem, random)
     K = field_moments(problem.channel, problem.y, rho)
     h = posterior_weights(K, rho, problem.data.n_samples / d)

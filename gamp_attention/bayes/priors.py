@@ -11,10 +11,36 @@ from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.models.channels.channel import softmax_sum
 from gamp_attention.models.coordinates import CoordinateLaw
 
-NODES = 12  # number of Gauss-Legendre nodes in each panel of the average over b
-REACH = 10.0  # integration limit, in standard deviations of the component
-MAX_PANELS = 80  # maximum number of panels in a standard deviation; it separates atoms up to a probability of e^(−200)
-N_DOUBLINGS = 30  # number of panels on each side of a component's mean, each twice as wide as the last
+
+@dataclass(frozen=True)
+class PanelRule:
+    """Panels of Gauss-Legendre nodes for averages over b."""
+
+    nodes: int = 12  # number of nodes in each panel
+    reach: float = 10.0  # integration limit, in standard deviations of the component
+    max_panels: int = (
+        80  # maximum number in a standard deviation, which separates atoms up to a probability of e^(−200)
+    )
+    n_doublings: int = 30  # number of panels on each side of a component's mean, each twice as wide as the last
+
+    def component(self, k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes b (J,), and weights times the density of component k.
+
+        Panels are fine near the means of all components, where the posterior probability of another component may rise.
+        """
+        low, high = centers[k] - self.reach * spreads[k], centers[k] + self.reach * spreads[k]
+        steps = 0.5 * spreads.min() * 2.0 ** np.arange(self.n_doublings)
+        ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
+        # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
+        apart = float(np.ptp(centers)) / float(spreads.min())
+        parts = int(np.clip(np.ceil(2 * apart), 1, self.max_panels))
+        ends = np.unique(
+            np.append(ends, centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts))
+        )
+        ends = ends[(ends >= low) & (ends <= high)]
+        nodes, weight = legendre_panels(ends, self.nodes)
+        density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
+        return nodes.ravel(), (weight * density).ravel()
 
 
 class PriorAverages(NamedTuple):
@@ -105,7 +131,7 @@ class MixturePrior:
         spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0
         for k, weight in enumerate(self.weight):
-            b, density = _panels(k, centers, spreads)
+            b, density = PanelRule().component(k, centers, spreads)
             posterior = self.posterior(b[:, None], np.array([[a]]))
             cov += weight * float(density @ posterior.cov[:, 0, 0])
             known += weight * float(density @ posterior.mean[:, 0] ** 2)
@@ -121,24 +147,6 @@ class MixturePrior:
         total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
         second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
         return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=symmetrize(second))
-
-
-def _panels(k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes b (J,), and weights times the density of component k.
-
-    Panels are fine near the means of all components, where the posterior probability of another component may rise.
-    """
-    low, high = centers[k] - REACH * spreads[k], centers[k] + REACH * spreads[k]
-    steps = 0.5 * spreads.min() * 2.0 ** np.arange(N_DOUBLINGS)
-    ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
-    # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
-    apart = float(np.ptp(centers)) / float(spreads.min())
-    parts = int(np.clip(np.ceil(2 * apart), 1, MAX_PANELS))
-    ends = np.unique(np.append(ends, centers[k] + spreads[k] * np.arange(-REACH, REACH + 1 / parts, 1 / parts)))
-    ends = ends[(ends >= low) & (ends <= high)]
-    nodes, weight = legendre_panels(ends, NODES)
-    density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
-    return nodes.ravel(), (weight * density).ravel()
 
 
 class Kind(NamedTuple):

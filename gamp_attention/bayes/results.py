@@ -1,16 +1,17 @@
 """Results of Bayes-optimal state evolution, and the test error of the posterior mean on fresh samples."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
+from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.models.channels.integrals import FINE, IntegralRule
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import SequenceLabels
-from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.results import Ended, Result, Status
 
 
@@ -141,7 +142,7 @@ class FreshSamples:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.model, self.rho, self.rule = model, model.coordinates.rho, rule
         self._white = np.empty(0)
-        if isinstance(model.teacher, SequenceLabels):
+        if is_function(model.teacher):
             self._white = gaussian_points(n_points, 3 * self.rho[:, :, 0].size + 2 * model.teacher.count, rng)
         elif model.attention:
             size = self.rho[:, :, 0].size
@@ -158,10 +159,11 @@ class FreshSamples:
         ----------
         V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
         """
-        if isinstance(self.model.teacher, SequenceLabels):
+        if is_function(self.model.teacher):
             return self._target_error(self.model.teacher, V, known)
         if not self.model.attention:
-            return self._label_error(V, known)
+            channel: Any = channel_of(self.model)
+            return float(channel.label_error(V, known, self.rule))
         omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
         root = psd_root(V)
         first, second = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
@@ -170,7 +172,7 @@ class FreshSamples:
         noise = self.model.score_noise**2 * float(trace.sum())
         return float(0.5 * np.mean(np.sum(differences, axis=1) @ trace) / len(trace) + noise)
 
-    def _target_error(self, teacher: SequenceLabels, V: np.ndarray, known: np.ndarray) -> float:
+    def _target_error(self, teacher: Any, V: np.ndarray, known: np.ndarray) -> float:
         """Return the mean square error of the posterior mean of a target, summed over its entries, with its noise."""
         L, t, _ = V.shape
         fields = self._white[:, : 3 * L * t].reshape(-1, 3, L, t)
@@ -180,19 +182,3 @@ class FreshSamples:
             teacher(omega + np.einsum("lab,nlb->nla", psd_root(V), fields[:, k]), noise[:, k - 1]) for k in (1, 2)
         )
         return float(0.5 * np.mean(np.sum((first - second) ** 2, axis=1)))
-
-    def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
-        """Return the mean square error of the posterior mean of a label."""
-        labels = self.model.teacher
-        if isinstance(labels, LinearLabels):
-            return float(np.trace(V, axis1=1, axis2=2).sum() + labels.noise**2 * V.shape[0] * V.shape[1])
-        if isinstance(labels, ClassLabels):
-            return float("nan")
-        unknown, determined = float(V.sum(axis=0)[0, 0]), float(known.sum(axis=0)[0, 0])
-        if isinstance(labels, IntensityLabels):
-            return 4 * determined * unknown + 2 * unknown**2 + labels.noise**2
-        assert isinstance(labels, LogisticLabels)
-        if not labels.temperature:  # four times half the probability that two signs differ
-            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + determined))))
-        weight, likely, unlikely, _ = class_probabilities(determined, unknown, labels.temperature, self.rule)
-        return 4 * float(weight @ (likely * unlikely))

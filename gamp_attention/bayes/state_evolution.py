@@ -22,30 +22,22 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import generator, guard_call, half_width
-from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.classes import ClassEquations, build_equations
-from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.equations import Curve, Equations, Point
 from gamp_attention.bayes.known_columns import separate_known_columns
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
-from gamp_attention.bayes.stages import FEW, FULL, iterate
+from gamp_attention.bayes.stages import IterationSettings, iterate
 from gamp_attention.models.channels.classes import class_channel
+from gamp_attention.models.channels.integrals import COARSE, FINE
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.results import ConvergenceError, Status
 
 BAYES_STARTS = ("uninformed", "informed")
-
-
 POINTS = 4096  # default number of points
 MIN_POINTS = 64  # minimum number of points
-N_FRESH = 16384  # number of fresh samples of the test error of teachers that are functions
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
-FOUND = 1e-3  # overlap below which a column of a teacher that is a function counts as not found
 ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
-FIRST_REACH = 0.1  # half-width in log s of the first interval in which another random set is searched
-N_REACHES = 9  # number of intervals tried, each twice as wide as the last
-SLOPE_STEP = 1e-4  # step in log s of the difference quotients that give the errors of roots
 
 
 class Branch(NamedTuple):
@@ -177,12 +169,12 @@ def _iterate_replicas(
     model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
 ) -> BayesStateEvolution:
     """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
-    runs, known = [], separate_known_columns(model)
+    runs, known, settings = [], separate_known_columns(model), IterationSettings()
     unknown = model if known is None else known.unknown
     for _ in range(n_replicas):
-        few = build_equations(unknown, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init))
-    with_classes = isinstance(model, SequenceMixture)
+        few = build_equations(unknown, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init, settings))
+    with_classes = model.is_mixture
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
     fields = [run.known for run in runs]
     if known is not None:
@@ -190,7 +182,7 @@ def _iterate_replicas(
         q, V = known.overlap(q), known.variance(V)
         fields = [known.prior_variance(run.V + run.known) - of_run for run, of_run in zip(runs, V, strict=True)]
     try:
-        fresh = [(ClassEquations if with_classes else FreshSamples)(model, N_FRESH, rng) for _ in runs]
+        fresh = [(ClassEquations if with_classes else FreshSamples)(model, settings.n_fresh, rng) for _ in runs]
         errors = np.array([samples.test_error(*of_run) for samples, *of_run in zip(fresh, V, fields, strict=True)])
     except ValueError:
         if known is None:
@@ -198,10 +190,10 @@ def _iterate_replicas(
         errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
     if with_classes:
         V = V[:, class_channel(unknown).sources]
-    agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
+    agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     full, law, t = all(run.full for run in runs), model.coordinates, q.shape[1]
-    left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-FULL)))
+    left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-settings.full)))
     prior = np.tensordot(law.weight, law.moments[:, -t:, -t:], 1)
     q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0)) + least * _scale(prior)
     V_error = _half_width(V) + (left + least) * _scale(V.mean(axis=0))
@@ -267,7 +259,7 @@ def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Bran
         branches.append(Branch("zero", np.nan, np.nan, bool(above[0])))
     for k in np.nonzero(above[1:] != above[:-1])[0]:
         branches.append(Branch("crossing", points[k].x, points[k + 1].x, bool(above[k + 1])))
-    if curve.equations.noiseless and not above[-1] and ends_level(points):
+    if curve.equations.noiseless and not above[-1] and curve.ends_level(points):
         branches.append(Branch("full", np.nan, np.nan, True))
     return branches
 
@@ -351,7 +343,9 @@ def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
     q = np.sum([kind.fraction * kind.prior.second for kind in curve.equations.kinds], axis=0)
     entropy = np.nan
     if points:
-        entropy = np.inf if conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
+        entropy = (
+            np.inf if curve.conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
+        )
     V = np.zeros_like(curve.equations.rho)
     rounding = np.zeros_like(q), np.zeros_like(V), ACCURACY * abs(entropy) if np.isfinite(entropy) else 0.0
     return Solution(q, V, curve.equations.rho, entropy, 0.0, rounding)
@@ -370,9 +364,10 @@ def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solu
     if not curve.equations.exact:
         no_error = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
         return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), no_error)
-    ends = [curve.solve_at(point.x + sign * SLOPE_STEP) for sign in (-1, 1)]
-    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * SLOPE_STEP)
-    root_error = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * SLOPE_STEP)  # error of log s over the distance of the ends
+    step = curve.settings.slope_step
+    ends = [curve.solve_at(point.x + sign * step) for sign in (-1, 1)]
+    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * step)
+    root_error = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * step)  # error of log s over the distance of the ends
     q_change, V_change = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
     rounding = (
         root_error * q_change + ACCURACY * np.abs(point.input.q),
@@ -394,20 +389,20 @@ def _find_bracket(
     """
     if is_first:
         return (None if branch.kind == "zero" else (branch.low, branch.high)), True
-    lowest, bounded = curve.lowest, curve.equations.has_zero_fixed_point()
+    lowest, settings, bounded = curve.lowest, curve.settings, curve.equations.has_zero_fixed_point()
     if branch.kind == "zero":
         if not branch.stable or curve.solve_at(lowest).alpha > alpha:
             return None, True
         # q = 0 is unstable with this set of points: search for the stable fixed point of smallest overlap
         low, high = lowest, lowest
-        while high < np.log(MAX_S):
-            low, high = high, high + LOG_STEP
+        while high < np.log(settings.max_s):
+            low, high = high, high + settings.log_step
             if curve.solve_at(high).alpha > alpha:
                 return (low, high), False
         return None, False
     middle = 0.5 * (branch.low + branch.high)
-    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else FIRST_REACH
-    for _ in range(N_REACHES):
+    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else settings.first_reach
+    for _ in range(settings.n_reaches):
         low, high = middle - reach, middle + reach
         low = max(low, lowest) if bounded else low
         above = curve.solve_at(low).alpha > alpha, curve.solve_at(high).alpha > alpha

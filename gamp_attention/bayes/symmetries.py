@@ -24,20 +24,20 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
-from gamp_attention.models.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal
-from gamp_attention.models.teachers import ClassLabels, SoftmaxTeacher, keeps_columns, keeps_order
+from gamp_attention.models.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
+from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
 
 ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
-SIGNS = (1.0, -1.0)
 STEP = 1e-5  # angle of difference quotients
 ROTATION_ERROR = 1e-7  # relative change of targets up to which a rotation by one radian is a symmetry
 NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared derivative counts as zero
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
 
-def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
+def find_symmetries(model: Model, channel: Channel) -> tuple[bool, bool, bool]:
     """Return three symmetries of the posterior, which averages over random points do not have exactly.
 
     Returns
@@ -48,18 +48,18 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
     """
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    attention = attention_targets(model).attention
     tokens = np.arange(L)
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
     same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
-    if isinstance(model.teacher, SequenceLabels):
+    if channel.is_function:
         keeps = all(model.teacher.keeps_targets(L, t, order) for order in orders)
         return bool(same_variances and L > 1 and keeps), False, False
+    attention = attention_of(model.teacher)
     exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
     spread = law.teacher_cov
     isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
     isotropic = t > 1 and model.attention and isotropic_prior and keeps_columns(attention, L, t)
-    classes = t > 1 and isinstance(model.teacher, ClassLabels) and isotropic_prior
+    classes = t > 1 and channel.has_common_shifts and isotropic_prior
     return bool(exchangeable), bool(isotropic), bool(classes)
 
 
@@ -78,9 +78,14 @@ class AttentionTargets:
 Targets = SequenceLabels | AttentionTargets
 
 
-def attention_targets(model: Model) -> AttentionTargets:
-    """Return the targets of the teacher of an attention layer, without a positional matrix."""
-    return AttentionTargets(model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher)
+def attention_of(teacher: Any) -> Any:
+    """Return the attention matrices of a teacher as a function of the fields, without a positional matrix."""
+    return teacher.attention if isinstance(teacher, SoftmaxTeacher) else teacher
+
+
+def targets_of(model: Model) -> Targets:
+    """Return the noiseless targets of a teacher, with the noise that is an argument of a function."""
+    return model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
 
 
 def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -> np.ndarray:
@@ -154,8 +159,10 @@ def _exchanges(t: int) -> list[np.ndarray]:
     """Return the matrices (t, t) of the tested exchanges of columns and changes of signs, with the identity."""
     one = np.eye(t)
     if t <= ALL_ORDERS:
-        return [one[list(order)] * signs for order in permutations(range(t)) for signs in product(SIGNS, repeat=t)]
-    found = [one * signs for signs in product(SIGNS, repeat=t)]
+        return [
+            one[list(order)] * signs for order in permutations(range(t)) for signs in product((1.0, -1.0), repeat=t)
+        ]
+    found = [one * signs for signs in product((1.0, -1.0), repeat=t)]
     for a, b, *others in [*combinations(range(t), 2), *permutations(range(t), 4)]:
         order = list(range(t))
         order[a], order[b] = b, a

@@ -14,17 +14,15 @@ import numpy as np
 
 from gamp_attention._core.numerics import generator, guard_call, half_width
 from gamp_attention.bayes.classes import build_equations
-from gamp_attention.bayes.equations import Curve, Equations, Point, conjugates_diverge, ends_level
+from gamp_attention.bayes.equations import Curve, Equations, Point
 from gamp_attention.bayes.known_columns import separate_known_columns
 from gamp_attention.bayes.results import BayesThresholds, StagedThresholds
-from gamp_attention.bayes.stages import find_stages
+from gamp_attention.bayes.stages import StageSearch
 from gamp_attention.bayes.state_evolution import build_curves, check_points
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import is_function
 
 MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
-LIMIT_STEP = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
-FIRST_S = 1e-5  # s from which α is extrapolated to s → 0
 ACCURACY = 1e-6  # relative accuracy of roots and maxima
 
 
@@ -101,7 +99,7 @@ def bayes_thresholds(
 
 def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
     """Return the thresholds of a teacher that is a function of the fields."""
-    stages = find_stages(replicas)
+    stages = StageSearch(replicas).find()
     notes = dict.fromkeys(("full_recovery", "hard"), "not computed for teachers that are functions of the fields")
     if not stages[0].alpha:
         notes["weak_recovery"] = "0: any number of samples gives some overlap"
@@ -147,14 +145,14 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
     equations = curve.equations
     weak = 0.0
     if equations.has_zero_fixed_point() and equations.exact:  # the limit for s → 0, extrapolated from two points
-        one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
+        one, two = (curve.solve_at(float(np.log(k * curve.settings.weak_s))).alpha for k in (1, 2))
         weak = 2 * one - two
     elif equations.has_zero_fixed_point():
         weak = 1 / equations.linear_growth()
     alphas = np.array([point.alpha for point in points])
     top = int(np.argmax(alphas))
     full = np.nan
-    if equations.noiseless and ends_level(points):
+    if equations.noiseless and curve.ends_level(points):
         inside = 0 < top < len(points) - 1
         full = max(_maximize_alpha(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
     fold = _find_fold(alphas) if has_fold else None
@@ -167,7 +165,7 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
 
 def _limit(curve: Curve, points: list[Point]) -> float:
     """Return the limit of α for s → ∞, from three points whose s have a constant ratio."""
-    a, b, c = (curve.solve_at(points[-1].x - k * LIMIT_STEP).alpha for k in (2, 1, 0))
+    a, b, c = (curve.solve_at(points[-1].x - k * curve.settings.limit_step).alpha for k in (2, 1, 0))
     steps = c - b, b - a
     return float(c + steps[0] ** 2 / (steps[1] - steps[0]) if abs(steps[0]) < abs(steps[1]) else c)
 
@@ -209,7 +207,7 @@ def _first_order_transition(curve: Curve, points: list[Point], first: int, last:
 
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
-    if conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
+    if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
         return _limit(curve, points)  # above this α the free entropy of full knowledge is infinite
     log_z_prior = curve.equations.output(curve.without_data.V, curve.without_data.known).log_z
 

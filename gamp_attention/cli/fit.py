@@ -1,26 +1,27 @@
 """The command `gamp-attention fit`: train an attention layer on the user's arrays, and report test errors.
 
 The errors are leave-one-out, errors of samples held out, and errors of reference predictions; λ may be chosen along a
-path (`path_of`). `fit_data.py` reads the arrays.
+path (`PathSearch`). `fit_data.py` reads the arrays.
 """
 
 import argparse
 import shlex
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check, progress
+from gamp_attention._core.checkpoints import Checkpoint
 from gamp_attention._core.display import count_noun, format_text, format_to_error
-from gamp_attention._core.files import path_of_unfinished, write_archive
+from gamp_attention._core.files import PICTURE, path_of_unfinished, write_archive
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention._core.runs import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.fit_data import Problem, describe_data, describe_spread, load_problem
 from gamp_attention.cli.options import FIT_STARTS, VALUES, name_options
-from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_path, report, say, select, target_of
+from gamp_attention.cli.output import FIT, checkpoint_of_path, indent, picture_of_path, report, say, select, target_of
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.loading import load_weights
@@ -29,59 +30,98 @@ from gamp_attention.data.stores import Tokens
 from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.figures import plot_fit, plot_path
 from gamp_attention.experiments.inference.leave_one_out import interval_with_selection, leave_one_out
-from gamp_attention.experiments.inference.paths import GROUP_FOLDS, RegularizationPath, regularization_path
-from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.successive_halving import AGREEMENT
-from gamp_attention.gamp.survey import SurveyEnd
+from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.survey import SurveyEnd
+from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.penalties.standard import with_lam
 from gamp_attention.results import Status
 
-SPAN = 30.0  # range of --path without values: from λ/30 to 30 λ
-WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended because its best value lies at an edge
-ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
-FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
-ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0", "ridge": "ridge on all tokens"}
 
 
-def path_of(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
-    """Return the path that --path requests, extended until its best value lies inside, unless values are given."""
-    given = [lam for values in options.path for lam in values]
-    spacing = SPAN ** (2 / (VALUES - 1))
-    lams = given or [options.lam]
-    if not given and options.lam > 0:
-        lams = np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES).tolist()
-    say(options, "Choice of λ")
-    path = _path(problem, lams, init, options, 0)
-    extensions, flat = 0, False
-    while not given and options.lam > 0 and not flat and (edge := _direction(path)):
-        more = [(path.lam.max() if edge > 0 else path.lam.min()) * spacing ** (edge * k) for k in range(1, ADDED + 1)]
-        more = [lam for lam in more if options.lam / WIDEST <= lam <= options.lam * WIDEST]
-        if not more:
-            break
-        before, extensions = path, extensions + 1
-        why = _all_zero(path) or f"The best λ is the {'largest' if edge > 0 else 'smallest'} of {len(path.lam)} values"
-        say(options, indent(f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried."))
-        smallest = path.results[int(np.argmin(path.lam))]
-        begin = smallest if smallest.converged else init
-        path = _path(problem, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
-        errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
-        flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
-    table = str(path).partition("\n")[2]  # without the first line, which names the class
-    explanation = (
-        f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the training "
-        'data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard error of the best:'
-    )
-    say(options, indent(explanation, table))
-    if edge := _direction(path):
-        say(options, indent(_about_edge(path, edge, bool(given), flat)))
-    if options.plot:
-        target = picture_of_path(options.plot)
-        plot_path(path, target, options.force)
-        say(options, indent(f"{target} shows the test error as a function of λ."))
-    say(options, indent(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}."))
-    return path
+@dataclass(frozen=True)
+class PathSearch:
+    """Choice of λ along a path that is extended until its best value lies inside, and its settings."""
+
+    span: float = 30.0  # range of --path without values: from λ/30 to 30 λ
+    widest: float = 1e4  # maximum ratio of a value and --lam if the path is extended
+    added: int = 8  # number of values by which a path is extended at a time, with the spacing of the other values
+    flat: float = 0.01  # relative decrease of the error by an extension below which there is no further one
+    zero: float = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
+
+    def run(self, problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
+        """Return the path that --path requests, which is extended unless values are given."""
+        given = [lam for values in options.path for lam in values]
+        spacing = self.span ** (2 / (VALUES - 1))
+        lams = given or [options.lam]
+        if not given and options.lam > 0:
+            lams = np.geomspace(options.lam / self.span, options.lam * self.span, VALUES).tolist()
+        say(options, "Choice of λ")
+        path = _path(problem, lams, init, options, 0)
+        extensions, flat = 0, False
+        while not given and options.lam > 0 and not flat and (edge := self._direction(path)):
+            end = path.lam.max() if edge > 0 else path.lam.min()
+            more = [end * spacing ** (edge * k) for k in range(1, self.added + 1)]
+            more = [lam for lam in more if options.lam / self.widest <= lam <= options.lam * self.widest]
+            if not more:
+                break
+            before, extensions = path, extensions + 1
+            extreme, beyond = ("largest", "larger") if edge > 0 else ("smallest", "smaller")
+            why = self._all_zero(path) or f"The best λ is the {extreme} of {len(path.lam)} values"
+            say(options, indent(f"{why}: {len(more)} {beyond} values are tried."))
+            smallest = path.results[int(np.argmin(path.lam))]
+            begin = smallest if smallest.converged else init
+            path = _path(problem, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
+            errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
+            flat = errors[1] > (1 - self.flat) * errors[0] and not self._all_zero(path)
+        table = str(path).partition("\n")[2]  # without the first line, which names the class
+        explanation = (
+            f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the "
+            'training data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard '
+            "error of the best:"
+        )
+        say(options, indent(explanation, table))
+        if edge := self._direction(path):
+            say(options, indent(self._about_edge(path, edge, bool(given), flat)))
+        if options.plot:
+            target = picture_of_path(options.plot)
+            plot_path(path, target, options.force)
+            say(options, indent(f"{target} shows the test error as a function of λ."))
+        say(options, indent(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}."))
+        return path
+
+    def _direction(self, path: RegularizationPath) -> int:
+        """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
+
+        This holds if the best value is the smallest or the largest, or if all weights are zero because λ is too large.
+        """
+        if len(path.lam) < 2:
+            return 0
+        if self._all_zero(path):
+            return -1
+        best, is_zero = path.lam[path.best], self._is_zero(path.results[path.best])
+        larger = best == path.lam.max() and not is_zero  # zero weights stay zero at larger λ
+        return int(larger) - int(best == path.lam.min())
+
+    def _all_zero(self, path: RegularizationPath) -> str:
+        """Return a clause if the weights are zero at every value of a path, else an empty one."""
+        return "The weights are zero at every λ" if all(map(self._is_zero, path.results)) else ""
+
+    def _is_zero(self, result: TrainResult) -> bool:
+        """Return whether the weights of a result are zero up to `zero`."""
+        return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
+
+    def _about_edge(self, path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
+        """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
+        zero = f"{self._all_zero(path)}. " if self._all_zero(path) else ""
+        if given:
+            return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
+        if flat:
+            decrease = f"the last {self.added} values lowered the error by less than {self.flat:.0%}"
+            return f"{zero}The path is not extended: {decrease}."
+        return f"{zero}The path is not extended beyond a factor of {self.widest:g} from --lam."
 
 
 def _path(
@@ -90,44 +130,8 @@ def _path(
     """Train along values of λ; each extension has a separate checkpoint and a single start."""
     file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
     n_starts = 1 if extension else options.n_starts
-    wanted: dict[str, Any] = {"checkpoint": file, "n_starts": n_starts, "seed": options.seed}
-    if problem.groups is not None:
-        wanted |= {"groups": problem.groups, "folds": max(2, min(GROUP_FOLDS, len(np.unique(problem.groups))))}
-    return regularization_path(problem.data, lams, init, **wanted)
-
-
-def _direction(path: RegularizationPath) -> int:
-    """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
-
-    This holds if the best value is the smallest or the largest, or if all weights are zero because λ is too large.
-    """
-    if len(path.lam) < 2:
-        return 0
-    if _all_zero(path):
-        return -1
-    best = path.lam[path.best]
-    larger = best == path.lam.max() and not _is_zero(path.results[path.best])  # zero weights stay zero at larger λ
-    return int(larger) - int(best == path.lam.min())
-
-
-def _all_zero(path: RegularizationPath) -> str:
-    """Return a clause if the weights are zero at every value of a path, else an empty one."""
-    return "The weights are zero at every λ" if all(map(_is_zero, path.results)) else ""
-
-
-def _is_zero(result: GampResult) -> bool:
-    """Return whether the weights of a result are zero up to `ZERO`."""
-    return bool(np.linalg.norm(result.Q) < ZERO * np.sqrt(len(result.Q)))
-
-
-def _about_edge(path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
-    """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
-    zero = f"{_all_zero(path)}. " if _all_zero(path) else ""
-    if given:
-        return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
-    if flat:
-        return f"{zero}The path is not extended: the last {ADDED} values lowered the error by less than {FLAT:.0%}."
-    return f"{zero}The path is not extended beyond a factor of {WIDEST:g} from --lam."
+    groups, seed = problem.groups, options.seed
+    return regularization_path(problem.data, lams, init, n_starts=n_starts, groups=groups, seed=seed, checkpoint=file)
 
 
 def path_numbers(path: RegularizationPath) -> dict[str, Any]:
@@ -148,7 +152,7 @@ class TestErrors(NamedTuple):
 
 
 def test_errors(
-    data: Dataset, result: GampResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
+    data: Dataset, result: TrainResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
 ) -> TestErrors:
     """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
 
@@ -297,7 +301,7 @@ def run_fit(options: argparse.Namespace) -> int:
     if out != options.out:
         files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
     if options.plot:
-        plot = target_of(options, options.plot, "picture", result.converged)
+        plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_fit(result, attention, plot, options.force)
         files.append(f"{plot} shows learning curves, attention matrices and all starts.")
     options.out = out
@@ -342,7 +346,7 @@ def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | 
     """
     target = path_of_unfinished(options.out, "")
     with suppress(OSError):
-        write_archive("--out", target, "fit", arrays, finished=False)
+        write_archive("--out", target, FIT, arrays, finished=False)
         return target
     return None
 
@@ -351,9 +355,9 @@ def _save_result(
     arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
 ) -> tuple[str | None, OSError | None]:
     """Write the result in place of the weights; return its path, or the path of the weights and the error."""
-    target = target_of(options, options.out, "fit", finished)
+    target = target_of(options, options.out, FIT, finished)
     try:
-        write_archive("--out", target, "fit", arrays, options.force, finished)
+        write_archive("--out", target, FIT, arrays, options.force, finished)
     except OSError as error:
         if weights is None:
             return None, error
@@ -363,7 +367,7 @@ def _save_result(
     return target, None
 
 
-def _describe_training(result: GampResult, tol: float) -> list[str]:
+def _describe_training(result: TrainResult, tol: float) -> list[str]:
     """Return sentences on the outcome of the training, with the tolerance in the unit of the weights."""
     norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:.3g}."
     loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
@@ -393,7 +397,7 @@ def _describe_training(result: GampResult, tol: float) -> list[str]:
     return lines
 
 
-def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
+def _next_steps(result: TrainResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
     """Return proposals for the next command, the most important first."""
     steps, out = [], shlex.quote(options.out)
     if not result.converged:
@@ -429,7 +433,7 @@ def _next_steps(result: GampResult, estimated: TestErrors, options: argparse.Nam
     return steps
 
 
-def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult:
+def _run(problem: Problem, init: Any, options: argparse.Namespace) -> TrainResult:
     """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
 
@@ -440,15 +444,16 @@ def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult
     wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
     checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
-        return run_gamp(problem.data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
+        iteration = IterationOptions(callback=remember)
+        return train(problem.data, init, "exact", **wanted, checkpoint=checkpoint, iteration=iteration)
     except KeyboardInterrupt:
         if not seen:  # during a survey
             raise _resumable(options.checkpoint) from None
         t, Q, step = seen
         arrays = problem.layer_arrays(problem.layer(Q), options) | {"status": "interrupted", "n_iter": t}
         arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
-        out = target_of(options, options.out, "fit", False)
-        write_archive("--out", out, "fit", arrays, options.force, finished=False)
+        out = target_of(options, options.out, FIT, False)
+        write_archive("--out", out, FIT, arrays, options.force, finished=False)
         kept = "" if out == options.out else f", and {options.out}, the result of an earlier run, is unchanged"
         where = f"the weights of iteration {t} are in {out}{kept}"
         another = " with another --out" * (out == options.out)
@@ -461,7 +466,7 @@ def _run(problem: Problem, init: Any, options: argparse.Namespace) -> GampResult
 def _path_or_remedy(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
     """Return the path that --path requests; if interrupted, raise an error that names its checkpoint."""
     try:
-        return path_of(problem, init, options)
+        return PathSearch().run(problem, init, options)
     except KeyboardInterrupt:
         raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
 

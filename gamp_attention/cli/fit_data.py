@@ -7,20 +7,18 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
+from gamp_attention.cli.held_out import split_held_out
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import indent, select
-from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset, split_held_out
-from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
+from gamp_attention.data.dataset import ZERO_VARIANCE, Dataset
+from gamp_attention.data.layer import Layer, Units
 from gamp_attention.data.loading import StoredArrays, load_arrays, load_labels
+from gamp_attention.data.standard_units import build_dataset, require_same_shape
 from gamp_attention.data.stores import as_tokens, distinct_samples, token_blocks
 from gamp_attention.experiments.inference.path_training import require_groups
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.heads import with_heads
-
-UNEQUAL = 10.0  # ratio of the standard deviations of coordinates from which --standardize is proposed
-TINY = 1e-6  # ratio of λ and the mean square of the tokens below which --standardize or a larger λ is proposed
-SHIFTED = 3.0  # mean of a coordinate in standard deviations from which --standardize is proposed
 
 
 class Problem(NamedTuple):
@@ -163,8 +161,12 @@ def _variances(data: Dataset) -> np.ndarray:
     return np.where(data.traces[0] > ZERO_VARIANCE, data.traces[0], 0.0)
 
 
-def describe_spread(problem: Problem) -> str:
-    """Return sentences if coordinates have different units or a large mean, or λ is tiny for them, else nothing."""
+def describe_spread(problem: Problem, unequal: float = 10.0, shifted: float = 3.0, tiny: float = 1e-6) -> str:
+    """Return sentences if coordinates have different units or a large mean, or λ is tiny for them, else nothing.
+
+    --standardize is proposed from the ratio `unequal` of their standard deviations on, from a mean of `shifted`
+    standard deviations on, and below the ratio `tiny` of λ and the mean square of the tokens.
+    """
     stored = problem.arrays.tokens
     if not isinstance(stored, np.ndarray):  # on the disk
         return ""
@@ -173,12 +175,12 @@ def describe_spread(problem: Problem) -> str:
     means, scales = np.abs(flat.mean(axis=0)), flat.std(axis=0)
     if not len(scales):
         return ""
-    if scales.max() < UNEQUAL * scales.min() and (means < SHIFTED * scales).all():
+    if scales.max() < unequal * scales.min() and (means < shifted * scales).all():
         square = float(np.mean(flat**2))
-        if problem.data.lam >= TINY * square:
+        if problem.data.lam >= tiny * square:
             return ""
         return (
-            f" λ is less than {TINY:g} of the mean square of the tokens, {square:.3g}, so that the run may not "
+            f" λ is less than {tiny:g} of the mean square of the tokens, {square:.3g}, so that the run may not "
             "converge. Use --standardize if their scale has no meaning, or give a larger --lam."
         )
     return (

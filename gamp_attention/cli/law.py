@@ -6,8 +6,8 @@ from gamp_attention._core import check
 from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention.cli.output import report, select
 from gamp_attention.data.law.law_of import law_of
-from gamp_attention.data.layer import build_dataset
 from gamp_attention.data.loading import load_arrays, load_weights
+from gamp_attention.data.standard_units import build_dataset
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from gamp_attention._core import interrupts
-from gamp_attention.cli.options import build_parser, name_options
+from gamp_attention._core.interrupts import interruptible
+from gamp_attention.cli import raise_interrupts
+from gamp_attention.cli.options import build_parser, name_options, quote_options
 
 # commands for the user's arrays, each in a module; the other commands are in `paper_model`
 OWN_DATA = ("fit", "law", "predict")
@@ -29,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from gamp_attention._core.progress import Progress
         from gamp_attention.cli.output import check_extras, check_outputs
 
-        interrupts.raise_interrupts()
+        raise_interrupts()
         check_extras(options)
         check_outputs(options)
         # solvers nest their progress bars in this bar
-        with interrupts.interruptible(), Progress(f"{options.command} "):
+        with interruptible(), Progress(f"{options.command} "):
             status: int = getattr(module, f"run_{options.command}")(options)
         sys.stdout.flush()  # raises here, not when Python ends, if the output is no longer read
         return status
@@ -45,5 +46,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as error:
         message = str(error) or "interrupted, nothing was written: run the same command again for the same numbers"
-        print(f"gamp-attention {options.command}: {message}", file=sys.stderr)
+        print(f"gamp-attention {options.command}: {quote_options(message, options.flags)}", file=sys.stderr)
         return 130

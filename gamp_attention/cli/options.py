@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gamp_attention._core.choices import DESCENTS, ONLINE, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
+from gamp_attention._core.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
 from gamp_attention._version import __version__
 
 FIT_STARTS = ("spectral", "random", "positional")  # starts of `fit`: other starts need a known teacher
@@ -42,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
         force = "also replace files that this program did not write; inputs are never replaced"
         add("--force", action="store_true", help=force)
         flags = {action.dest: action.option_strings[0] for action in command._actions if action.option_strings}
-        command.set_defaults(flags=flags | ({"path": "--plot"} if "plot" in flags else {}))  # `path` of a picture
+        # names in Python that differ from the options; `path` is the file of a picture or dataset
+        flags |= {"path": "--plot" if "plot" in flags else "--out", "regularization_path": "--path"}
+        command.set_defaults(flags=flags | {"overwrite": "--force"})
     return parser
 
 
@@ -95,7 +97,10 @@ def _add_fit(add: Add) -> None:
     add("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
     add("--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)")
     add("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
-    add("--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum")
+    add(
+        "--escape", action=argparse.BooleanOptionalAction, default=True,
+        help="if training ends at a saddle of the risk, continue to a minimum (default: yes)",
+    )  # fmt: skip
     add("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
     add("--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts")
     add("--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists")
@@ -135,7 +140,7 @@ def _add_solve(add: Add) -> None:
     add("--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)")
     add("--seed", type=int, default=0, help="seed of randomized points (default 0)")
     steps = "steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)"
-    add("--rsb", type=_steps, default=0, metavar="K", help=steps)
+    add("--rsb", dest="steps", type=_steps, default=0, metavar="K", help=steps)
     parisi = "K increasing Parisi parameters of --rsb (default: of the ground state)"
     add("--parisi", type=float, nargs="+", metavar="Y", help=parisi)
 
@@ -151,7 +156,7 @@ def _add_trajectory(add: Add) -> None:
         default="semantic",
         help=f"initial weights, default semantic; {spectral}",
     )
-    methods = ("gamp", "survey", *DESCENTS, ONLINE)
+    methods = ("gamp", "survey", *DESCENTS, "online")
     add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
     held = "number of iterations with global proximal minima, as in runs; only for gamp (default: all iterations)"
@@ -188,9 +193,9 @@ def _add_sweep(add: Add) -> None:
 def _add_boundaries(add: Add) -> None:
     """Add the options of `boundaries`."""
     add("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
-    add("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several ridge penalties λ")
-    add("--sigma", type=numbers, nargs="+", metavar="S", help="one or several standard deviations σ of the tokens")
-    add("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
+    add("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    add("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    add("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
     ends: Any = {"nargs": 2, "default": (0.05, 4.0), "metavar": ("LOW", "HIGH")}
     add("--alphas", type=float, **ends, help="range of α (default 0.05 4)")
     add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
@@ -264,7 +269,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "boundaries": (
         "gamp-attention boundaries --omega 0.1:0.5:5 --folder diagram --plot diagram.png",
-        "gamp-attention boundaries --sigma 0.3 0.5 0.8 --alphas 0.5 3 --workers 2",
+        "gamp-attention boundaries --sigma 0.8 --alphas 0.5 3 --workers 2",
     ),
 }
 
@@ -321,9 +326,14 @@ def build_penalty(options: argparse.Namespace) -> Any:
 
 
 def name_options(message: str, flags: Mapping[str, str]) -> str:
-    """Return a message that begins with names of arguments of Python, with the options (flags) in their place."""
+    """Return a message with options (flags) in place of arguments of Python, at its beginning and in backticks."""
     names, colon, needs = message.partition(": ")
-    return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + needs
+    return ", ".join(flags.get(name, name) for name in names.split(", ")) + colon + quote_options(needs, flags)
+
+
+def quote_options(text: str, flags: Mapping[str, str]) -> str:
+    """Return a text with options (flags) in place of arguments of Python in backticks, such as `escape=True`."""
+    return re.sub(r"`(\w+)(?:=True)?`", lambda match: flags.get(match[1], match[0]), text)
 
 
 class Formatter(argparse.HelpFormatter):

@@ -1,6 +1,7 @@
 """Output of commands: checks of all paths before the work, and reports as text or JSON."""
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -10,23 +11,30 @@ from typing import Any, NamedTuple
 
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.files import (
+    CHECKPOINT,
+    DATASET,
+    MARK,
+    PICTURE,
+    REPORT,
+    mark,
     path_of_unfinished,
     require_checkpoint,
     require_distinct,
     require_replaceable,
     same_path,
-    write_json,
+    write_atomically,
 )
 from gamp_attention._core.progress import clear
+from gamp_attention.cli.options import quote_options
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
+FIT, PREDICTIONS = "a result of gamp-attention fit", "predictions of gamp-attention predict"  # kinds of files
 DEFAULT_NAMES = {"fit": "fit", "predict": "predictions"}  # commands with --out, and the default endings of its name
 EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
 # extensions of binary files that can be read by their name only; a name without extension is allowed
-SUFFIXES = {"fit": (".npz",), "predictions": (".npz",), "dataset": (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
-FORCE = "replace the file with --force"
+SUFFIXES = {FIT: (".npz",), PREDICTIONS: (".npz",), DATASET: (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
 # a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
 REMEDY = re.compile(
     r"(?:a larger max_iter or )?(?:(?:minimize_risk|run_gamp|regularization_path)\(.*?\)|escape=True|`groups`) "
@@ -98,20 +106,20 @@ def _outputs(options: argparse.Namespace) -> Any:
     given = vars(options)
     along = given.get("path") is not None
     if given.get("out") is not None:
-        kind = {"sweep": "dataset", "predict": "predictions"}.get(options.command, "fit")
+        kind = {"sweep": DATASET, "predict": PREDICTIONS}.get(options.command, FIT)
         yield Output("--out", options.out, kind)
     if given.get("plot") is not None:
-        yield Output("--plot", options.plot, "picture")
+        yield Output("--plot", options.plot, PICTURE)
         if along and options.plot:
-            yield Output("--plot with --path", picture_of_path(options.plot), "picture")
+            yield Output("--plot with --path", picture_of_path(options.plot), PICTURE)
     if given.get("checkpoint") is not None:
-        yield Output("--checkpoint", options.checkpoint, "checkpoint")
+        yield Output("--checkpoint", options.checkpoint, CHECKPOINT)
         if along and options.checkpoint:
             for extension in range(EXTENSIONS + 1):
                 name = checkpoint_of_path(options.checkpoint, extension)
-                yield Output("--checkpoint with --path", name, "checkpoint")
+                yield Output("--checkpoint with --path", name, CHECKPOINT)
     if given.get("json") not in (None, "-"):
-        yield Output("--json", options.json, "report")
+        yield Output("--json", options.json, REPORT)
 
 
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -136,22 +144,22 @@ def _check_target(output: Output, force: bool) -> None:
     """Raise if an output cannot be written: a temporary file is tried in the same folder."""
     flag, target, kind = output
     folder = Path(os.path.realpath(target)).parent  # of a link, the folder of the file that it names
-    if kind == "checkpoint" and not folder.is_dir():
+    if kind == CHECKPOINT and not folder.is_dir():
         raise ValueError(f"{flag}: needs a file in an existing folder, got {target!r}")
     try:
         if target in ("", "-") or Path(target).is_dir():
             raise ValueError("it is not the name of a file")
         with tempfile.TemporaryFile(dir=folder):
             pass
-        if kind == "picture":
+        if kind == PICTURE:
             require_format(target)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{flag}: {target!r} cannot be written: {why}") from error
-    if kind == "checkpoint":
+    if kind == CHECKPOINT:
         require_checkpoint(flag, target)
     else:
-        require_replaceable(flag, target, kind, force, FORCE)
+        require_replaceable(flag, target, kind, force)
     suffixes = SUFFIXES.get(kind, ())
     if suffixes and Path(target).suffix.lower() not in ("", *suffixes):
         raise ValueError(f"{flag}: needs a name that ends in {suffixes[0]}, got {target!r}")
@@ -160,8 +168,9 @@ def _check_target(output: Output, force: bool) -> None:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
+    text = quote_options(REMEDY.sub(r"\1", text), options.flags)
     try:
-        print(REMEDY.sub(r"\1", text), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
+        print(text, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -177,8 +186,12 @@ def report(options: argparse.Namespace, text: str, data: dict[str, Any], finishe
     """Print the text, and write the data to the file of --json; see `target_of` for `finished`."""
     say(options, text)
     if options.json:
-        target = options.json if options.json == "-" else target_of(options, options.json, "report", finished)
-        write_json(target, data, options.force, finished)
+        written = json.dumps({MARK: mark(REPORT, finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
+        if options.json == "-":
+            sys.stdout.write(written)
+            return
+        target, force = target_of(options, options.json, REPORT, finished), options.force
+        write_atomically(target, lambda file: file.write(written.encode()), name="--json", kind=REPORT, overwrite=force)
         if target != options.json:
             say(options, f"report: {describe_kept(options.json, target)}")
 

@@ -3,14 +3,16 @@
 import argparse
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import to_json
+from gamp_attention._core.files import PICTURE
 from gamp_attention.cli.options import build_penalty
 from gamp_attention.cli.output import describe_kept, report, say, select, target_of
 from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
@@ -19,8 +21,14 @@ from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boun
 from gamp_attention.experiments.sweeps.scheduler import local_pool
 from gamp_attention.experiments.sweeps.sweep import save, sweep
 from gamp_attention.models.attention import paper_model
+from gamp_attention.state_evolution.dynamics.gradient_descent import GradientDescent
+from gamp_attention.state_evolution.dynamics.message_passing import MessagePassing
+from gamp_attention.state_evolution.dynamics.online_paths import SinglePass
+from gamp_attention.state_evolution.dynamics.survey_propagation import Survey
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.rsb.broken import solve_broken
 
 
 def _model(options: argparse.Namespace) -> Any:
@@ -33,7 +41,7 @@ def run_compare(options: argparse.Namespace) -> int:
 
     def show(result: Comparison, finished: bool) -> None:
         report(options, str(result), result.to_dict(), finished)
-        plot = target_of(options, options.plot, "picture", finished)
+        plot = target_of(options, options.plot, PICTURE, finished)
         plot_comparison(result, plot, options.force)
         say(options, f"picture: {describe_kept(options.plot, plot)}")
 
@@ -48,8 +56,11 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
-    wanted = select(options, "alpha", "init", "rtol", "rule", "response", "seed", "rsb", "parisi")
-    result = solve_state_evolution(_model(options), **wanted)
+    names, model = ("alpha", "init", "rtol"), _model(options)
+    if options.steps or options.parisi:
+        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps", "parisi"))
+    else:
+        result = solve_state_evolution(model, **select(options, *names, "rule", "response", "seed"))
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
@@ -58,31 +69,56 @@ def run_solve(options: argparse.Namespace) -> int:
     return 0 if result.converged else 1
 
 
+_Descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
+_WITH_MOMENTUM = partial(_Descent, momentum=0.9)
+METHODS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # method of each name, and the options that it uses
+    "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
+    "survey": (partial(Survey, parisi=None), ("damping", "parisi")),
+    "gd": (_Descent, ("lr", "compression")),
+    "momentum": (_WITH_MOMENTUM, ("lr", "compression")),
+    "nesterov": (partial(_WITH_MOMENTUM, nesterov=True), ("lr", "compression")),
+    "sgd": (partial(_Descent, batch=0.1), ("lr",)),
+    "online": (partial(SinglePass, lr=0.15), ("lr",)),
+}
+
+
+def _method(options: argparse.Namespace) -> Any:
+    """Return the method of --method; raise ValueError if an option is given that it does not use."""
+    build, used = METHODS[options.method]
+    given = {}
+    for name in dict.fromkeys(name for _, names in METHODS.values() for name in names):
+        value = getattr(options, name)
+        if value is not None and name not in used:
+            users = " or ".join(repr(method) for method, (_, names) in METHODS.items() if name in names)
+            needs = f"method {users}, as {options.method!r} does not use it"
+            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
+        given |= {} if value is None else {name: value}
+    return build(**given)
+
+
 def run_trajectory(options: argparse.Namespace) -> int:
     """Run the command `trajectory` and return its exit status."""
-    names = ("alpha", "init", "method", "damping", "hold_after", "parisi", "lr", "compression", "n_iter", "seed")
-    path = trajectory(_model(options), **select(options, *names))
+    path = trajectory(_model(options), method=_method(options), **select(options, "alpha", "init", "n_iter", "seed"))
     report(options, str(path), path.to_dict())
     return 0
 
 
-CONNECTION_TIMEOUT = 1.5  # seconds to wait for a connection to the address of a dask scheduler
-SCHEDULER_TIMEOUT = 10.0  # seconds to wait for the answer of the scheduler, which may be busy
-
-
 @contextmanager
-def dask_executor(address: str) -> Iterator[Any]:
-    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address."""
+def dask_executor(address: str, timeout: float = 10.0) -> Iterator[Any]:
+    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address.
+
+    The scheduler, which may be busy, must answer within `timeout` seconds.
+    """
     require_listener(address)
     require_modules("--dask", "distributed")
     from distributed import Client
 
-    with Client(address, timeout=SCHEDULER_TIMEOUT) as client:
+    with Client(address, timeout=timeout) as client:
         yield client.get_executor()
 
 
-def require_listener(address: str) -> None:
-    """Raise ValueError unless something listens at the address of a scheduler; only TCP addresses are checked."""
+def require_listener(address: str, timeout: float = 1.5) -> None:
+    """Raise ValueError unless a scheduler accepts connections within `timeout` s; only TCP addresses are checked."""
     needs = "the address of a dask scheduler that answers, such as tcp://HOST:8786"
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in ("tcp", "tls"):
@@ -93,11 +129,11 @@ def require_listener(address: str) -> None:
         raise check.fail_words("--dask", f"{address}: {error}", needs) from None
     if not host or not port:
         raise check.fail("--dask", address, needs)
-    failure = [f"no answer within {CONNECTION_TIMEOUT:g} s"]
+    failure = [f"no answer within {timeout:g} s"]
 
     def reach() -> None:
         try:
-            socket.create_connection((host, port), timeout=CONNECTION_TIMEOUT).close()
+            socket.create_connection((host, port), timeout=timeout).close()
             failure[0] = ""
         except TimeoutError:
             pass  # `failure` has the message already
@@ -106,7 +142,7 @@ def require_listener(address: str) -> None:
 
     trial = threading.Thread(target=reach, daemon=True)  # the lookup of a name ignores timeouts
     trial.start()
-    trial.join(CONNECTION_TIMEOUT)
+    trial.join(timeout)
     if failure[0]:
         raise check.fail_words("--dask", f"{address}: {failure[0]}", needs)
 
@@ -141,22 +177,16 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
-    given: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("omega", "lam", "sigma")}
-    given["A"] = options.A
-    varied = [name for name, values in given.items() if values is not None and len(values) > 1]
-    if len(varied) > 1:
-        raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
     low, high = (check.real("--alphas", end, low=0, strict=True) for end in options.alphas)
     if not low < high:
         raise check.fail_words("--alphas", f"{low:g} {high:g}", "LOW < HIGH")
-    fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
-    arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
-    wanted = {arguments[name]: given[name] for name in varied} | select(options, "alphas", "tol", "bayes", "folder")
+    model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
+    wanted = select(options, "alphas", "tol", "bayes", "folder")
     with _open_executor(options) as executor:
-        result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
+        result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
-        plot = target_of(options, options.plot, "picture", result.converged)
+        plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_phase_diagram(result, plot, options.force)
         say(options, f"picture: {describe_kept(options.plot, plot)}")
     return 0 if result.converged else 1

@@ -6,7 +6,7 @@ from typing import Any
 from gamp_attention._core.display import count_noun, format_to_error, to_json
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention.cli.output import report
+from gamp_attention.cli.output import PREDICTIONS, report
 from gamp_attention.data.layer import require_tokens
 from gamp_attention.data.loading import load_tokens
 from gamp_attention.gamp.fit_result import read_result
@@ -22,7 +22,7 @@ def run_predict(options: argparse.Namespace) -> int:
         if len(outputs) != len(tokens):
             raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
     predicted = result.predict(tokens)
-    write_archive("--out", options.out, "predictions", {"outputs": predicted}, options.force)
+    write_archive("--out", options.out, PREDICTIONS, {"outputs": predicted}, options.force)
     number = count_noun(len(predicted), "sample")
     lines = [f"{options.out} contains the array outputs {predicted.shape}: the predictions for {number}."]
     if not result.converged:

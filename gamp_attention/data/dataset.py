@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.choices import RISKS
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, Stream, generator, guard_call
+from gamp_attention._core.numerics import MAX_ROOT, guard_call
 from gamp_attention.data.passes import (
     Effort,
     OutputStep,
@@ -37,7 +37,6 @@ from gamp_attention.data.stores import (
 from gamp_attention.losses.attention import (
     DotProductAttention,
     RiskTerms,
-    asymptotic_terms,
     pack_attention_parameters,
 )
 from gamp_attention.losses.point import WeightedLoss
@@ -54,13 +53,12 @@ from gamp_attention.penalties.standard import (
 )
 
 if TYPE_CHECKING:
-    from gamp_attention.models.glm import GLMModel
     from gamp_attention.models.model import Model
 
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation, or use --standardize (GampAttention(standardize=True))"
+    "divide all arrays by their standard deviation"
 )
 
 
@@ -133,7 +131,6 @@ class Dataset(DisplayMixin):
     targets: np.ndarray | None = None
     labels: np.ndarray | None = None
     model: Model | None = None
-    posterior: Any = None  # `PosteriorStarts` of samples that were drawn from a model
     _risks: dict[str, RiskTerms]
     _outputs: Tokens | None = None
     rows_here = True  # the memory D and the minimizers z of the samples are in this process
@@ -162,7 +159,7 @@ class Dataset(DisplayMixin):
         else:
             sources = Sources.plain(np.array(check.array("positions", positions, (L, d)), order="C"), n)
         student = DotProductAttention() if student is None else student
-        self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
+        self.describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
         weights = require_weights(sample_weight, n)
         exact = exact_terms(self.matrix, y)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
@@ -171,27 +168,7 @@ class Dataset(DisplayMixin):
             exact = RiskTerms(exact.params * weights[:, None], exact.constant * weights)
         vars(self).update(_risks={"exact": exact}, _outputs=y, sample_weight=weights)
 
-    @classmethod
-    def from_teacher(
-        cls,
-        model: Model,
-        tokens: Tokens,
-        positions: np.ndarray,
-        Q_star: np.ndarray,
-        spectra: np.ndarray,
-        sources: Sources | None = None,
-        noise: np.ndarray | None = None,
-    ) -> Dataset:
-        """Return samples with the outputs y = (T[xQ*/√d] + noise) x of a teacher, which are computed on request."""
-        self = cls.__new__(cls)
-        sources = Sources.plain(positions, len(tokens)) if sources is None else sources
-        self._describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
-        targets, exact = compute_targets(self.matrix, model.teacher, Q_star, noise)
-        risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, self.traces)}
-        vars(self).update(_risks=risks, targets=targets, Q_star=Q_star, model=model)
-        return self
-
-    def _describe(
+    def describe(
         self, tokens: Tokens, sources: Sources, penalty: Any, rank: int, spectra: ArrayLike | None, student: Any
     ) -> None:
         """Check and set the attributes that describe tokens, student and penalty, which all constructions need."""
@@ -220,7 +197,7 @@ class Dataset(DisplayMixin):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: cannot be set, because datasets are immutable; use `replace` or a new dataset")
 
-    def _copy(self, **changes: Any) -> Dataset:
+    def copy_with(self, **changes: Any) -> Dataset:
         """Return a copy with other attributes; all arrays that do not change are shared."""
         other = copy(self)
         vars(other).update(changes)
@@ -273,7 +250,7 @@ class Dataset(DisplayMixin):
         check_columns(changes.get("penalty", self.penalty), changes.get("student", self.student), rank or self.rank)
         of_model = changes | ({"penalty": without_intercept(changes["penalty"])} if "penalty" in changes else {})
         model = None if self.model is None else replace(self.model, **of_model)
-        return self._copy(**changes, model=model)
+        return self.copy_with(**changes, model=model)
 
     def select_rows(self, rows: np.ndarray) -> Dataset:
         """Return the samples with given indices (m,), in ascending order, in memory; all other attributes stay.
@@ -295,7 +272,7 @@ class Dataset(DisplayMixin):
         }
         ends = np.searchsorted(rows, [(group.rows.start, group.rows.stop) for group in self.groups]).tolist()
         groups = zip(ends, self.groups, strict=True)
-        return self._copy(
+        return self.copy_with(
             tokens=np.asarray(self.tokens)[rows],
             groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
             _risks={name: terms[id(risk)] for name, risk in self._risks.items()},  # both risks may have the same terms
@@ -471,23 +448,8 @@ def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
         norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
         if not np.isfinite(norm).all():
             check.require_finite("outputs", y, rows.start)
-        parts.append(_terms(positions, *_products(x, positions), M, norm))
+        parts.append(attention_terms(positions, *token_moments(x, positions), M, norm))
     return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
-
-
-def compute_targets(
-    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
-) -> tuple[np.ndarray, RiskTerms]:
-    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
-    (tokens, positions), parts = matrix, []
-    for rows, _, x in token_blocks(tokens):
-        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
-        T = T if noise is None else T + noise[rows]
-        xx, xp = _products(x, positions)
-        M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
-        parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
-    targets, params, constant = map(join_parts, zip(*parts, strict=True))
-    return targets, RiskTerms(params, constant)
 
 
 def require_product_memory(name: str, n: int, L: int) -> None:
@@ -498,13 +460,13 @@ def require_product_memory(name: str, n: int, L: int) -> None:
     check.require_memory(name, n, 6, L, L)
 
 
-def _products(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def token_moments(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return x xᵀ/d and x pᵀ/d of each sample, (n, L, L)."""
     d = x.shape[2]
     return token_products(x, x) / d, token_products(x, np.broadcast_to(positions, x.shape)) / d
 
 
-def _terms(
+def attention_terms(
     positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return loss parameters from x xᵀ, x pᵀ and (x+p) yᵀ (n, L, L) and the squares ‖y‖² (n,), all divided by d."""
@@ -612,7 +574,7 @@ class LabelledDataset(Dataset):
             spectra = mean_squares(x, None)[:, None] if spectra is None else check.array("spectra", spectra, (L, "d"))
             positions, spectra = add_intercept(positions, np.broadcast_to(spectra, (L, d)))
         sources = Sources.plain(np.array(positions, order="C"), n)
-        self._describe(x, sources, penalty, rank, spectra, require_loss(loss))
+        self.describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = check.array("labels", labels, ("n",))[:, None]
         labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
@@ -627,40 +589,3 @@ def add_intercept(positions: np.ndarray, spectra: np.ndarray) -> tuple[np.ndarra
     """Return positions (L, d + 1) and spectra (S, d + 1) with the coordinate of an intercept."""
     ones, zeros = np.ones((len(positions), 1)), np.zeros((len(spectra), 1))
     return np.concatenate([positions, ones], axis=1), np.concatenate([spectra, zeros], axis=1)
-
-
-def label_dataset(
-    model: GLMModel,
-    tokens: Tokens,
-    sources: Sources,
-    Q_star: np.ndarray,
-    spectra: np.ndarray,
-    rng: np.random.Generator,
-) -> Dataset:
-    """Return samples with the labels of a teacher."""
-    positions, means, groups = sources
-    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
-    noise = rng.standard_normal((len(tokens), model.task.n_noise))
-    labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
-    penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
-    first = spectra[model.classes.first]  # of the tokens in their first class
-    data = LabelledDataset(
-        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
-    )
-    return data._copy(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
-
-
-def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "samples") -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
-
-    `name` is the name of the argument `fraction` in errors, and `noun` the word for the counted objects.
-    """
-    fraction = check.real(name, fraction, low=0)
-    count = round(fraction * n)
-    if fraction and not 1 <= count < n:
-        needs = f"a fraction of the {n} {noun}, below 1, that leaves at least one on each side, or 0 for none"
-        is_count = 1 < fraction < n and fraction == round(fraction)
-        remedy = f"; for {fraction:g} {noun} give {fraction / n:.3g}" if is_count else ""
-        raise ValueError(f"{check.fail(name, fraction, needs)}{remedy}")
-    order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
-    return np.sort(order[count:]), np.sort(order[:count])

@@ -182,7 +182,7 @@ def _with_targets(data: Dataset, rows: np.ndarray, loss: SequenceLoss, penalty: 
         penalty=penalty, sample_weight=data.sample_weight,
     )  # fmt: skip
     changes = {"source_means": data.source_means, "groups": data.groups, "spectra": data.spectra}
-    return other._copy(Q_star=data.Q_star, **(changes if data.is_mixture else {}))
+    return other.copy_with(Q_star=data.Q_star, **(changes if data.is_mixture else {}))
 
 
 def _fixed_spec(spec: SequenceSpec, fixed: list[int], convex: bool | None, targets: np.ndarray) -> SequenceSpec:

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import check_squarable, guard_call
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
@@ -30,24 +29,6 @@ class Units(NamedTuple):
     def raw(cls, d: int) -> Units:
         """Return the units of the arrays themselves: center 0 and scale 1."""
         return cls(np.zeros(d), np.ones(d))
-
-    @classmethod
-    @guard_call
-    def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> Units:
-        """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant.
-
-        Samples have the weights `sample_weight` (n,), if they are given.
-        """
-        flat = check_squarable("tokens", tokens, ("n", "L", "d"))
-        weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
-        flat = flat.reshape(-1, flat.shape[2])
-        if weights is None:
-            center, scale = flat.mean(axis=0), flat.std(axis=0)
-        else:
-            center = np.average(flat, axis=0, weights=weights)
-            scale = np.sqrt(np.average((flat - center) ** 2, axis=0, weights=weights))
-        constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
-        return cls(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
     def standardize(self, tokens: Any) -> np.ndarray:
         """Return tokens or outputs in these units; the same array if center and scale are 0 and 1."""
@@ -115,80 +96,16 @@ class Layer(Predictor):
         return np.concatenate(errors)
 
 
-@dataclass(frozen=True, eq=False)
-class TracedLayer(Predictor):
-    """Layer whose outputs (L, p) are a function of the fields z = (x + p − c) W/√d + b, W = Q/s."""
-
-    model: Any  # model of the layer, with `predict`, and with the attention map `head` if it has attention
-    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
-    positions: np.ndarray
-    units: Units  # center c and scale s
-    intercept: np.ndarray  # (r,) b
-
-    @property
-    def width(self) -> int:
-        """Number p of outputs for each token."""
-        return self.model.target_shape[1]
-
-    def fields(self, tokens: Tokens) -> np.ndarray:
-        """Return the fields (n, L, r)."""
-        weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
-
-    def outputs(self, tokens: Tokens) -> np.ndarray:
-        """Return outputs (n, L, p)."""
-        return self.model.predict(self.fields(tokens))
-
-    def head_attention(self, tokens: Tokens) -> np.ndarray:
-        """Return the attention matrices (n, H, L, L) of the heads."""
-        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
-
-    def attention(self, tokens: Tokens) -> np.ndarray:
-        """Return the mean (n, L, L) of the attention matrices of the heads."""
-        return self.head_attention(tokens).mean(axis=1)
-
-    def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
-        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
-
-
-def layer_of(data: Dataset, Q: np.ndarray) -> Layer | TracedLayer | None:
-    """Return the layer with weights Q (d, r) of a dataset; None for labels without a function that predicts them."""
+def layer_of(data: Dataset, Q: np.ndarray) -> Any:
+    """Return the `Predictor` with weights Q (d, r) of a dataset; None for labels that no function predicts."""
     if not data.is_labelled:
         return Layer(data.student, Q, data.positions, Units.raw(data.dim))
-    model: Any = data.model
-    if getattr(model, "prediction", None) is None:
-        return None
-    d = data.dim - data.intercept  # an intercept is one more coordinate of the data
-    weights = Q[:d] * np.sqrt(d / data.dim)
-    return TracedLayer(model, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
+    return data.model.trained_layer(data, Q) if hasattr(data.model, "trained_layer") else None
 
 
 def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:
     """Return the attention matrices (n, H, L, L) of the heads of a student for fields (n, L, r)."""
     return np.stack(student.head_layout(fields.shape[2]).attend_each(single, fields), axis=1)
-
-
-def build_dataset(
-    tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardize: bool, **options: Any
-) -> tuple[Dataset, Units]:
-    """Return a dataset of given arrays, in standard units if `standardize` is True, and its units.
-
-    `options` are keyword arguments of `Dataset`.
-    """
-    x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
-    require_same_shape(x, y)
-    L, d = x.shape[1:]
-    units = Units.standard(x, options.get("sample_weight")) if standardize else Units.raw(d)
-    if positions is not None:
-        positions = check.array("positions", positions, (L, d)) / units.scale
-    return Dataset(units.standardize(x), units.standardize(y), positions, **options), units
-
-
-def require_same_shape(tokens: Tokens, outputs: Tokens) -> None:
-    """Raise ValueError if outputs do not have the shape of the tokens."""
-    if outputs.shape != tokens.shape:
-        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
 
 
 def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:

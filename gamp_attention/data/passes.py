@@ -23,7 +23,14 @@ from gamp_attention._core.numerics import one_thread
 from gamp_attention._core.pointers import point_to
 from gamp_attention._core.threads import interruptible_blocks, over_blocks
 from gamp_attention.data.stores import Tokens, join_parts, token_blocks
-from gamp_attention.denoisers.newton import LAST_STEP, make_metric, make_workspace, point_to_loss_scratch
+from gamp_attention.denoisers.newton import (
+    LAST_STEP,
+    Metric,
+    NewtonSettings,
+    make_metric,
+    make_workspace,
+    point_to_loss_scratch,
+)
 from gamp_attention.denoisers.output import (
     Denoised,
     allocate_result,
@@ -31,9 +38,10 @@ from gamp_attention.denoisers.output import (
     finalize_result,
     is_long,
 )
-from gamp_attention.denoisers.prox import MAX_STARTS, search_points
-from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
+from gamp_attention.denoisers.prox import MAX_STARTS, Search, make_search
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.protocol import differentiate
 from gamp_attention.models.sources import Group, apply_by_source, sum_over_tokens
 
 LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
@@ -124,7 +132,7 @@ def _curvature_sums(
     sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-        _curve(first, last, stride, rows, columns, shift, hessians, sums[b], totals[b])
+        _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, sums[b], totals[b])
 
     over_strides(x, stride, block, work)
     return sums.sum(axis=0), totals.sum(axis=0)
@@ -206,12 +214,12 @@ def data_pass(
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
     long = proximal and is_long(loss, n, effort.most)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
-    problem = loss, params, make_metric(V, effort.last_step), effort.most, search_points(L * r), proximal
-    fresh = start is None
+    metric, search = make_metric(V, NewtonSettings(effort.last_step)), make_search(L * r)
+    problem = ProximalProblem(loss, params, metric, effort.most, search, proximal, start is None)
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-        problem_and_stop = *problem, stop, fresh
-        _pass(first, last, stride, rows, columns, shift, *problem_and_stop, omega, out, losses, sums[b], totals[b])
+        output = PassOutput(omega, out, losses, sums[b], totals[b])
+        _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output)
 
     over_strides(tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -330,29 +338,54 @@ def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[...
     interruptible_blocks(task, n, block, long)
 
 
+class FieldRows(NamedTuple):
+    """Rows of the tokens of a block, and the columns along which their fields are computed."""
+
+    stride: int  # number of samples whose rows are processed at once
+    rows: np.ndarray  # (N, d)
+    columns: np.ndarray  # (r, d) weights over √d
+    shift: np.ndarray  # (L r,) fields of the positions
+
+
+class ProximalProblem(NamedTuple):
+    """Losses and proximal steps of the samples of a pass."""
+
+    loss: Any
+    params: np.ndarray  # (n, P)
+    metric: Metric
+    most: int  # maximum number of further starts, see `Effort`
+    search: Search
+    proximal: bool  # whether there is a proximal step
+    fresh: bool  # whether proximal steps start from their centers
+
+
+class PassOutput(NamedTuple):
+    """Arrays that a pass over a block fills."""
+
+    omega: np.ndarray  # (n, L r) memory before the pass, centers of the proximal steps after it
+    denoised: Denoised
+    losses: np.ndarray  # (n,)
+    sums: np.ndarray  # (2 r, d) sums of x g and x ∇ℓ over the rows of the block
+    totals: np.ndarray  # (L, 2 r) sums of g_l and ∇ℓ_l over its samples
+
+
 @kernel
-def _pass(
-    first, last, stride, rows, columns, shift, loss, params, metric, most, points, proximal, stop, fresh,
-    omega, out, losses, sums, totals,
-):  # fmt: skip
+def _pass(first, last, tokens, problem, stop, output):
     """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
-    k, r = shift.shape[0], columns.shape[0]
-    ws = make_workspace(loss, k, stop)
-    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
-    weights = np.zeros((stride * (k // r), 2 * r))
-    work = ws, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
-    _pass_in_strides(
-        first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
-        omega, out, losses, sums, totals,
-    )  # fmt: skip
+    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
+    ws = make_workspace(problem.loss, k, stop)
+    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((tokens.stride, k))
+    weights = np.zeros((tokens.stride * (k // r), 2 * r))
+    work = ws, grad, hess, fields, fields.reshape((tokens.stride * (k // r), r)), weights
+    _pass_in_strides(first, last, tokens, problem, work, output)
 
 
 @sample_kernel
-def _pass_in_strides(
-    first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
-    omega, out, losses, sums, totals,
-):  # fmt: skip
+def _pass_in_strides(first, last, tokens, problem, work, output):
     ws, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+    stride, rows, columns, shift = tokens
+    loss, params, metric, most, search, proximal, fresh = problem
+    omega, out, losses, sums, totals = output
     at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
@@ -379,10 +412,10 @@ def _pass_in_strides(
                     out.z[mu, i] = omega[mu, i]
         if proximal:
             end = min(begin + stride, last)
-            denoise_rows(begin, end, loss, params, omega, at_metric, most, points, at_ws, at_out)
+            denoise_rows(begin, end, loss, params, omega, at_metric, most, search, at_ws, at_out)
         for mu in range(begin, min(begin + stride, last)):
             z = fields[mu - begin]
-            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws))
+            losses[mu] = differentiate(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws), False)
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]
@@ -394,20 +427,18 @@ def _pass_in_strides(
 
 
 @kernel
-def _curve(first, last, stride, rows, columns, shift, hessians, sums, totals):
-    k, r = shift.shape[0], columns.shape[0]
-    n_rows = stride * (k // r)
-    fields, weights = np.empty((stride, k)), np.zeros((stride, k))
-    projections, weighted_rows = fields.reshape((n_rows, r)), weights.reshape((n_rows, r))
-    _curve_in_strides(
-        first, last, stride, rows, columns, shift, hessians, fields, projections, weights, weighted_rows, sums, totals
-    )
+def _curve(first, last, tokens, hessians, sums, totals):
+    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
+    n_rows = tokens.stride * (k // r)
+    fields, weights = np.empty((tokens.stride, k)), np.zeros((tokens.stride, k))
+    work = fields, fields.reshape((n_rows, r)), weights, weights.reshape((n_rows, r))
+    _curve_in_strides(first, last, tokens, hessians, work, sums, totals)
 
 
 @sample_kernel
-def _curve_in_strides(
-    first, last, stride, rows, columns, shift, hessians, fields, projections, weights, weighted_rows, sums, totals
-):
+def _curve_in_strides(first, last, tokens, hessians, work, sums, totals):
+    fields, projections, weights, weighted_rows = work
+    stride, rows, columns, shift = tokens
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
     for begin in range(first, last, stride):

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gamp_attention._core import check
-from gamp_attention._core.files import TRAILER, replace_file, require_replaceable
+from gamp_attention._core.files import ARRAY, TRAILER, replace_file, require_replaceable
 from gamp_attention._core.numerics import generator, guard_call, psd_root
 from gamp_attention._core.threads import over_blocks
-from gamp_attention.data.dataset import Dataset, add_intercept, label_dataset, require_product_memory
-from gamp_attention.data.posterior_starts import PosteriorStarts
+from gamp_attention.data.dataset import Dataset, add_intercept, require_product_memory
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
+from gamp_attention.data.teacher_data import label_dataset, teacher_dataset
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.sources import Group, Sources
 
@@ -84,7 +84,7 @@ def require_storage(storage: Any, overwrite: bool = False) -> str | Path:
         raise check.fail("storage", str(storage), needs)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise check.fail("storage", str(storage), "a folder that exists and can be written to")
-    require_replaceable("storage", path, "tokens", overwrite)
+    require_replaceable("storage", path, ARRAY, overwrite)
     return path
 
 
@@ -114,7 +114,7 @@ def draw_tokens(
         tokens = np.empty(shape, dtype)
         _draw_all(law, rng, drawn, tokens)
         return tokens, sources
-    with replace_file("storage", storage, "tokens", overwrite) as temporary:
+    with replace_file("storage", storage, ARRAY, overwrite) as temporary:
         offset = _write_header(temporary, np.dtype(dtype), shape)
         mapped = np.memmap(temporary, dtype, "r+", offset, shape)
         _draw_all(law, rng, drawn, mapped)
@@ -249,13 +249,10 @@ def _with_targets(
 ) -> Dataset:
     """Return samples with the labels or the noisy outputs of a teacher."""
     if not model.attention:
-        data = label_dataset(model, tokens, sources, Q_star, spectra, rng)
-    else:
-        n, L, _ = tokens.shape
-        noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
-        data = Dataset.from_teacher(model, tokens, sources.positions, Q_star, spectra, sources, noise)
-    vars(data).update(posterior=PosteriorStarts())
-    return data
+        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
+    n, L, _ = tokens.shape
+    noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
+    return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
 
 
 def _precision(dtype: Any) -> np.dtype:

@@ -1,228 +1,37 @@
-"""Initial weights of solvers: arrays, named starts, and spectral starts.
+"""Initial weights of solvers on data: arrays and named starts."""
 
-Spectral starts need no teacher: they are made of the lowest eigenvectors of a sum over the samples.
-"""
-
-from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import STARTS
-from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.denoisers.spectral_weights import (
-    WEIGHTS,
-    Shape,
-    fitted_fields,
-    second_moments,
-    spectral_weights,
-    weights_of_moments,
-)
+from gamp_attention._core.choices import FURTHER_STARTS, STARTS
+from gamp_attention._core.numerics import Stream, generator
+from gamp_attention.data.dataset import Dataset
 from gamp_attention.models.named_starts import UNINFORMED_SIZE, fill_start
-from gamp_attention.results import Result
-
-DATA_STARTS = (*STARTS, "spectral", "posterior")
-EXTRA_VECTORS = 3  # number of eigenvectors of fitted weights in addition to the columns of one start
-MIXING = 0.5  # factor of a second eigenvector, which is added to the first or subtracted from it
-MAX_SPECTRAL = 6  # maximum number of spectral starts
-DENSE = 60  # largest number of weights for which the matrix X̃ᵀ h X̃ is formed
-EIGENVALUE_TOL = 1e-3  # relative accuracy of eigenvalues
-MIN_BASIS = 24  # minimum number of vectors in a Lanczos iteration
-MAX_RESTARTS = 300  # maximum number of restarts of the Lanczos iteration
-
-
-@dataclass(frozen=True, eq=False)
-class SpectralDirections(Result):
-    """Lowest eigenvalues and eigenvectors of Σ_μ X̃ᵀ h X̃.
-
-    Attributes
-    ----------
-    eigenvalues : (k,) in increasing order.
-    vectors : (k, d, c) eigenvectors of norm 1. If the student is invariant under rotations of the columns of Q, c is 1,
-        or 2 for separate queries and keys; otherwise c is r.
-    """
-
-    eigenvalues: np.ndarray
-    vectors: np.ndarray
-
-
-@guard_call
-def spectral_directions(
-    data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: int | np.random.Generator = 0
-) -> SpectralDirections:
-    """Compute the directions of spectral starts: the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃.
-
-    Eq. :eq:`spectral`.
-
-    Parameters
-    ----------
-    data : the samples.
-    k : number of eigenvectors. Fewer are returned if there are no more, and none if the matrices h vanish.
-    weights : matrices h: "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at
-        Q = 0; or "posterior", from the posterior moments of the teacher's fields, noise included, for samples drawn
-        from a model.
-    risk : "exact" or "asymptotic".
-    seed : an integer or a numpy Generator, for the initial vector of the Lanczos iteration.
-
-    Returns
-    -------
-    SpectralDirections
-
-    Raises
-    ------
-    TypeError : if `data` is not a Dataset, or an argument has the wrong type.
-    ValueError : if `k` is below 1, `weights` or `risk` is unknown or not available for the data, or `seed` is negative.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=1.5, seed=0)
-    >>> first = ga.spectral_directions(data).vectors[0, :, 0]
-    >>> teacher = data.Q_star[:, 0] / 200**0.5
-    >>> bool(abs(first @ teacher) > 0.5)
-    True
-    """
-    require_dataset(data).terms(risk)
-    k = check.integer("k", k, low=1)
-    check.require_memory("k", k, data.dim)
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    random = generator(seed, Stream.STARTS)
-    return SpectralDirections(
-        *lowest_eigenvectors(data.matrix, spectral_weights_of(data, risk, weights), shape.columns, k, random)
-    )
-
-
-def lowest_eigenvectors(
-    matrix: TokenMatrix, h: np.ndarray, columns: int, k: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k lowest eigenvalues (k,) and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃ for matrices h (n, L c, L c).
-
-    Eq. :eq:`spectral`.
-
-    Eigenvectors have norm 1, and their largest entry is positive. None are returned if h is zero or not finite.
-    """
-    from scipy.sparse.linalg import ArpackError
-
-    shape = matrix.positions.shape[1], columns
-    none = np.zeros(0), np.zeros((0, *shape))
-    if not (h.any() and np.isfinite(h).all()):
-        return none
-    n = shape[0] * columns
-    start = random.standard_normal(n)
-
-    def product(x: np.ndarray) -> np.ndarray:
-        return matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
-
-    if n <= max(DENSE, 2 * k):
-        values, vectors = all_eigenpairs(product, n)
-    else:
-        basis = min(n, max(MIN_BASIS, 3 * k + 10))
-        try:
-            values, vectors = restarted_lanczos(product, k, "SA", start, EIGENVALUE_TOL, MAX_RESTARTS, basis)
-        except ArpackError:  # all products are zero
-            return none
-    order = np.argsort(values)[:k]
-    vectors = vectors[:, order].T
-    signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
-    return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
-
-
-def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "weights") -> np.ndarray:
-    """Return the matrices h (n, L c, L c) of the samples; `argument` is the name of `kind` in errors."""
-    check.choice(argument, kind, WEIGHTS)
-    if kind == "posterior":
-        return require_posterior(data, argument).weights(data, argument)
-    return spectral_weights(kind, data.loss, data.terms(risk).params, Shape.of(data.student, data.n_tokens, data.rank))
-
-
-def require_posterior(data: Dataset, argument: str) -> Any:
-    """Return the `PosteriorStarts` of samples that were drawn from a model; raise ValueError for other samples."""
-    if data.posterior is None:
-        others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-        raise check.fail(argument, "posterior", f"{others}, unless samples are drawn from a model")
-    return data.posterior
-
-
-def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:
-    """Return up to k spectral starts (d, r); there may be fewer, because they are made of few eigenvectors.
-
-    Each start is scaled so that its fields have the norm of the fields that fit the samples one by one. If the loss is
-    not even, the first start is X̃ᵀ times these fields.
-    """
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    z = fitted_fields(data.loss, data.terms(risk).params, shape)
-    size, k = shape.size, min(k, MAX_SPECTRAL)
-    n_vectors = size - 1 + EXTRA_VECTORS if k > 1 else size
-    vectors = lowest_eigenvectors(
-        data.matrix, weights_of_moments(second_moments(z, shape)), shape.columns, n_vectors, random
-    )[1]
-    starts = [side_by_side(directions, size) for directions in _mixtures(vectors, size)]
-    if not data.student.even:
-        starts.insert(0, data.matrix.back_project(z))
-    if k > 1:
-        h = spectral_weights_of(data, risk, "hessian")
-        flattest = lowest_eigenvectors(data.matrix, h, shape.columns, size, random)[1]
-        if len(flattest):
-            starts.insert(1, side_by_side(list(flattest), size))
-    return [_scale_to_fields(data, Q, z) for Q in starts[:k]]
-
-
-def _mixtures(vectors: np.ndarray, size: int) -> list[list[np.ndarray]]:
-    """Return sets of `size` directions (d, c), in the order of their eigenvalues."""
-    if not len(vectors):
-        return []
-    if size > 1:
-        indices = combinations(range(len(vectors)), min(size, len(vectors)))
-        return [[vectors[i] for i in chosen] for chosen in sorted(indices, key=lambda chosen: (sum(chosen), chosen))]
-    first, others = vectors[0], vectors[1:]
-    mixed = [first + sign * MIXING * other for other in others for sign in (1.0, -1.0)]
-    return [[direction] for direction in [first, *mixed, *others]]
-
-
-def side_by_side(directions: list[np.ndarray], size: int) -> np.ndarray:
-    """Return weights (d, c size): in each of c parts the columns of the directions (d, c), then zeros."""
-    d, c = directions[0].shape
-    Q = np.zeros((d, c, size))
-    Q[:, :, : len(directions)] = np.stack(directions, axis=2)
-    return Q.reshape(d, c * size)
-
-
-def _scale_to_fields(data: Dataset, Q: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Return weights whose fields have the norm of z and, if the loss is not even, a product with z >= 0."""
-    fields = data.matrix.fields(Q)
-    size, target = np.linalg.norm(fields), np.linalg.norm(z) or np.sqrt(z.size)
-    sign = 1.0 if data.student.even or np.sum(z * fields) >= 0 else -1.0
-    return sign * (target / size if size > 0 else 1.0) * Q
 
 
 def default_start(data: Dataset) -> str:
-    """Return the name of the start that solvers use by default: "semantic" with a teacher, else "spectral"."""
-    return "spectral" if data.Q_star is None else "semantic"
+    """Return the name of the default start: "semantic" with a teacher, else "spectral", or "random" without it."""
+    return "semantic" if data.Q_star is not None else "spectral" if "spectral" in FURTHER_STARTS else "random"
 
 
 def initial_weights(data: Dataset, init: Any, seed: Any = 0, risk: str = "exact") -> np.ndarray:
-    """Return initial weights (d, r) from an array, a name in `DATA_STARTS`, or None for the default of the data."""
+    """Return initial weights (d, r) from an array, a name, or None for the default of the data."""
     return several_starts(data, init, 1, seed, risk)[0][1]
 
 
 def several_starts(
     data: Dataset, init: Any, n_starts: int, seed: Any = 0, risk: str = "exact"
 ) -> list[tuple[str, np.ndarray]]:
-    """Return names and weights (d, r): the requested start, or several spectral starts, then random starts."""
+    """Return names and weights (d, r): the requested start, or several starts of this name, then random starts."""
     check.require_memory("rank", data.dim, data.rank)
     init = default_start(data) if init is None else init
     random, starts = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
     if not isinstance(init, str):
         starts.append(("given", check.array("init", init, (data.dim, data.rank)).copy()))
-    elif check.choice("init", init, DATA_STARTS) == "spectral":
-        starts += [(f"spectral {k + 1}", Q) for k, Q in enumerate(spectral_starts(data, risk, n_starts, random))]
-    elif init == "posterior":
-        starts.append((init, require_posterior(data, "init").start(data, risk, random)))
+    elif check.choice("init", init, (*STARTS, *FURTHER_STARTS)) in FURTHER_STARTS:
+        starts += FURTHER_STARTS[init](data, risk, n_starts, random)
     elif init != "random":
         starts.append((init, _draw_start(data, init, random)))
     n_random = n_starts - len(starts)

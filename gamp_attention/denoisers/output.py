@@ -26,10 +26,7 @@ from gamp_attention.denoisers.newton import (
     MIN_PIVOT,
     OUTCOME,
     ROUNDING,
-    SCALAR_EVALUATIONS,
-    SCALAR_SHORTEST,
-    STATIONARY,
-    SUFFICIENT_DECREASE,
+    NewtonSettings,
     cholesky_solve,
     make_metric,
     make_workspace,
@@ -38,26 +35,25 @@ from gamp_attention.denoisers.newton import (
 from gamp_attention.denoisers.prox import (
     MAX_STARTS,
     MIN_SHIFT,
-    N_ATTEMPTS,
     factor_hessian,
     is_unique,
+    make_search,
     minimize_globally,
     minimize_single_field,
-    search_points,
 )
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, differentiate, is_dot_product_loss
+from gamp_attention.losses.attention import is_dot_product_loss
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels
-from gamp_attention.losses.registration import is_registered_attention
+from gamp_attention.losses.protocol import differentiate
 from gamp_attention.losses.two_tokens import is_two_tokens
 from gamp_attention.results import add_display
 
 BLOCK = 128  # number of samples in a block
 SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
 SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
-OPERATION = 1e-9  # typical time of one operation, in seconds
-STEPS = 6  # typical number of Newton steps of one minimization
-LONG = 0.1  # time in seconds above which work runs in other threads, so that it can be interrupted
+# number of operations of one Newton step of each minimization above which work runs in other threads, so that it can be
+# interrupted: 0.1 s for 1e-9 s per operation and six Newton steps
+LONG = 1.7e7
 
 
 @add_display
@@ -145,17 +141,17 @@ def denoise(
     """
     n, L, r = _require_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
-    metric = make_metric(V, check.real("last_step", last_step, low=0, strict=True))
+    metric = make_metric(V, NewtonSettings(check.real("last_step", last_step, low=0, strict=True)))
     # kernels are compiled again for read-only arrays, such as the arrays of reports
     params, omega = (np.require(array, float, ("C", "W")) for array in (params, omega))
     flat = omega.reshape(n, L * r)
     out = allocate_result(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
-    most, points, long = 0 if hold else most, search_points(L * r), is_long(loss, n, most)
+    most, search, long = 0 if hold else most, make_search(L * r), is_long(loss, n, most)
     loss = for_kernels(loss)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _denoise_block(first, last, loss, params, flat, metric, most, points, stop, out)
+        _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out)
 
     interruptible_blocks(work, n, BLOCK if L * r > 1 else SMALL_BLOCK, long)
     return finalize_result(out)
@@ -169,24 +165,21 @@ def is_long(loss: Any, n: int, most: int) -> bool:
     """
     L, r = loss.n_tokens, loss.rank
     k, cost = L * r, float(L**3 * (r * r + 2) + (L * r) ** 3)
-    if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
+    if loss.by_differences:
         cost *= 8 * k * k
-    return k > 2 and n * cost * OPERATION * (STEPS * (1 + most)) > LONG
+    return k > 2 and n * cost * (1 + most) > LONG
 
 
 def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
     """Return (n, L, r) after checks of all shapes, because compiled code does not check the bounds of arrays."""
-    if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
+    if not all(hasattr(loss, name) for name in ("n_tokens", "rank", "n_params")):
         raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
-    attention = getattr(loss, "attention", None)
-    if isinstance(loss, AttentionLoss) and not (
-        isinstance(attention, DotProductAttention) or is_registered_attention(attention)
-    ):
-        raise check.fail("loss.attention", attention, "an attention map", TypeError)
+    if hasattr(loss, "attention") and not hasattr(loss.attention, "parts"):
+        raise check.fail("loss.attention", loss.attention, "an attention map", TypeError)
     L, r = (check.integer(f"loss.{name}", getattr(loss, name), low=1) for name in ("n_tokens", "rank"))
     n = len(omega) if check.ndim("omega", omega) else 0
     rows = check.ndim("params", params) == 2
-    width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if rows else "P"
+    width = loss.n_params or (np.shape(params)[-1] if rows else "P")
     wanted = {"omega": (n, L, r), "params": (n, width), "V": (L, r, r), "start": (n, L, r)}
     for (name, shape), given in zip(wanted.items(), (omega, params, V, start), strict=True):
         if not (name == "start" and start is None):
@@ -212,18 +205,18 @@ def finalize_result(out: Denoised) -> Denoised:
 
 
 @kernel
-def _denoise_block(first, last, loss, params, omega, metric, most, points, stop, out):
+def _denoise_block(first, last, loss, params, omega, metric, most, search, stop, out):
     ws = make_workspace(loss, omega.shape[1], stop)
-    _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out)
+    _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out)
 
 
 @sample_kernel
-def _denoise_rows(first, last, loss, params, omega, metric, most, points, ws, out):
-    denoise_rows(first, last, loss, params, omega, point_to(metric), most, points, point_to(ws), point_to(out))
+def _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out):
+    denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, point_to(ws), point_to(out))
 
 
 @dispatch_on_type
-def denoise_rows(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+def denoise_rows(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
     """Fill rows of the result: for one field or two tokens in numbers if that succeeds, otherwise by `denoise_sample`.
 
     The arguments `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`. Compiled code only.
@@ -231,69 +224,69 @@ def denoise_rows(first, last, loss, params, omega, at_metric, most, points, at_w
 
 
 @overload(denoise_rows)
-def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
-    def denoise_indirect(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    def denoise_indirect(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
         if omega.shape[1] == 1:
-            _denoise_single_fields(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
+            _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
         else:
-            _denoise_samples(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out)
+            _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
 
     return denoise_indirect if is_instance(loss, IndirectLoss) else _denoise_samples
 
 
 @inline_kernel
-def _denoise_samples(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+def _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
     stop = load_from(at_ws).stop
     for mu in range(first, last):
         if stop[0] != 0:
             return
-        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, points, at_ws, at_out)
+        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, search, at_ws, at_out)
 
 
 @dispatch_on_type
-def denoise_row(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+def denoise_row(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
     """Fill row mu of the result as `denoise_sample`; for two tokens in numbers if that succeeds. Compiled code only."""
 
 
 @overload(denoise_row)
-def _denoise_row_of(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
-    def denoise_attention(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+def _denoise_row_of(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+    def denoise_attention(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
         if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
-            denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+            denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
 
-    def denoise_other(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
-        denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+    def denoise_other(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+        denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
 
     return denoise_attention if is_dot_product_loss(loss) else denoise_other
 
 
 @deferred_kernel(none)
-def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, points, at_ws, at_out):
+def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
     metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
     for mu in range(first, last):
         if ws.stop[0] != 0:
             return
         p, w = params[mu], omega[mu]
         if not _minimize_number(mu, loss, p, w, metric, most, ws, out):
-            denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out)
+            denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
 
 
 @inline_kernel
 def _minimize_number(mu, loss, p, w, metric, most, ws, out):
     # The steps of `minimize_from` for one field, without loops over fields. Rare cases (failures, rounding errors,
     # several minima) are left to the general form, which continues from out.z.
-    stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
+    settings, stiff, omega, z = metric.settings, metric.inverse[0, 0, 0], w[0], ws.trial
     x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
     curvature = 0.0
     z[0] = x
-    for number in range(SCALAR_EVALUATIONS):
+    for number in range(settings.max_scalar):
         n = number + 1
-        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss)
+        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss, True)
         offset = z[0] - omega
         trial += 0.5 * stiff * offset * offset
-        if number > 0 and not trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
+        if number > 0 and not trial <= value - settings.sufficient_decrease * t * slope + rounding:
             t *= 0.5
-            if t < SCALAR_SHORTEST:
+            if t < settings.shortest_scalar:
                 break
             z[0] = x - t * step
             continue
@@ -302,12 +295,12 @@ def _minimize_number(mu, loss, p, w, metric, most, ws, out):
         size = abs(grad)
         if not (size < np.inf and total > 0.0):
             break
-        if size <= STATIONARY * metric.largest * scale:
+        if size <= settings.stationary * metric.largest * scale:
             solved = True
             break
         step = grad / total
         slope = grad * step
-        if abs(step) <= metric.last_step * scale:
+        if abs(step) <= settings.last_step * scale:
             x, value, solved = x - step, value - 0.5 * slope, True
             break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
@@ -363,7 +356,7 @@ def _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out):
 
 
 @deferred_kernel(none)
-def denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
+def denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
     """Fill row mu of the result for the center w (k,), after a search with at most `most` further starts.
 
     The first minimization starts from the current z. If `most` is 0, the result is its local minimum. The arguments
@@ -371,10 +364,10 @@ def denoise_sample(mu, loss, p, w, at_metric, most, points, at_ws, at_out):
     """
     ws, out = load_from(at_ws), load_from(at_out)
     x, before = out.z[mu], ws.n_hessians[0]
-    if w.shape[0] == 1 and most > N_ATTEMPTS:
-        value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, points, at_ws)
+    if w.shape[0] == 1 and most > search.n_attempts:
+        value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, search, at_ws)
     else:
-        value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, points, at_ws)
+        value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, search, at_ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
     _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.step, ws.inverse, ws.product, at_out)

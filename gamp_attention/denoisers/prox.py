@@ -9,6 +9,7 @@ For a single field the interval is scanned instead.
 """
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numba.core import types
@@ -30,32 +31,37 @@ from gamp_attention.denoisers.newton import (
     objective,
     objective_derivatives,
 )
-from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
 from gamp_attention.losses.indirect import VECTOR, TableSlots, loss_kernel
+from gamp_attention.losses.protocol import loss_curvature, loss_floor
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
-FEW_STARTS = 2  # maximum number of further starts for which no bounds of the loss are computed
-N_ATTEMPTS = 20  # minimum number of starts of a bounded search while no minimum has been found
-N_POINTS = 2048  # number of points of the ball from which starts are chosen
-N_COMPARED = 4  # number of these points that are compared for one start
-FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
-SCAN_SPACING = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
-SCAN_POINTS = (16, 400)  # minimum and maximum number of these points
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
 SEARCHED = types.Tuple((float64, float64, int64))  # numba type of (objective, gap, outcome), the result of a search
 SAME_MINIMUM = 1e-6  # relative distance below which two minimizers count as the same minimum
 
 
-@lru_cache
-def search_points(n_fields: int) -> np.ndarray:
-    """Return points of the unit ball (N_POINTS, L r) for global searches, denser at its center, in pairs ±u.
+class Search(NamedTuple):
+    """Points and settings of global searches over L r fields."""
 
-    The first points of the array are well spread for any number of them.
-    """
-    cube = sobol_points(N_POINTS // 2, n_fields + 1, np.random.default_rng(7))
+    # points of the unit ball (N, L r) from which starts are chosen, denser at its center, in pairs ±u; the first points
+    # are well spread for any number of them
+    points: np.ndarray
+    few_starts: int = 2  # maximum number of further starts for which no bounds of the loss are computed
+    n_attempts: int = 20  # minimum number of starts of a bounded search while no minimum has been found
+    n_compared: int = 4  # number of points that are compared for one start
+    feature: float = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
+    scan_spacing: float = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
+    fewest_scanned: int = 16  # minimum number of these points
+    most_scanned: int = 400  # maximum number of these points
+
+
+@lru_cache
+def make_search(n_fields: int, n_points: int = 2048) -> Search:
+    """Return a search over L r fields from starts among a number of points."""
+    cube = sobol_points(n_points // 2, n_fields + 1, np.random.default_rng(7))
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
-    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_POINTS, n_fields))
+    return Search(np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(n_points, n_fields)))
 
 
 @inline_kernel
@@ -79,7 +85,7 @@ def is_unique(loss, p, omega, smallest, value, work):
     """
     radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(load_from(loss), p, work))))
     reach = radius / np.sqrt(smallest)
-    return curvature_floor_near(load_from(loss), p, omega, reach) + smallest > 0.0, radius
+    return loss_curvature(load_from(loss), p, omega, reach) + smallest > 0.0, radius
 
 
 @inline_kernel
@@ -96,7 +102,7 @@ def is_known(z, minima, n_known):
 
 
 @sample_kernel
-def next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws):
+def next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws):
     """Fill ws.point with start `number` of a search: mirror images first, then points of the ellipsoid."""
     metric, ws = load_from(at_metric), load_from(at_ws)
     L, r = metric.root.shape[0], metric.root.shape[1]
@@ -123,13 +129,13 @@ def next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws):
                     ws.point[l * r + a] = total / count if count > 1 else 0.0
     else:  # the best of a few points
         best = np.inf
-        for s in range(N_COMPARED):
-            row = (number * N_COMPARED + s) % points.shape[0]
+        for s in range(search.n_compared):
+            row = (number * search.n_compared + s) % search.points.shape[0]
             for l in range(L):
                 for a in range(r):
                     acc = 0.0
                     for b in range(a + 1):
-                        acc += metric.root[l, a, b] * points[row, l * r + b]
+                        acc += metric.root[l, a, b] * search.points[row, l * r + b]
                     ws.trial[l * r + a] = omega[l * r + a] + radius * acc
             value = objective(loss, p, omega, at_metric, ws.trial, at_ws)
             if value < best:
@@ -148,7 +154,7 @@ def is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
 
 
 @deferred_kernel(SEARCHED)
-def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
+def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
     Returns (objective, gap, outcome). The gap is the difference to the next higher minimum found; it is inf if the
@@ -157,14 +163,14 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
     minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
     reached the number of features of ℓ that fit into the ellipsoid. `max_starts` bounds the number of starts. A search
-    of at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
+    of at most `n_attempts` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
     the local minimum next to z.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
-    unique, radius, few = False, np.inf, max_starts <= FEW_STARTS
+    unique, radius, few = False, np.inf, max_starts <= search.few_starts
     if few:
         copy_matrix(ws.kept, ws.hess)
     else:  # for long samples the bound takes longer than few starts
@@ -179,9 +185,9 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
         value, few = np.inf, False
     runner_up = np.inf
     extent = radius / np.sqrt(metric.smallest)
-    n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
+    n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
     n_capacity = ws.minima.shape[0]
-    bounded, first = max_starts <= N_ATTEMPTS, 0
+    bounded, first = max_starts <= search.n_attempts, 0
     if bounded:
         if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
@@ -191,9 +197,9 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
             break
-        if number - first >= (max_starts if n_known > 0 else max(max_starts, N_ATTEMPTS)):
+        if number - first >= (max_starts if n_known > 0 else max(max_starts, search.n_attempts)):
             break
-        next_start(number, loss, p, omega, at_metric, points, radius, z, at_ws)
+        next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws)
         if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
             continue
         trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
@@ -216,7 +222,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws):
 
 
 @deferred_kernel(SEARCHED)
-def minimize_single_field(loss, p, omega, at_metric, z, max_starts, points, at_ws):
+def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     """Find the global minimum for a sample with one field, with the arguments and results of `minimize_globally`.
 
     Points with a lower objective lie in an interval around ω. The objective is evaluated at equidistant points of this
@@ -229,9 +235,9 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, points, at_w
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     if not (np.isfinite(radius) and outcome == OUTCOME.solved):
-        return minimize_globally(loss, p, omega, at_metric, z, max_starts, points, at_ws)
+        return minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
     extent, found, runner_up = radius / np.sqrt(metric.smallest), z[0], np.inf
-    n = int(min(max(2.0 * extent / SCAN_SPACING, SCAN_POINTS[0]), SCAN_POINTS[1]))
+    n = int(min(max(2.0 * extent / search.scan_spacing, search.fewest_scanned), search.most_scanned))
     spacing = 2.0 * extent / n
     before, here = np.inf, np.inf
     for number in range(n + 2):

@@ -19,10 +19,9 @@ import numpy as np
 from gamp_attention._core.numerics import project_psd, symmetrize
 from gamp_attention.denoisers.newton import ROUGH_STEP
 from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import sample_derivatives
 
-WEIGHTS = ("fitted", "hessian", "posterior")
+WEIGHTS = ("fitted", "hessian")
 
 
 REACH = 10.0  # v of fitted fields, in units of the inverse curvature at zero: fields are only weakly drawn to zero
@@ -77,12 +76,8 @@ def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def _of_rank(loss: Any, rank: int) -> Any:
-    """Return the loss for `rank` columns if it is the loss of a `DotProductAttention`; else return the loss itself.
-
-    The Hessian of this loss at zero is identical for all columns of a part, and zero between columns.
-    """
-    dot_product = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)
-    return loss._replace(rank=rank) if dot_product else loss
+    """Return the loss for `rank` columns if its Hessian at zero is equal for all columns, else the loss itself."""
+    return loss._replace(rank=rank) if getattr(getattr(loss, "attention", None), "equal_columns", False) else loss
 
 
 def second_moments(z: np.ndarray, shape: Shape) -> np.ndarray:

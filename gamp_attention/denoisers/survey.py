@@ -55,7 +55,7 @@ from gamp_attention.denoisers.input import (
 )
 from gamp_attention.denoisers.newton import assign, make_metric, make_workspace, quadratic_term
 from gamp_attention.denoisers.output import Denoised, denoise_row, is_long
-from gamp_attention.denoisers.prox import MAX_STARTS, search_points
+from gamp_attention.denoisers.prox import MAX_STARTS, make_search
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
@@ -143,46 +143,56 @@ def average_fields(
     centers, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
     z = centers[:, None] + shifts if z is None else np.array(z)
     out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
-    compiled, metric, points = for_kernels(loss), make_metric(V), search_points(L * r)
+    compiled, metric, search = for_kernels(loss), make_metric(V), make_search(L * r)
+    inner = InnerField(nodes, logs, shifts, slopes, parisi)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _average_block(
-            first, last, compiled, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z,
-            out,
-        )  # fmt: skip
+        _average_block(first, last, compiled, params, centers, inner, metric, most, search, stop, z, out)
 
     interruptible_blocks(work, n, BLOCK, is_long(loss, n, len(nodes)))
     return out._replace(g=out.g.reshape(n, L, r)), z
 
 
+class InnerField(NamedTuple):
+    """Nodes of the inner field, of the same distribution for all samples."""
+
+    nodes: np.ndarray  # (K, L r)
+    logs: np.ndarray  # (K,) logarithms of their weights
+    shifts: np.ndarray  # (K, L r) √U u at the nodes
+    slopes: np.ndarray  # (L, r, r) U^{−1/2}, or (0, r, r) if the response is the a.e. derivative
+    parisi: float
+
+
+class NodeWork(NamedTuple):
+    """Scratch arrays of one thread for the nodes of a sample."""
+
+    omega: np.ndarray  # (L r,) fields at a node
+    weights: np.ndarray  # (4, K)
+    steps: Denoised  # proximal steps at the nodes
+
+
 @kernel
-def _average_block(
-    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, stop, z, out
-):
-    n_nodes, k = shifts.shape
+def _average_block(first, last, loss, params, centers, inner, metric, most, search, stop, z, out):
+    n_nodes, k = inner.shifts.shape
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     steps = Denoised(
         np.empty((n_nodes, k)), np.empty((n_nodes, k)), np.empty((n_nodes, L, r, r)), np.empty((0, k, k)),
         np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
         np.zeros(n_nodes, np.int64),
     )  # fmt: skip
-    ws = make_workspace(loss, k, stop)
-    _average_rows(
-        first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, ws,
-        np.empty(k), np.empty((4, n_nodes)), steps, z, out,
-    )  # fmt: skip
+    ws, work = make_workspace(loss, k, stop), NodeWork(np.empty(k), np.empty((4, n_nodes)), steps)
+    _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out)
 
 
 @sample_kernel
-def _average_rows(
-    first, last, loss, params, centers, shifts, nodes, slopes, logs, metric, parisi, most, points, ws, omega,
-    weights, steps, z, out,
-):  # fmt: skip
+def _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out):
+    nodes, logs, shifts, slopes, parisi = inner
+    omega, weights, steps = work
     at_metric, at_ws, at_steps = point_to(metric), point_to(ws), point_to(steps)
     for mu in range(first, last):
         if ws.stop[0] != 0:
             return
-        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, at_metric, most, points, at_ws, omega, at_steps, z)
+        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, at_metric, most, search, at_ws, omega, at_steps, z)
         if slopes.shape[0] > 0 and nodes.shape[1] == 1:
             V = 1.0 / metric.inverse[0, 0, 0]
             _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
@@ -191,7 +201,7 @@ def _average_rows(
 
 
 @sample_kernel
-def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, points, at_ws, omega, at_steps, z):
+def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, search, at_ws, omega, at_steps, z):
     """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
     metric, steps, best = load_from(at_metric), load_from(at_steps), 0
     n_nodes, k = shifts.shape
@@ -199,7 +209,7 @@ def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, points, at_ws, 
         for i in range(k):
             omega[i] = center[i] + shifts[s, i]
         assign(steps.z[s], z[mu, s])
-        denoise_row(s, loss, p, omega, at_metric, most, points, at_ws, at_steps)
+        denoise_row(s, loss, p, omega, at_metric, most, search, at_ws, at_steps)
         if steps.moreau[s] < steps.moreau[best]:
             best = s
     for s in range(n_nodes):
@@ -209,7 +219,7 @@ def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, points, at_ws, 
             there = steps.loss[best] + quadratic_term(metric, omega, steps.z[best])
             if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
                 assign(steps.z[s], steps.z[best])
-                denoise_row(s, loss, p, omega, at_metric, 0, points, at_ws, at_steps)
+                denoise_row(s, loss, p, omega, at_metric, 0, search, at_ws, at_steps)
         assign(z[mu, s], steps.z[s])
 
 

@@ -17,21 +17,23 @@ from gamp_attention._core import check
 from gamp_attention._core.display import count_noun
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.dataset import Dataset, LabelledDataset
-from gamp_attention.data.layer import Layer, TracedLayer, Units, build_dataset, require_tokens
+from gamp_attention.data.layer import Layer, Units, require_tokens
 from gamp_attention.data.risk import risk_at
+from gamp_attention.data.standard_units import build_dataset, standard_units
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import (
     average_by_weight,
     choose_seed,
     require_sample_weight,
-    train,
+    train_estimator,
     without_zeros,
 )
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
-from gamp_attention.gamp.result import GampResult
+from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.losses.heads import require_heads, with_heads
+from gamp_attention.models.traced_layer import TracedLayer
 from gamp_attention.models.traced_layers import value_model
 from gamp_attention.penalties.base import Penalty
 
@@ -58,11 +60,11 @@ class GampAttention(RegressorMixin, BaseEstimator):
         divide it by its standard deviation. λ and the minimized errors then have these units; predictions have the
         units of the outputs.
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
-        see `run_gamp`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
-    survey : survey propagation, see `run_gamp`: "auto" continues from the lowest minimum with a survey where this is
+        see `train`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
+    survey : survey propagation, see `train`: "auto" continues from the lowest minimum with a survey where this is
         likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
         longer and often finds a lower training loss; False makes no surveys.
-    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
+    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `train`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
     heads : number of heads H.
     value_rank : number of columns v of the value matrix of each head; None for layers without value matrices. Only
@@ -77,7 +79,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     intercept_ : (r,) biases of the columns; zeros if `fit_intercept` is False.
     positions_ : (L, d) the given positions, or the mean token at each index, minus `center_`.
     center_, scale_ : (d,) offset and scale of standardized coordinates; 0 and 1 if `standardize` is False.
-    result_ : the `GampResult`.
+    result_ : the `TrainResult`.
     data_ : the `Dataset` of the training, which `leave_one_out`, `regularization_path` and `debias` use. It refers to
         the arrays given to `fit`, or to their standardized copies, and is part of a pickled estimator; predictions
         still work after `del model.data_`.
@@ -155,10 +157,10 @@ class GampAttention(RegressorMixin, BaseEstimator):
         self.result_ = replace(trained, layer=layer)  # predicts in the units of the outputs
         return self
 
-    def _train(self, data: Dataset, units: Units) -> GampResult:
+    def _train(self, data: Dataset, units: Units) -> TrainResult:
         """Run message passing on data in the given units, set attributes of the result, and return it."""
         self.data_, self._start = data, (self.init, self.n_starts)
-        trained = train(self, data, *self._start, self.survey)
+        trained = train_estimator(self, data, *self._start, self.survey)
         self.n_iter_, self.center_, self.scale_ = trained.n_iter, units.center, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
         return trained
@@ -174,7 +176,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
             tau=np.zeros(L),
         )  # fmt: skip
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
-        units = Units.standard(tokens, weights) if self.standardize else Units.raw(d)
+        units = standard_units(tokens, weights) if self.standardize else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
         data = LabelledDataset(
             units.standardize(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,

@@ -16,16 +16,15 @@ from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.experiments.inference.paths import RegularizationPath
-from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
+from gamp_attention.extensions.train.train import TrainResult, train
 
 Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
-def train(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any) -> GampResult:
+def train_estimator(estimator: Any, data: Dataset, init: Any, n_starts: int, survey: Any) -> TrainResult:
     """Run message passing on data with the parameters of an estimator; warn without convergence."""
     seed, limits = choose_seed(estimator.random_state), {"tol": estimator.tol, "max_iter": estimator.max_iter}
-    result = run_gamp(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
+    result = train(data, init, "exact", **limits, seed=seed, n_starts=n_starts, survey=survey)
     if not result.converged:
         warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)
     return result

@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,16 @@ from gamp_attention.data.sampling import require_size, sample
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.symmetries import align_weights
 from gamp_attention.data.test_errors import sampled_test_error
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import IterationOptions, run_gamp
+from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import averaged_memory
-from gamp_attention.models.model import Model
-from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models.model import Model, has_omega, softmax_teacher
 from gamp_attention.results import SIGNS, Result
-from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.dynamics.gradient_descent import GradientDescent
+from gamp_attention.state_evolution.dynamics.message_passing import MessagePassing
+from gamp_attention.state_evolution.dynamics.replicas import Trajectory
+from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import require_rtol, solve_state_evolution
 
@@ -126,7 +129,7 @@ class Branch(Result):
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Result of `compare`; `str()` returns the table, `to_dict()` the content of the file that --json writes.
+    """Result of `compare`; `str()` returns the table, `to_dict()` plain data for a report in JSON.
 
     Attributes
     ----------
@@ -184,18 +187,12 @@ class Interrupted(KeyboardInterrupt):
         self.result = result
 
 
-N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
-TEST_SAMPLES = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, small enough to stay in the same basin
-TRAINING_TIME = 750.0  # number of steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
-MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
-REPLICAS = 4  # number of independent predictions of the trajectory of gradient descent
 SOLVERS = 7  # maximum number of solvers of a branch, for the progress bar
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Options of a comparison, named as the arguments of `gamp_attention.compare`."""
+    """Options of a comparison: arguments of `gamp_attention.compare`, and the effort of each solver."""
 
     alpha: float
     seed: int
@@ -205,6 +202,17 @@ class Plan:
     gd_steps: int | None
     instances: int
     device: str
+    n_iter: int = 20  # iterations of the predicted trajectories, after which they hardly change
+    test_samples: int = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+    perturbation: float = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
+    training_time: float = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+    max_descent_work: float = 1.6e10  # maximum of n L d × number of steps of gradient descent
+    replicas: int = 4  # number of independent predictions of the trajectory of gradient descent
+
+    def count_steps(self, data: Dataset, lr: float) -> int:
+        """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
+        affordable = self.max_descent_work / data.tokens.size
+        return self.gd_steps or max(1, int(min(np.ceil(self.training_time / lr), max(affordable, 200))))
 
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
@@ -219,30 +227,32 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         progress.update()
         return result, time.perf_counter() - began
 
-    simulated: Any = {"n_iter": N_ITER}
     instance = data.instance_model(), data.alpha, name
-    predicted, _ = time_run("trajectory", trajectory, *instance, damping=damping, **simulated)
-    tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
+    predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), plan.n_iter)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=plan.n_iter, hold_after=plan.n_iter)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
-    plain: Any = {"method": "gd", "lr": lr}
-    simulated |= {"n_replicas": REPLICAS}
-    predicted_descent, _ = time_run("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
-    plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
+    of_descent = GradientDescent(lr), plan.n_iter
+    predicted_descent, _ = time_run(
+        "trajectory of gradient descent", trajectory, *instance, *of_descent, n_replicas=plan.replicas
+    )
+    plain: Any = {"method": "gd", "lr": lr, "max_iter": plan.count_steps(data, lr), "device": plan.device}
     descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
     quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    size = plan.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, predicted_response=True)[0]
+        deviation(
+            sample(model, data.dim, alpha, other), name, risk, damping, plan.n_iter, seed=other, predicted_response=True
+        )[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
     def row(label: str, result: Any, seconds: float) -> Row:
-        test_error, error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
+        test_error, error = sampled_test_error(data, result.Q, n_samples=plan.test_samples, seed=seed)
         away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
         norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
         return _row(label, result, seconds, test_error, {"test_error": error}, norms)
@@ -260,18 +270,12 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
 
 
-def _steps(data: Dataset, lr: float) -> int:
-    """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
-    affordable = MAX_DESCENT_WORK / data.tokens.size
-    return max(1, int(min(np.ceil(TRAINING_TIME / lr), max(affordable, 200))))
-
-
 def deviation(
     data: Dataset,
     name: str,
     risk: str,
     damping: float,
-    n_iter: int = N_ITER,
+    n_iter: int = 20,
     *,
     seed: int,
     predicted_response: bool = False,
@@ -281,7 +285,8 @@ def deviation(
 
     With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
     """
-    path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
+    task = data.instance_model(), data.alpha, name, MessagePassing(damping), n_iter
+    path = trajectory(*task, n_replicas=2, seed=seed)
     iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()
@@ -390,10 +395,10 @@ def compare(
         except KeyboardInterrupt:
             if not finished:
                 raise
-    settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
-    del settings["device"], settings["rtol"]
-    if isinstance(model.teacher, SoftmaxTeacher):
-        settings["omega"] = model.teacher.omega
+    settings: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
+    settings |= {"instances": instances, "d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+    if has_omega(model):
+        settings["omega"] = softmax_teacher(model).omega
     base = linear_baseline(model) if model.attention else None
     result = Comparison(settings, finished, base, time.perf_counter() - began)
     if len(finished) < len(names):

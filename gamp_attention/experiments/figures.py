@@ -11,12 +11,13 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
-from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
+from gamp_attention._core.files import PICTURE, picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.successive_halving import AGREEMENT
 from gamp_attention.results import History
-from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
+from gamp_attention.state_evolution.dynamics.replicas import Trajectory
 
 if TYPE_CHECKING:
     from gamp_attention.experiments.comparison import Branch, Comparison
@@ -49,7 +50,6 @@ WORDS = {  # names of numbers, for titles and axes
     "test_error": r"test error $\epsilon_g$", "gradient": r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$",
 }  # fmt: skip
 ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
-TIMES = (0, 5, 20, 60, 200, 600, 2000, 6000)  # labeled iterations of a run, on an axis that is logarithmic after 5
 
 
 def plot_comparison(comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False) -> np.ndarray:
@@ -81,10 +81,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     >>> ga.plot_comparison(comparison).shape
     (1, 5)
     """
-    from gamp_attention.experiments.comparison import Comparison  # here, because other figures do not need it
-
-    if not isinstance(comparison, Comparison):
-        raise check.fail("comparison", comparison, "a result of compare", TypeError)
+    check.require_attributes("comparison", comparison, "a result of compare", "branches", "heading", "settings")
     count, settings = len(comparison.branches), comparison.settings
     with figure(path, 2 * count, 3, (9.8, 0.5 + 5.4 * count), overwrite) as grid:
         panels = grid.reshape(count, 6)
@@ -129,16 +126,16 @@ def plot_trajectory(
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
     >>> run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=5)
-    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=5, n_paths=256)
+    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=5, n_paths=256)
     >>> ga.plot_trajectory(predicted, run).shape
     (1, 4)
     """
-    given = [runs] if isinstance(runs, GampResult | History) else list(runs)
-    if not isinstance(predicted, Trajectory):
-        raise check.fail("predicted", predicted, "a gamp_attention.Trajectory", TypeError)
-    if not all(isinstance(run, GampResult | History) for run in given):
-        raise check.fail("runs", runs, "results of run_gamp, or histories", TypeError)
-    seen = [(run.history if isinstance(run, GampResult) else run).scalars() for run in given]
+    check.require_attributes("predicted", predicted, "a gamp_attention.Trajectory", "scalars", "error", "q")
+    given: Any = [runs] if hasattr(runs, "history") or hasattr(runs, "scalars") else runs
+    histories = [getattr(run, "history", run) for run in given]
+    for history in histories:
+        check.require_attributes("runs", history, "results of run_gamp, or histories", "scalars")
+    seen = [history.scalars() for history in histories]
     with figure(path, 1, len(LABELS), (9.8, 3.0), overwrite) as axes:
         for axis, key in zip(axes[0], LABELS, strict=True):
             _draw_prediction(axis, predicted, key)
@@ -154,7 +151,7 @@ def plot_trajectory(
 def plot_phase_diagram(
     boundaries: "PhaseBoundaries", path: str | Path | None = None, overwrite: bool = False
 ) -> np.ndarray:
-    """Draw a phase diagram: α_c, α_l and the α at which branches appear and become stable, against the parameter.
+    """Draw a phase diagram: α_c, α_l and the α at which branches appear and become stable, against ω.
 
     Parameters
     ----------
@@ -177,11 +174,8 @@ def plot_phase_diagram(
     >>> ga.plot_phase_diagram(pb)[0, 0].get_ylabel()
     'samples per dimension α = n/d'
     """
-    from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
-
-    if not isinstance(boundaries, PhaseBoundaries):
-        raise check.fail("boundaries", boundaries, "a result of phase_boundaries", TypeError)
-    across = np.arange(1, len(boundaries.values) + 1) if boundaries.parameter == "A" else boundaries.values
+    check.require_attributes("boundaries", boundaries, "a result of phase_boundaries", "line", "lines", "values")
+    across = boundaries.values
     with figure(path, 1, 1, (7.5, 5.4), overwrite) as axes:
         axis = axes[0, 0]
         for name, label, style in BOUNDARIES:
@@ -192,8 +186,7 @@ def plot_phase_diagram(
             ends = [boundaries.line(f"hard_{end}")[0] for end in ("from", "to")]
             if np.isfinite(ends).any():
                 axis.fill_between(across, *ends, color=COLORS["random"], alpha=0.2, lw=0, label="hard phase")
-        names = {"omega": OMEGA, "lam": LAMBDA, "sigma": "size of tokens σ", "A": "number of the matrix A"}
-        axis.set(xlabel=names[boundaries.parameter], ylabel=ALPHA, ylim=(0, None))
+        axis.set(xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
         draw_legend(axis, columns=2)
     return axes
 
@@ -229,7 +222,8 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
         ends = {end.name: end.values[key] for end in branch.rows}
         limit = "fixed point of state evolution,\nd → ∞"
         axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)
-        ticks = [time for time in TIMES if time <= end]
+        # labeled iterations, on an axis that is logarithmic after 5
+        ticks = [time for time in (0, 5, 20, 60, 200, 600, 2000, 6000) if time <= end]
         for marker, (name, value), shift in zip("osD^", list(ends.items())[1:], (1.3, 1.75, 2.35, 3.1), strict=False):
             face = color if marker == "o" else GREY
             axis.plot(shift * end, value, marker, color=face, mec=DARK, ms=6, label=f"end: {name}", clip_on=False)
@@ -296,28 +290,28 @@ def figure(
         else:
             from matplotlib.figure import Figure  # needs no screen and is not registered in pyplot
 
-            require_replaceable("path", path, "picture", overwrite)
+            require_replaceable("path", path, PICTURE, overwrite)
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
             marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
-            write_atomically(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
+            write_atomically(path, lambda file: drawing.savefig(file, **marked), kind=PICTURE, overwrite=overwrite)
 
 
 KINDS = {"spectral": COLORS["semantic"], "random": COLORS["random"], "positional": COLORS["positional"]}
-COLUMNS = 4
 
 
 def plot_fit(
-    result: GampResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
+    result: TrainResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
 ) -> np.ndarray:
     """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
 
     Returns the axes (2, 4); empty axes are switched off.
     """
-    with figure(path, 2, COLUMNS, (9.8, 6.2), overwrite) as axes:
+    columns = 4
+    with figure(path, 2, columns, (9.8, 6.2), overwrite) as axes:
         _draw_curves(axes[0], result)
         _draw_starts(axes[0, 3], result)
-        spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
+        spread = np.linspace(0, len(attention) - 1, min(columns - 1, len(attention))).astype(int)
         shown = [("attention,\nmean over all samples", attention.mean(axis=0))]
         shown += [(f"attention,\nsample {row}", attention[row]) for row in spread]
         matrices = np.array([matrix for _, matrix in shown])
@@ -339,7 +333,7 @@ def plot_fit(
     return axes
 
 
-def _draw_curves(row: Any, result: GampResult) -> None:
+def _draw_curves(row: Any, result: TrainResult) -> None:
     """Draw training loss and gradient norm of message passing, followed by the descent that finished the run."""
     phases: list[tuple[str, str, int, Any]] = [("message passing", COLORS["semantic"], 0, result.history)]
     if result.settling_history is not None:
@@ -361,7 +355,7 @@ def _draw_curves(row: Any, result: GampResult) -> None:
     row[2].set(title="gradient norm\n" + r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
 
 
-def _draw_starts(axis: Any, result: GampResult) -> None:
+def _draw_starts(axis: Any, result: TrainResult) -> None:
     """Draw the training losses of all starts when they ended or were stopped; diamonds have the selected weights."""
     drawn = set()
     for place, record in enumerate(sorted(result.starts, key=lambda start: start.train_loss), 1):

@@ -1,11 +1,9 @@
-"""Descent on the training risk: it completes runs of message passing that cycle, and leaves saddles.
+"""Descent on the training risk, which completes runs of message passing that cycle.
 
 The weights of a fixed point of GAMP are a critical point of the risk, whatever V and A are, so that descent on the same
 compiled risk can complete a run: L-BFGS (Liu and Nocedal, 1989), or accelerated proximal gradient steps (Beck and
 Teboulle, 2009) if the penalty has kinks; then Newton steps, solved by MINRES, that must lower the gradient norm. The
 end is verified to be a fixed point of GAMP: for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
-
-A saddle is left along the direction of lowest curvature of the risk, to the lowest point on this line.
 """
 
 from collections.abc import Callable
@@ -227,33 +225,3 @@ def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.nd
     z = at.z if samples is None else at.z[samples]
     residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < UNMOVED)
-
-
-ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
-ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
-MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directions v and −v
-MAX_SADDLES = 20  # maximum number of saddles that a run leaves
-
-
-def descend_from_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the lowest of several points Q ± s v along a line, and its training loss; Q itself if none is lower.
-
-    v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
-    """
-    at = risk_at(data, Q, risk)
-    best, lowest = Q, at.train_loss
-    for side in (1.0, -1.0):
-        size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, at.train_loss
-        for _ in range(MAX_TRIALS):
-            trial = Q + side * size * direction
-            loss = risk_at(data, trial, risk).train_loss
-            if loss < last:
-                falling, last = True, loss
-                if loss < lowest:
-                    best, lowest = trial, loss
-                size *= ESCAPE_GROWTH
-            elif falling:
-                break
-            else:
-                size /= ESCAPE_GROWTH**2
-    return best, lowest

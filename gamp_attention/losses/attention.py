@@ -2,17 +2,7 @@
 
 A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalized
 linear models: sums over samples of ℓ_μ(z) + constant_μ, where the parameters p of the sample are one row of an array
-(n, P).
-
-Compiled code calls the following functions of a loss. Numba selects their code by the type of the loss: here and in
-`gamp_attention.losses.registration` for attention layers, and in `gamp_attention.losses.point` for registered losses.
-
-- `make_work(loss)` returns scratch arrays for the other functions.
-- `loss_value(loss, p, z, work)` returns ℓ(z).
-- `loss_derivatives(loss, p, z, grad, hess, work)` also fills the gradient and the Hessian.
-- `loss_gradient(loss, p, z, grad, hess, work)` also fills the gradient only; hess is scratch.
-
-Bounds of losses are in `gamp_attention.losses.bounds`.
+(n, P). The functions of a loss are described in `gamp_attention.losses.protocol`.
 
 **Compiled code of `DotProductAttention`.** Fields are flattened as z[l * r + a]. φ_i(S) = ½ S G S − S M_i is the loss
 of row i; p contains G and M. Derivatives are computed in three steps: of φ_i in the attention weights (`slack`), in the
@@ -24,14 +14,22 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core.types import float64, int64
+from numba.core.types import float64
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention._core.deferred import deferred_kernel
 from gamp_attention._core.pointers import load_from
-from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, loss_kernel
-from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
+from gamp_attention.losses.bounds import attention_floor, dot_product_curvature
+from gamp_attention.losses.protocol import (
+    loss_curvature,
+    loss_derivatives,
+    loss_floor,
+    loss_value,
+    make_work,
+    outer_radius,
+)
+from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_floor, two_token_value
 
 FEW_TOKENS = 5  # maximum number of tokens for which loops over matrices take longer than sums of few terms
 
@@ -300,15 +298,10 @@ class DotProductAttention(NamedTuple):
     causal: bool = False
     softmax: bool = True
 
-    @property
-    def even(self) -> bool:
-        """True: S[−z] = S[z]."""
-        return True
-
-    @property
-    def rotations(self) -> bool:
-        """True: S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
-        return True
+    # S[−z] = S[z], and S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys
+    even = rotations = exact_derivatives = True  # type: ignore[misc]
+    # the Hessian of the loss at zero is equal for all columns of a part, and zero between columns
+    equal_columns = True  # type: ignore[misc]
 
     @property
     def parts(self) -> int:
@@ -405,6 +398,21 @@ class AttentionLoss(NamedTuple):
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
 
+    @property
+    def n_params(self) -> int:
+        """Number of parameters of a sample, 2 L²."""
+        return 2 * self.n_tokens**2
+
+    @property
+    def by_differences(self) -> bool:
+        """True if derivatives are computed by differences of values, as for user-defined maps."""
+        return not getattr(self.attention, "exact_derivatives", False)
+
+    @property
+    def is_indirect(self) -> bool:
+        """True for user-defined maps: kernels are not compiled again for each of them."""
+        return self.by_differences
+
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors; independent of the compiled code, so that tests can compare both."""
         L = self.n_tokens
@@ -437,36 +445,11 @@ def is_dot_product_loss(numba_type: Any) -> bool:
     return is_instance(numba_type, AttentionLoss) and is_instance(numba_type.types[0], DotProductAttention)
 
 
-@dispatch_on_type
-def make_work(loss):
-    """Return scratch arrays for the other functions. Compiled code only."""
-
-
-@dispatch_on_type
-def loss_value(loss, p, z, work):
-    """Return ℓ(z). Compiled code only."""
-
-
-@dispatch_on_type
-def loss_derivatives(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient and Hessian. Compiled code only."""
-
-
-@loss_kernel(TableSlots.DIFFERENTIATE, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
-def differentiate(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient and Hessian: `loss_derivatives`, compiled once for all calling kernels."""
-    return loss_derivatives(load_from(loss), p, z, grad, hess, work)
-
-
-@dispatch_on_type
-def loss_gradient(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient; hess is scratch. Compiled code only."""
-
-
-@loss_kernel(TableSlots.GRADIENT, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
-def evaluate_gradient(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient; hess is scratch: `loss_gradient`, compiled once for all calling kernels."""
-    return loss_gradient(load_from(loss), p, z, grad, hess, work)
+def is_by_differences(numba_type: Any) -> bool:
+    """Return whether a numba type is an AttentionLoss whose derivatives are computed by differences of values."""
+    if not is_instance(numba_type, AttentionLoss):
+        return False
+    return not getattr(numba_type.types[0].instance_class, "exact_derivatives", False)
 
 
 @inline_kernel
@@ -479,11 +462,6 @@ def row_loss(p, S, i):
             gs += p[j * L + k] * S[i, k]
         value += S[i, j] * (0.5 * gs - p[L * L + j * L + i])
     return value
-
-
-def is_by_differences(attention: type) -> bool:
-    """Return whether derivatives of a class of attention maps are computed by differences."""
-    return attention is not DotProductAttention and not getattr(attention, "exact_derivatives", False)
 
 
 @overload(make_work, counted=True)
@@ -530,13 +508,15 @@ def _value_of_scores(loss, p, z, work):
 
 
 @overload(loss_derivatives)
-def _loss_derivatives(loss, p, z, grad, hess, work):
+def _loss_derivatives(loss, p, z, grad, hess, work, second):
     if not is_dot_product_loss(loss):
         return None
 
-    def attention_derivatives(loss, p, z, grad, hess, work):
+    def attention_derivatives(loss, p, z, grad, hess, work, second):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
+        if not second:
+            return _gradient_of_scores(loss, p, z, grad, work)
         if loss.n_tokens <= FEW_TOKENS and loss.attention.tied and loss.attention.softmax:
             return _differentiate_few_tokens(loss, p, z, grad, hess, work)
         return _differentiate_scores(loss, p, z, grad, hess, work)
@@ -622,19 +602,6 @@ def _differentiate_few_tokens(loss, p, z, grad, hess, work):
     return value
 
 
-@overload(loss_gradient)
-def _loss_gradient(loss, p, z, grad, hess, work):
-    if not is_dot_product_loss(loss):
-        return None
-
-    def attention_gradient(loss, p, z, grad, hess, work):
-        if is_two_tokens(loss):
-            return two_token_derivatives(loss, p, z, grad, hess)
-        return _gradient_of_scores(loss, p, z, grad, work)
-
-    return attention_gradient
-
-
 @deferred_kernel(float64)
 def _gradient_of_scores(loss, p, z, grad, work):
     """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient."""
@@ -651,6 +618,30 @@ def _gradient_of_scores(loss, p, z, grad, work):
         row_slope(loss.attention, s, i, slack, u)
         pull_back_slope(loss.attention, z, L, r, i, u, grad)
     return value
+
+
+@overload(loss_floor)
+def _loss_floor(loss, p, work):
+    if not is_instance(loss, AttentionLoss) or is_by_differences(loss):
+        return None
+
+    def floor(loss, p, work):
+        return attention_floor(loss.n_tokens, p, is_bounded(loss.attention), work.B, work.u, work.slack)
+
+    return floor
+
+
+@overload(loss_curvature)
+def _loss_curvature(loss, p, center, reach):
+    if not is_dot_product_loss(loss):
+        return None
+
+    def curvature(loss, p, center, reach):
+        if is_two_tokens(loss):
+            return two_token_floor(loss, p, center, reach)
+        return dot_product_curvature(loss, p, outer_radius(center, reach))
+
+    return curvature
 
 
 @dataclass(frozen=True, eq=False)

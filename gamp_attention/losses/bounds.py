@@ -2,50 +2,21 @@
 
 A point z with a lower proximal objective than a known minimum lies in an ellipsoid around ω, whose size follows from a
 lower bound of ℓ. If the Hessian of the objective is positive definite in this ellipsoid, there is no second minimum in
-it; see `gamp_attention.denoisers.prox.is_unique`. Compiled code calls these functions, selected by the type of the
-loss:
-
-- `loss_floor(loss, p, work)` returns a lower bound of ℓ over all z.
-- `curvature_floor(loss, p, radius)` returns a lower bound of the eigenvalues of ∇²ℓ on ‖z‖ ≤ radius.
-- `curvature_floor_near(loss, p, center, reach)` returns a lower bound of these eigenvalues on ‖z − center‖ ≤ reach.
-
-A loss without such a bound returns -inf.
+it; see `gamp_attention.denoisers.prox.is_unique`. This module has the bounds of attention layers.
 """
 
 import numpy as np
 
-from gamp_attention._core.compiled import dispatch_on_type, inline_kernel, is_instance, overload
-from gamp_attention.losses.attention import AttentionLoss, is_bounded, is_dot_product_loss
-from gamp_attention.losses.indirect import is_absent
-from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
+from gamp_attention._core.compiled import inline_kernel
 
 
-@dispatch_on_type
-def loss_floor(loss, p, work):
-    """Return a lower bound of ℓ over all z. Compiled code only."""
+@inline_kernel
+def attention_floor(L, p, bounded, B, u, slack):
+    """Return a lower bound of the loss of an attention layer; B (L, L), u (L,) and slack (L,) are scratch.
 
-
-@dispatch_on_type
-def curvature_floor(loss, p, radius):
-    """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around zero. Compiled code only."""
-
-
-@dispatch_on_type
-def curvature_floor_near(loss, p, center, reach):
-    """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around a point. Compiled code only."""
-
-
-@overload(loss_floor)
-def _loss_floor(loss, p, work):
-    if not is_instance(loss, AttentionLoss) or is_absent(work):
-        return None
-
-    def attention_floor(loss, p, work):
-        if is_bounded(loss.attention):
-            return _simplex_floor(loss.n_tokens, p, work.u, work.slack)
-        return _quadratic_floor(loss.n_tokens, p, work.B, work.u)
-
-    return attention_floor
+    If `bounded` is True, the attention weights of each row are positive and add up to 1.
+    """
+    return _simplex_floor(L, p, u, slack) if bounded else _quadratic_floor(L, p, B, u)
 
 
 @inline_kernel
@@ -128,48 +99,23 @@ def gradient_spread(L, p):
     return D
 
 
-@overload(curvature_floor)
-def _curvature_floor(loss, p, radius):
-    if not is_dot_product_loss(loss):
-        return None
-
-    def attention_curvature(loss, p, radius):
-        # Let b = 1/temperature, and let u_i and B_i be the gradient and Hessian of φ_i in its scores. For tied weights,
-        # vᵀ∇²ℓ v = 2b Σ_ij u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i with w_ij = b (z_j·v_i + z_i·v_j).
-        # Softmax: the entries of a = ∂φ_i/∂S_i differ by at most D. Then the spectral norm of u is at most D √(L/8),
-        # and B_i ≥ −D cov(S_i), so that the second sum is at least −2 D b² ‖z‖² ‖v‖².
-        # Linear attention: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖.
-        # Separate queries and keys: half of these bounds, and scores are at most ½ b ‖z‖² instead of b ‖z‖².
-        L = loss.n_tokens
-        b = 1.0 / loss.attention.temperature
-        factor = 1.0 if loss.attention.tied else 0.5
-        if not loss.attention.softmax:
-            G, M = 0.0, 0.0
-            for j in range(L * L):
-                G += p[j] ** 2
-                M += p[L * L + j] ** 2
-            return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
-        D = gradient_spread(L, p)
-        return -D * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
-
-    return attention_curvature
-
-
-@overload(curvature_floor_near)
-def _curvature_floor_near(loss, p, center, reach):
-    def two_tokens_near(loss, p, center, reach):
-        if is_two_tokens(loss):
-            return two_token_floor(loss, p, center, reach)
-        return curvature_floor(loss, p, _norm(center) + reach)
-
-    if is_dot_product_loss(loss):
-        return two_tokens_near
-    return lambda loss, p, center, reach: curvature_floor(loss, p, _norm(center) + reach)
-
-
 @inline_kernel
-def _norm(x):
-    total = 0.0
-    for i in range(x.shape[0]):
-        total += x[i] * x[i]
-    return np.sqrt(total)
+def dot_product_curvature(loss, p, radius):
+    """Return a lower bound of the eigenvalues of ∇²ℓ on ‖z‖ ≤ radius, for an AttentionLoss of dot products."""
+    # Let b = 1/temperature, and let u_i and B_i be the gradient and Hessian of φ_i in its scores. For tied weights,
+    # vᵀ∇²ℓ v = 2b Σ_ij u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i with w_ij = b (z_j·v_i + z_i·v_j).
+    # Softmax: the entries of a = ∂φ_i/∂S_i differ by at most D. Then the spectral norm of u is at most D √(L/8),
+    # and B_i ≥ −D cov(S_i), so that the second sum is at least −2 D b² ‖z‖² ‖v‖².
+    # Linear attention: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖.
+    # Separate queries and keys: half of these bounds, and scores are at most ½ b ‖z‖² instead of b ‖z‖².
+    L = loss.n_tokens
+    b = 1.0 / loss.attention.temperature
+    factor = 1.0 if loss.attention.tied else 0.5
+    if not loss.attention.softmax:
+        G, M = 0.0, 0.0
+        for j in range(L * L):
+            G += p[j] ** 2
+            M += p[L * L + j] ** 2
+        return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
+    D = gradient_spread(L, p)
+    return -D * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)

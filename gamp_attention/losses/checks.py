@@ -12,9 +12,8 @@ import numpy as np
 
 from gamp_attention._core.compiled import kernel
 from gamp_attention._core.user_code import attempt
-from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
-from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.point import PointLoss
+from gamp_attention.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
 from gamp_attention.losses.registration import attend_all
 
 
@@ -118,8 +117,8 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
             raise ValueError(
                 f"{name}.floor: needs a lower bound of the loss, got {floor}, which is above the loss {value}"
             )
-        lowest, radius = np.linalg.eigvalsh(hess)[0], float(np.linalg.norm(z))
-        bound = _number(f"{name}.curvature", curvature_bound, loss, p, radius, infinite=True)
+        lowest, ball = np.linalg.eigvalsh(hess)[0], (np.zeros(k), float(np.linalg.norm(z)))
+        bound = _number(f"{name}.curvature", curvature_bound, loss, p, *ball, infinite=True)
         if bound > lowest + DERIVATIVE_ERROR * scale:
             declared = "convex = True" if loss.loss.convex else "curvature"
             raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
@@ -231,7 +230,7 @@ def _value(loss, p, z):
 
 @kernel
 def _derivatives(loss, p, z, grad, hess):
-    return loss_derivatives(loss, p, z, grad, hess, make_work(loss))
+    return loss_derivatives(loss, p, z, grad, hess, make_work(loss), True)
 
 
 @kernel
@@ -240,9 +239,9 @@ def _floor(loss, p):
 
 
 @kernel
-def curvature_bound(loss, p, radius):
-    """Return the lower bound of the eigenvalues of the Hessian of a loss for fields up to a norm."""
-    return curvature_floor(loss, p, radius)
+def curvature_bound(loss, p, center, reach):
+    """Return the lower bound of the eigenvalues of the Hessian of a loss in a ball of fields."""
+    return loss_curvature(loss, p, center, reach)
 
 
 def _number(method: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:

@@ -33,7 +33,7 @@ class SquaredLoss(NamedTuple):
     2.0
     """
 
-    convex = True  # type: ignore[misc]
+    convex = quadratic = True  # type: ignore[misc]
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""

@@ -17,15 +17,9 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
 from gamp_attention._core.pointers import load_from
-from gamp_attention.losses.attention import (
-    AttentionLoss,
-    DotProductAttention,
-    fill_slack,
-    loss_derivatives,
-    loss_gradient,
-    make_work,
-)
-from gamp_attention.losses.bounds import curvature_floor, gradient_spread
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, fill_slack, row_loss
+from gamp_attention.losses.bounds import gradient_spread
+from gamp_attention.losses.protocol import loss_curvature, loss_derivatives, loss_value, make_work, outer_radius
 from gamp_attention.losses.registration import register_attention
 
 
@@ -204,44 +198,40 @@ def _add_slopes(attention, z, r, i, P, slack, u, grad):
                 grad[k] += across
 
 
-@overload(loss_gradient)
-def _loss_gradient(loss, p, z, grad, hess, work):
+@overload(loss_value)
+def _loss_value(loss, p, z, work):
     if not _is_multi_head(loss):
         return None
 
-    def heads_gradient(loss, p, z, grad, hess, work):
-        work = load_from(work)
-        L, r, P, u = loss.n_tokens, loss.rank, work.P, work.slopes
-        fill_heads(loss.attention, z, r, P, work.s)
-        for k in range(L * r):
-            grad[k] = 0.0
-        value = 0.0
-        for i in range(L):
-            value += fill_slack(p, work.s, i, work.slack)
-            _add_slopes(loss.attention, z, r, i, P, work.slack, u, grad)
+    def heads_value(loss, p, z, work):
+        work, value = load_from(work), 0.0
+        fill_heads(loss.attention, z, loss.rank, work.P, work.s)
+        for i in range(loss.n_tokens):
+            value += row_loss(p, work.s, i)
         return value
 
-    return heads_gradient
+    return heads_value
 
 
 @overload(loss_derivatives)
-def _loss_derivatives(loss, p, z, grad, hess, work):
+def _loss_derivatives(loss, p, z, grad, hess, work, second):
     if not _is_multi_head(loss):
         return None
 
-    def heads_derivatives(loss, p, z, grad, hess, work):
+    def heads_derivatives(loss, p, z, grad, hess, work, second):
         work = load_from(work)
         L, r, P, u = loss.n_tokens, loss.rank, work.P, work.slopes
         fill_heads(loss.attention, z, r, P, work.s)
         for k in range(L * r):
             grad[k] = 0.0
-            for m in range(L * r):
+            for m in range(L * r if second else 0):
                 hess[k, m] = 0.0
         value = 0.0
         for i in range(L):
             value += fill_slack(p, work.s, i, work.slack)
             _add_slopes(loss.attention, z, r, i, P, work.slack, u, grad)
-            _add_curvatures(loss.attention, p, z, r, i, P, u, work.GP, hess)
+            if second:
+                _add_curvatures(loss.attention, p, z, r, i, P, u, work.GP, hess)
         return value
 
     return heads_derivatives
@@ -286,15 +276,15 @@ def _add_curvatures(attention, p, z, r, i, P, u, GP, hess):
                             hess[ka, kc] += B * z[qa] * z[qc]
 
 
-@overload(curvature_floor)
-def _curvature_floor(loss, p, radius):
+@overload(loss_curvature)
+def _loss_curvature(loss, p, center, reach):
     if not _is_multi_head(loss):
         return None
 
-    def heads_curvature(loss, p, radius):
+    def heads_curvature(loss, p, center, reach):
         # The bound of a single head, see `gamp_attention.losses.bounds`, divided by H: the terms J G J are positive
         # semi-definite in the scores of all heads together, and K_h has the factor 1/H.
-        L, H = loss.n_tokens, loss.attention.heads
+        L, H, radius = loss.n_tokens, loss.attention.heads, outer_radius(center, reach)
         b, factor = 1.0 / loss.attention.temperature, 1.0 if loss.attention.tied else 0.5
         D = gradient_spread(L, p)
         return -D / H * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)

@@ -50,8 +50,7 @@ class TableSlots(IntEnum):
     OBJECTIVE = 1
     OBJECTIVE_DERIVATIVES = 2
     IS_UNIQUE = 3
-    GRADIENT = 4
-    LOSS = 5  # first word of the loss; the words before it are addresses of kernels
+    LOSS = 4  # first word of the loss; the words before it are addresses of kernels
 
 
 class LossKernel(NamedTuple):
@@ -135,11 +134,6 @@ def loss_kernel(
         return stub
 
     return decorate
-
-
-def is_absent(work: Any) -> bool:
-    """Return whether the numba type of a scratch argument says that the caller knows only an `IndirectLoss`."""
-    return isinstance(work, types.Integer)
 
 
 def as_indirect(loss: Any) -> Any:

@@ -28,17 +28,17 @@ import numpy as np
 from gamp_attention._core.compiled import inline_kernel, is_instance, kernel, overload
 from gamp_attention._core.threads import over_blocks
 from gamp_attention._core.user_code import Registry
-from gamp_attention.losses.attention import (
-    AttentionLoss,
+from gamp_attention.losses.attention import is_by_differences
+from gamp_attention.losses.indirect import IndirectLoss, as_indirect
+from gamp_attention.losses.protocol import (
     differentiate,
-    is_by_differences,
+    loss_curvature,
     loss_derivatives,
-    loss_gradient,
+    loss_floor,
     loss_value,
     make_work,
+    outer_radius,
 )
-from gamp_attention.losses.bounds import curvature_floor, loss_floor
-from gamp_attention.losses.indirect import IndirectLoss, as_indirect
 
 # Central differences of fourth order have errors of order h⁴, plus rounding errors of order ε/h for the gradient and
 # ε/h² for the Hessian. These steps h balance them: the errors are about 1e-12 and 1e-9 of the loss. The Hessian may be
@@ -69,20 +69,13 @@ def _difference_slope(loss, p, z, work, i):
 
 
 @inline_kernel
-def difference_gradient(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient (k,); hess is not used."""
-    for i in range(z.shape[0]):
-        grad[i] = _difference_slope(loss, p, z, work, i)
-    return loss_value(loss, p, z, work)
-
-
-@inline_kernel
-def difference_derivatives(loss, p, z, grad, hess, work):
-    """Return ℓ(z), and fill its gradient (k,) and Hessian (k, k)."""
+def difference_derivatives(loss, p, z, grad, hess, work, second):
+    """Return ℓ(z), and fill its gradient (k,) and, if `second` is True, its Hessian (k, k)."""
     here = loss_value(loss, p, z, work)
     k = z.shape[0]
     for i in range(k):
         grad[i] = _difference_slope(loss, p, z, work, i)
+    for i in range(k if second else 0):
         h = CURVATURE_STEP * max(1.0, abs(z[i]))
         near = _probe(loss, p, z, work, i, h, i, 0.0) + _probe(loss, p, z, work, i, -h, i, 0.0)
         far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) + _probe(loss, p, z, work, i, -2 * h, i, 0.0)
@@ -120,10 +113,17 @@ class PointLoss(NamedTuple):
     n_tokens: int
     rank: int
 
+    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
+
     @property
     def n_fields(self) -> int:
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
+
+    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
+        formulas = getattr(self.loss, "of_fields", None) if self.n_fields == 1 else None
+        return formulas and formulas(params[:, 0], z)
 
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors."""
@@ -138,6 +138,8 @@ class WeightedLoss(NamedTuple):
     """Loss w ℓ(z; p) with a weight w > 0 for each sample, which is the last entry of its row of parameters."""
 
     point: PointLoss
+
+    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
 
     @property
     def n_tokens(self) -> int:
@@ -154,6 +156,11 @@ class WeightedLoss(NamedTuple):
         """Number of local fields per sample, L r."""
         return self.point.n_fields
 
+    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
+        parts = self.point.of_fields(params, z)
+        return parts and tuple(params[:, -1] * part for part in parts)
+
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors."""
         return params[:, -1] * self.point.torch(params[:, :-1], z)
@@ -161,15 +168,13 @@ class WeightedLoss(NamedTuple):
 
 def for_kernels(loss: Any) -> Any:
     """Return a loss in the form that kernels receive: an IndirectLoss for registered losses and attention maps."""
-    if isinstance(loss, AttentionLoss):
-        return as_indirect(loss) if is_by_differences(type(loss.attention)) else loss
-    return as_indirect(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
+    return as_indirect(loss) if getattr(loss, "is_indirect", False) else loss
 
 
-@overload(make_work, counted=True)
+@overload(make_work)
 def _make_work(loss):
-    needs_no_work = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, IndirectLoss))
-    return (lambda loss: 0) if needs_no_work else None
+    needs_none = is_by_differences(loss) or any(is_instance(loss, c) for c in (PointLoss, WeightedLoss, IndirectLoss))
+    return (lambda loss: 0) if needs_none else None
 
 
 @overload(loss_value)
@@ -183,15 +188,15 @@ def _loss_value(loss, p, z, work):
 
 
 @overload(loss_derivatives)
-def _loss_derivatives(loss, p, z, grad, hess, work):
+def _loss_derivatives(loss, p, z, grad, hess, work, second):
     if is_instance(loss, WeightedLoss):
 
-        def weighted_derivatives(loss, p, z, grad, hess, work):
+        def weighted_derivatives(loss, p, z, grad, hess, work, second):
             weight = p[-1]
-            value = loss_derivatives(loss.point, p[:-1], z, grad, hess, work)
+            value = loss_derivatives(loss.point, p[:-1], z, grad, hess, work, second)
             for i in range(grad.shape[0]):
                 grad[i] *= weight
-                for j in range(grad.shape[0]):
+                for j in range(grad.shape[0] if second else 0):
                     hess[i, j] *= weight
             return weight * value
 
@@ -202,29 +207,10 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
     if derivatives is None:
         return difference_derivatives
 
-    def point_derivatives(loss, p, z, grad, hess, work):
+    def point_derivatives(loss, p, z, grad, hess, work, second):
         return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
 
     return point_derivatives
-
-
-@overload(loss_gradient)
-def _loss_gradient(loss, p, z, grad, hess, work):
-    if is_instance(loss, AttentionLoss):
-        return None
-    if is_instance(loss, WeightedLoss):
-
-        def weighted_gradient(loss, p, z, grad, hess, work):
-            weight = p[-1]
-            value = loss_gradient(loss.point, p[:-1], z, grad, hess, work)
-            for i in range(grad.shape[0]):
-                grad[i] *= weight
-            return weight * value
-
-        return weighted_gradient
-    if is_instance(loss, PointLoss) and LOSSES.method(loss.types[0], "derivatives") is None:
-        return difference_gradient
-    return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, work)
 
 
 @overload(loss_floor)
@@ -237,35 +223,34 @@ def _loss_floor(loss, p, work):
     return (lambda loss, p, work: floor(loss.loss, p)) if floor else (lambda loss, p, work: -np.inf)
 
 
-@overload(curvature_floor)
-def _curvature_floor(loss, p, radius):
+@overload(loss_curvature)
+def _loss_curvature(loss, p, center, reach):
     if is_instance(loss, WeightedLoss):
-        return lambda loss, p, radius: p[-1] * curvature_floor(loss.point, p[:-1], radius)
+        return lambda loss, p, center, reach: p[-1] * loss_curvature(loss.point, p[:-1], center, reach)
     if not is_instance(loss, PointLoss):
         return None
     if loss.types[0].instance_class.convex:
-        return lambda loss, p, radius: 0.0
+        return lambda loss, p, center, reach: 0.0
     curvature = LOSSES.method(loss.types[0], "curvature")
     if curvature is None:
-        return lambda loss, p, radius: -np.inf
-    return lambda loss, p, radius: curvature(loss.loss, p, loss.n_tokens * loss.rank, radius)
+        return lambda loss, p, center, reach: -np.inf
+    return lambda loss, p, center, reach: curvature(loss.loss, p, center.shape[0], outer_radius(center, reach))
 
 
 @kernel
 def _derivatives(first, last, loss, params, z, value, grad, hess):
     work = make_work(loss)
     for mu in range(first, last):
-        value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+        value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work, True)
 
 
 def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
     n, L, r = z.shape
-    point, weighted = (loss.point, True) if isinstance(loss, WeightedLoss) else (loss, False)
-    if L * r == 1 and isinstance(point, PointLoss) and hasattr(point.loss, "of_fields"):
-        parts = point.loss.of_fields(params[:, 0], z.ravel())  # vector instructions take a tenth of the time
-        value, grad, hess = (params[:, -1] * part for part in parts) if weighted else parts
-        return value, grad.reshape(n, 1, 1), hess.reshape(n, 1, 1)
+    find = getattr(loss, "of_fields", None)
+    parts = find(params, z.ravel()) if find and L * r == 1 else None  # vector instructions take a tenth of the time
+    if parts:
+        return parts[0], parts[1].reshape(n, 1, 1), parts[2].reshape(n, 1, 1)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(z).reshape(n, L * r)
     value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import dispatch_on_type, is_instance, kernel, overload, sample_kernel
-from gamp_attention._core.pointers import load_from
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import (
     AttentionLoss,
@@ -30,15 +29,11 @@ from gamp_attention.losses.attention import (
     fill_scores,
     is_bounded,
     is_by_differences,
-    loss_derivatives,
-    loss_gradient,
-    loss_value,
-    make_work,
     row_loss,
 )
-from gamp_attention.losses.bounds import curvature_floor, loss_floor
-from gamp_attention.losses.indirect import is_absent
-from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives, difference_gradient
+from gamp_attention.losses.bounds import attention_floor
+from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives
+from gamp_attention.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
 
 MAPS = Registry(
     "register_attention",
@@ -73,38 +68,6 @@ def call_map(self: Any, z: Any) -> Any:
     return S.reshape(*z.shape[:-1], L)
 
 
-def _is_custom(loss: Any) -> bool:
-    return is_instance(loss, AttentionLoss) and not is_instance(loss.types[0], DotProductAttention)
-
-
-def _has_differences(loss: Any) -> bool:
-    """Return whether derivatives are computed by differences: maps of the package may have exact derivatives."""
-    return is_instance(loss, AttentionLoss) and is_by_differences(loss.types[0].instance_class)
-
-
-class MapWork(NamedTuple):
-    """Scratch arrays of one thread for a registered map."""
-
-    s: np.ndarray  # (L, L) attention matrix
-    B: np.ndarray  # (L, L)
-    u: np.ndarray  # (L,)
-    slack: np.ndarray  # (L,)
-
-
-@overload(make_work, counted=True)
-def _make_work(loss):
-    if not _has_differences(loss):
-        return None
-
-    def map_work(loss):
-        L = loss.n_tokens
-        numbers = np.empty(2 * L * L + 2 * L)  # allocated at once, because indirect calls allocate it at each call
-        squares = numbers[: 2 * L * L].reshape((2, L, L))
-        return MapWork(squares[0], squares[1], numbers[2 * L * L : 2 * L * L + L], numbers[2 * L * L + L :])
-
-    return map_work
-
-
 @overload(attend)
 def _attend(attention, z, S):
     fill = MAPS.method(attention, "attend")
@@ -119,11 +82,35 @@ def _is_bounded(attention):
     return lambda attention: bounded
 
 
-@overload(loss_value)
+class MapWithScratch(NamedTuple):
+    """An AttentionLoss of a registered map, with the array that the values of one difference have in common."""
+
+    loss: Any
+    s: np.ndarray  # (L, L) attention matrix
+
+
+@overload(loss_value, counted=True)
 def _loss_value(loss, p, z, work):
-    if not _is_custom(loss):
+    if not is_by_differences(loss):
         return None
-    return None if is_absent(work) else lambda loss, p, z, work: map_value(loss, p, z, load_from(work).s)
+    return lambda loss, p, z, work: map_value(loss, p, z, np.empty((loss.n_tokens, loss.n_tokens)))
+
+
+@overload(loss_value)
+def _loss_value_with_scratch(loss, p, z, work):
+    return (lambda loss, p, z, work: map_value(loss.loss, p, z, loss.s)) if is_instance(loss, MapWithScratch) else None
+
+
+@overload(loss_derivatives, counted=True)
+def _loss_derivatives(loss, p, z, grad, hess, work, second):
+    if not is_by_differences(loss):
+        return None
+
+    def map_derivatives(loss, p, z, grad, hess, work, second):
+        scratch = np.empty((loss.n_tokens, loss.n_tokens))
+        return difference_derivatives(MapWithScratch(loss, scratch), p, z, grad, hess, work, second)
+
+    return map_derivatives
 
 
 @sample_kernel  # not inlined: central differences would compile it a dozen times
@@ -136,50 +123,22 @@ def map_value(loss, p, z, s):
     return value
 
 
-@overload(loss_derivatives)
-def _loss_derivatives(loss, p, z, grad, hess, work):
-    return difference_derivatives if _has_differences(loss) and not is_absent(work) else None
-
-
-@overload(loss_gradient)
-def _loss_gradient(loss, p, z, grad, hess, work):
-    return difference_gradient if _has_differences(loss) and not is_absent(work) else None
-
-
-# Functions that are called through a table allocate scratch arrays, because callers do not know the type of the loss.
-
-
-@overload(loss_value, counted=True)
-def _loss_value_indirect(loss, p, z, work):
-    if not (_has_differences(loss) and is_absent(work)):
-        return None
-    return lambda loss, p, z, work: loss_value(loss, p, z, make_work(loss))
-
-
-@overload(loss_derivatives, counted=True)
-def _loss_derivatives_indirect(loss, p, z, grad, hess, work):
-    if not (_has_differences(loss) and is_absent(work)):
-        return None
-    return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, make_work(loss))
-
-
-@overload(loss_gradient, counted=True)
-def _loss_gradient_indirect(loss, p, z, grad, hess, work):
-    if not (_has_differences(loss) and is_absent(work)):
-        return None
-    return lambda loss, p, z, grad, hess, work: loss_gradient(loss, p, z, grad, hess, make_work(loss))
-
-
 @overload(loss_floor, counted=True)
-def _loss_floor_indirect(loss, p, work):
-    if not (_has_differences(loss) and is_absent(work)):
+def _loss_floor(loss, p, work):
+    if not is_by_differences(loss):
         return None
-    return lambda loss, p, work: loss_floor(loss, p, make_work(loss))
+
+    def floor(loss, p, work):
+        L = loss.n_tokens
+        scratch = np.empty((L + 2, L))
+        return attention_floor(L, p, is_bounded(loss.attention), scratch[2:], scratch[0], scratch[1])
+
+    return floor
 
 
-@overload(curvature_floor)
-def _curvature_floor(loss, p, radius):
-    return (lambda loss, p, radius: -np.inf) if _has_differences(loss) else None
+@overload(loss_curvature)
+def _loss_curvature(loss, p, center, reach):
+    return (lambda loss, p, center, reach: -np.inf) if is_by_differences(loss) else None
 
 
 def register_loss(cls: type) -> type:

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel
 from gamp_attention._core.threads import over_blocks
-from gamp_attention.losses.attention import RiskTerms, loss_value, make_work
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
+from gamp_attention.losses.protocol import loss_value, make_work
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.models.coordinates import isotropic_law
 from gamp_attention.models.model import Model

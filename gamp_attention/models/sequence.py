@@ -118,6 +118,17 @@ class SequenceModel(GLMModel):
         changed = evaluate(self.teacher(transform(u), noise), transform(z))
         return are_equal(evaluate(self.teacher(u, noise), z), changed)
 
+    def trained_layer(self, data: Any, Q: np.ndarray) -> Any:
+        """Return the layer with weights Q (d, r) of a dataset; None if the predictions are unknown."""
+        from gamp_attention.data.layer import Units
+        from gamp_attention.models.traced_layer import TracedLayer
+
+        if self.prediction is None:
+            return None
+        d = data.dim - data.intercept  # an intercept is one more coordinate of the data
+        weights = Q[:d] * np.sqrt(d / data.dim)
+        return TracedLayer(self, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
+
     def predict(self, z: ArrayLike) -> np.ndarray:
         """Return the student's predictions (N, ...) for fields z (N, L, r).
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.files import kind_of, require_replaceable, same_path
+from gamp_attention._core.files import ARRAY, CHECKPOINT, PICTURE, REPORT, kind_of, require_replaceable, same_path
 from tests.conftest import ROOT
 
 
@@ -25,7 +25,7 @@ def test_pictures_replace_pictures_of_the_package_only(trajectory, tmp_path, suf
     path = tmp_path / f"picture.{suffix}"
     for _ in range(2):
         ga.plot_trajectory(trajectory, path=path)
-    assert kind_of(path) == "picture"
+    assert kind_of(path) == PICTURE
     ours = path.read_bytes()
     foreign = draw_with_matplotlib(path)
     assert kind_of(path) is None
@@ -34,7 +34,7 @@ def test_pictures_replace_pictures_of_the_package_only(trajectory, tmp_path, suf
     assert path.read_bytes() == foreign
     if suffix == "png":  # saving takes most of the time of this test, and replaces files of all kinds in the same way
         ga.plot_trajectory(trajectory, path=path, overwrite=True)
-        assert kind_of(path) == "picture"
+        assert kind_of(path) == PICTURE
         assert len(path.read_bytes()) == pytest.approx(len(ours), rel=0.01)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
@@ -61,13 +61,13 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
     path = tmp_path / "tokens.npy"
     for seed in (0, 1):
         data = ga.sample(model, 20, 1.5, seed, storage=path)
-    assert kind_of(path) == "tokens"
+    assert kind_of(path) == ARRAY
     wanted = ga.sample(model, 20, 1.5, 1).tokens
     for tokens in (np.asarray(data.tokens), np.load(path), np.load(path, mmap_mode="r")):
         assert np.array_equal(tokens, wanted)
     np.save(path, np.ones((30, 2, 20)))
     with pytest.raises(
-        ValueError, match=r"storage: needs the name of a new file, or of tokens .* which holds an array"
+        ValueError, match=r"storage: needs the name of a new file, or of an array that .* which holds an array"
     ):
         ga.sample(model, 20, 1.5, storage=path)
     assert np.load(path).sum() == 30 * 2 * 20
@@ -79,11 +79,11 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
 def test_outputs_of_another_kind_are_not_replaced(model, tmp_path):
     path = tmp_path / "tokens.npy"
     ga.sample(model, 20, 1.5, storage=path)
-    require_replaceable("path", path, "tokens")
+    require_replaceable("path", path, ARRAY)
     with pytest.raises(
         ValueError, match=r"path: needs the name of a new file, or of a report in JSON that this package"
     ):
-        require_replaceable("path", path, "report")
+        require_replaceable("path", path, REPORT)
 
 
 def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
@@ -96,7 +96,7 @@ def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
         file.write(b"ours")
 
     with pytest.raises(ValueError, match="path: needs the name of a new file"):
-        write_atomically(path, write, kind="picture")
+        write_atomically(path, write, kind=PICTURE)
     assert path.read_bytes() == b"mine"
     assert [each.name for each in tmp_path.iterdir()] == ["late.png"]
 
@@ -106,7 +106,7 @@ def test_an_empty_file_may_be_filled(trajectory, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "empty.png").touch()
     ga.plot_trajectory(trajectory, path=tmp_path / "empty.png")
-    assert kind_of(tmp_path / "empty.png") == "picture"
+    assert kind_of(tmp_path / "empty.png") == PICTURE
 
 
 OTHERS = {
@@ -133,15 +133,15 @@ def test_other_files_are_not_recognized_as_results(name, tmp_path):
 
 def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path):
     data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
-    ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
-    assert kind_of(path) == "checkpoint"
+    ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
+    assert kind_of(path) == CHECKPOINT
     with np.load(path) as archive:
         arrays = dict(archive)
     np.savez(path, **arrays, mine=np.ones(3))
     assert kind_of(path) is None
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"checkpoint: needs the name of a new file, or of a checkpoint .* choose"):
-        ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
+        ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
     assert path.read_bytes() == before
     arrays.popitem()
     np.savez(path, **arrays)

@@ -49,7 +49,7 @@ def draw_data(n=90, d=60):
 
 def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
     data = draw_data()
-    result = ga.run_gamp(data, n_starts=3)
+    result = ga.train(data, n_starts=3, survey=False, escape=False)
     drawn = terminal.getvalue()
     for k, record in enumerate(result.starts, 1):
         assert f"start {k} of 3 ({record.name}), iteration 0" in drawn
@@ -263,7 +263,7 @@ def test_ctrl_c_that_python_drops_ends_a_run(data):
             gc.callbacks.remove(press)
 
     with pytest.raises(KeyboardInterrupt):
-        ga.run_gamp(data, "semantic", callback=collect)
+        ga.run_gamp(data, "semantic", iteration=ga.IterationOptions(callback=collect))
     assert pressed
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

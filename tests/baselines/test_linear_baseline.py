@@ -29,7 +29,7 @@ def draw_model(rng, shapes):
 
 @pytest.fixture
 def only_replicas(monkeypatch):
-    monkeypatch.setattr(engine, "by_grids", lambda *arguments: None)
+    monkeypatch.setattr(engine.Averaging, "by_grids", lambda *arguments: None)
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 0.9])
@@ -79,15 +79,15 @@ def test_replicas_agree_with_grids(L, t, only_replicas, monkeypatch):
 def test_errors_cover_the_difference_to_finer_averages(replicas, request):
     """Require coverage in 95 % of the numbers of random models, at all accuracies and for insufficient budgets."""
     rng = np.random.default_rng(11)
-    grids, hits = engine.by_grids, []
+    grids, hits = engine.Averaging.by_grids, []
     for seed in range(25):
         model = draw_model(rng, [(2, 1), (3, 1)] if replicas else [(2, 1), (3, 1), (2, 2)])
         rtol, budget = 10.0 ** rng.integers(-7, -1), int(2 ** rng.uniform(13, 15))
         with pytest.MonkeyPatch.context() as patch:
             if replicas:
-                patch.setattr(engine, "by_grids", lambda *arguments: None)
+                patch.setattr(engine.Averaging, "by_grids", lambda *arguments: None)
             rough = linear_baseline(model, rtol=rtol, max_points=budget, seed=seed)
-        assert engine.by_grids is grids
+        assert engine.Averaging.by_grids is grids
         fine = linear_baseline(model, rtol=1e-9, max_points=1 << 19)
         hits += list((np.abs(rough.weights - fine.weights) <= rough.weights_error + fine.weights_error).ravel())
         hits += 4 * [abs(rough.test_error - fine.test_error) <= rough.test_error_error + fine.test_error_error]

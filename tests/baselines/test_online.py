@@ -61,12 +61,10 @@ def columns(path):
 def test_runs_follow_theory(name):
     build, init, how = MODELS[name]
     model = build()
-    path = ga.trajectory(model, 2.0, init, method="online", n_iter=STEPS, n_paths=2048, n_replicas=4, **how)
+    method = ga.SinglePass(**how)
+    path = ga.trajectory(model, 2.0, init, method, STEPS, n_paths=2048, n_replicas=4)
     risk = "asymptotic" if model.attention else "exact"
-    runs = [
-        ga.minimize_risk(model, init, risk, "online", d=500, alpha=2.0, max_iter=STEPS, seed=seed, **how)
-        for seed in range(RUNS)
-    ]
+    runs = [ga.single_pass(model, 500, 2.0, init, method, STEPS, risk=risk, seed=seed) for seed in range(RUNS)]
     values = np.array([columns(run.history) for run in runs])
     noise = [path.error.q, path.error.m, path.error.theta, path.train_loss_error]
     stated = np.concatenate([error.reshape(STEPS + 1, -1) for error in noise], axis=1)
@@ -82,7 +80,7 @@ def test_linear_regression_has_a_closed_form(batch):
     """With y = u + s ξ, f = y − z: q and θ obey a linear recursion with the noise (η²/b) α E[f²]."""
     alpha, lr, lam, s, T = 1.5, 0.2, 0.1, 0.5, 12
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=s), lam=lam)
-    path = ga.trajectory(model, alpha, "random", method="online", lr=lr, batch=batch, n_iter=T, n_replicas=2)
+    path = ga.trajectory(model, alpha, "random", ga.SinglePass(lr=lr, batch=batch), n_iter=T, n_replicas=2)
     q, theta, a = 0.01, 0.0, 1 - lr * (lam + alpha)
     for t in range(T + 1):
         error = 1 + s**2 - 2 * theta + q
@@ -101,8 +99,7 @@ def test_an_intercept_has_a_closed_form(one_sample):
         lambda u, noise: u[0, 0] + c + 0.5 * noise[0], lambda z: z[0, 0],
         n_tokens=1, rank=1, n_noise=1, lam=0.1, intercept=True,
     )  # fmt: skip
-    how = {"method": "online", "lr": lr, "batch": 0.1, "n_iter": T, "n_replicas": 2, "one_sample": one_sample}
-    path = ga.trajectory(model, alpha, "random", **how)
+    path = ga.trajectory(model, alpha, "random", ga.SinglePass(lr, 0.1, one_sample), T, n_replicas=2)
     keep = np.exp(-alpha * lr) if one_sample else 1 - alpha * lr
     b = c * (1 - keep ** np.arange(T + 1))
     np.testing.assert_allclose(path.m[:, 0, 0], b, rtol=0, atol=1e-5)
@@ -113,11 +110,12 @@ def test_an_intercept_has_a_closed_form(one_sample):
 
 def test_single_samples_are_the_limit_of_small_batches():
     """Batches of half the size, with half the step, halve the distance to the differential equations."""
-    model, how = ga.paper_model(), {"method": "online", "n_paths": 1024, "n_replicas": 2, "seed": 3}
-    limit = ga.trajectory(model, 1.5, "positional", one_sample=True, lr=4.0, batch=0.4, n_iter=6, **how)
+    model, how = ga.paper_model(), {"n_paths": 1024, "n_replicas": 2, "seed": 3}
+    limit = ga.trajectory(model, 1.5, "positional", ga.SinglePass(4.0, 0.4, one_sample=True), 6, **how)
 
     def distance(parts):
-        path = ga.trajectory(model, 1.5, "positional", lr=4.0 / parts, batch=0.4 / parts, n_iter=6 * parts, **how)
+        method = ga.SinglePass(4.0 / parts, 0.4 / parts)
+        path = ga.trajectory(model, 1.5, "positional", method, 6 * parts, **how)
         return np.abs(path.q[::parts] - limit.q).max()
 
     far, near, nearest = distance(4), distance(8), distance(16)
@@ -126,12 +124,11 @@ def test_single_samples_are_the_limit_of_small_batches():
 
 
 def test_columns_keep_their_norm():
-    how = {"method": "online", "spherical": True, "lr": 0.5}
     for one_sample in (False, True):
-        path = ga.trajectory(sequence(), 2.0, "semantic", n_iter=4, n_paths=512, n_replicas=2,
-                             one_sample=one_sample, **how)  # fmt: skip
+        method = ga.SinglePass(0.5, one_sample=one_sample, spherical=True)
+        path = ga.trajectory(sequence(), 2.0, "semantic", method, 4, n_paths=512, n_replicas=2)
         assert np.allclose(np.einsum("tlaa->tla", path.q), 1, rtol=0, atol=1e-5)
-    run = ga.minimize_risk(sequence(), "random", d=50, alpha=2.0, max_iter=3, **how)
+    run = ga.single_pass(sequence(), 50, 2.0, "random", ga.SinglePass(0.5, spherical=True), 3)
     assert np.allclose(np.linalg.norm(run.Q, axis=0), np.sqrt(50))
 
 
@@ -139,11 +136,9 @@ def test_mixtures_and_classes_of_coordinates():
     """Components that are equal give the trajectory of the model without classes."""
     means = [[0.5, 0.5], [0.5, 0.5]]
     mixture = ga.mixture_model([[0.25, 0.25], [0.25, 0.25]], means)
-    path = ga.trajectory(mixture, 1.5, "semantic", method="online", lr=1.0, n_iter=3, n_paths=2048, n_replicas=4)
-    run = [
-        ga.minimize_risk(mixture, "semantic", "asymptotic", "online", d=400, alpha=1.5, lr=1.0, max_iter=3, seed=s)
-        for s in range(6)
-    ]
+    path = ga.trajectory(mixture, 1.5, "semantic", ga.SinglePass(lr=1.0), n_iter=3, n_paths=2048, n_replicas=4)
+    how = mixture, 400, 1.5, "semantic", ga.SinglePass(lr=1.0), 3
+    run = [ga.single_pass(*how, risk="asymptotic", seed=s) for s in range(6)]
     ends = np.array([r.overlaps.theta.ravel() for r in run])
     error = np.sqrt(ends.var(axis=0, ddof=1) / 6 + path.error.theta[-1].ravel() ** 2)
     assert (np.abs(ends.mean(axis=0) - path.theta[-1].ravel()) <= 4 * error).all()
@@ -151,7 +146,7 @@ def test_mixtures_and_classes_of_coordinates():
 
 def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
     def run(seed):
-        return ga.minimize_risk(ga.paper_model(), method="online", d=60, alpha=1.5, max_iter=3, seed=seed)
+        return ga.single_pass(ga.paper_model(), 60, 1.5, n_iter=3, seed=seed)
 
     first, again, other = run(1), run(1), run(2)
     assert np.array_equal(first.Q, again.Q)
@@ -162,39 +157,44 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
 
 
 BAD = {
-    "momentum": ({"momentum": 0.5}, ValueError, "momentum"),
     "no batch": ({"batch": 0}, ValueError, "batch"),
-    "elastic net": ({"model": ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.1))}, ValueError, "ridge"),
+    "no step": ({"lr": 0}, ValueError, "lr"),
     "flag": ({"one_sample": 1}, TypeError, "one_sample"),
-    "other method": ({"method": "sgd", "spherical": True}, ValueError, "spherical"),
+    "other flag": ({"spherical": 1}, TypeError, "spherical"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_settings_are_named(case):
     options, error, name = BAD[case]
-    options = {"model": ga.paper_model(), "method": "online", **options}
-    model = options.pop("model")
     with pytest.raises(error, match=name):
-        ga.trajectory(model, 1.0, **options)
+        ga.SinglePass(**options)
+
+
+def test_theory_and_runs_need_a_ridge():
+    model = ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.1))
+    with pytest.raises(ValueError, match=r"GradientDescent for ElasticNet.*ridge"):
+        ga.trajectory(model, 1.0, method=ga.SinglePass())
+    with pytest.raises(ValueError, match=r"GradientDescent for ElasticNet.*ridge"):
+        ga.single_pass(model, 20, 1.0)
 
 
 def test_runs_need_a_model_and_its_size():
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0)
-    with pytest.raises(TypeError, match="data: needs a model"):
-        ga.minimize_risk(data, method="online", d=20, alpha=1.0)
+    with pytest.raises(TypeError, match="model: needs"):
+        ga.single_pass(data, 20, 1.0)
     with pytest.raises(TypeError, match="alpha"):
-        ga.minimize_risk(ga.paper_model(), method="online", d=20)
-    with pytest.raises(ValueError, match="d: needs method"):
-        ga.minimize_risk(data, d=20)
+        ga.single_pass(ga.paper_model(), 20, None)
+    with pytest.raises(TypeError, match="method: needs a SinglePass"):
+        ga.single_pass(ga.paper_model(), 20, 1.0, method=ga.GradientDescent())
     with pytest.raises(ValueError, match="init"):
-        ga.minimize_risk(ga.paper_model(), "spectral", method="online", d=20, alpha=1.0)
+        ga.single_pass(ga.paper_model(), 20, 1.0, "spectral")
 
 
 def test_steps_end_before_losses_that_are_not_finite():
     """The weights of the last step are finite, but the loss of their large fields overflows."""
     model = ga.glm_model(ga.PhaseRetrievalLoss())
-    result = ga.minimize_risk(model, "random", method="online", d=20, alpha=2.0, lr=1e30, max_iter=10)
+    result = ga.single_pass(model, 20, 2.0, "random", ga.SinglePass(lr=1e30), 10)
     assert result.status is ga.Status.NONFINITE
     assert result.n_iter < 10
     assert np.isfinite(result.Q).all()
@@ -203,6 +203,6 @@ def test_steps_end_before_losses_that_are_not_finite():
 
 
 def test_columns_of_zeros_cannot_be_scaled_to_the_sphere():
-    options = {"method": "online", "d": 20, "alpha": 2.0, "spherical": True, "max_iter": 1}
+    model, method = ga.glm_model(ga.PhaseRetrievalLoss()), ga.SinglePass(spherical=True)
     with pytest.raises(ValueError, match=r"init: .*columns that can be rescaled"):
-        ga.minimize_risk(ga.glm_model(ga.PhaseRetrievalLoss()), np.zeros((20, 1)), **options)
+        ga.single_pass(model, 20, 2.0, np.zeros((20, 1)), method, 1)

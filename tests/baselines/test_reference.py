@@ -88,11 +88,10 @@ def test_the_stated_error_of_the_ridge_contains_pairs_of_samples():
     assert independent < 0.85 * stated
 
 
-def test_large_problems_skip_the_ridge(monkeypatch):
-    monkeypatch.setattr(reference, "SIZE", 20)
-    references = ga.reference_errors(ga.Dataset(*draw_arrays()))
+def test_large_problems_skip_the_ridge():
+    references = ga.reference_errors(ga.Dataset(*draw_arrays(2001, 3, 667)))
     assert references.names == ("linear", "mean", "zero")
-    assert "ridge regression on all tokens is skipped: it needs n or L d ≤ 20, got 23 and 21" in str(references)
+    assert "ridge regression on all tokens is skipped: it needs n or L d ≤ 2000, got 2001 and 2001" in str(references)
     assert references.verdict(references.errors[0]).difference.shape == (3,)
 
 

@@ -319,7 +319,7 @@ def test_noise_of_a_function_cannot_be_learnt():
 
 def test_start_along_the_posterior_has_overlap_with_the_last_layer_only():
     data = ga.sample(build_model_with_student(two_layers), d=250, alpha=1.2, seed=1)
-    Q = ga.run_gamp(data, "posterior", max_iter=1, tol=0, damping=1e-3).Q
+    Q = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0, damping=1e-3).Q
     cosines = np.abs(Q.T @ data.Q_star) / np.outer(np.linalg.norm(Q, axis=0), np.linalg.norm(data.Q_star, axis=0))
     assert cosines[1, 1] > 0.85
     assert max(cosines[0, 0], cosines[0, 1]) < 0.3
@@ -330,7 +330,7 @@ def test_column_with_a_sign_starts_from_its_posterior_mean():
         lambda u, noise: u[0, 0] ** 2 * u[0, 1], lambda z: z[0, 0] ** 2 * z[0, 1], n_tokens=1, rank=2
     )
     data = ga.sample(model, d=200, alpha=3.0, seed=0)
-    Q = ga.run_gamp(data, "posterior", max_iter=1, tol=0, damping=1e-3).Q
+    Q = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0, damping=1e-3).Q
     assert Q[:, 1] @ data.Q_star[:, 1] > 0.5 * np.linalg.norm(Q[:, 1]) * np.linalg.norm(data.Q_star[:, 1])
 
 

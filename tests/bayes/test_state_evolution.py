@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import Equations, MixturePrior, kinds_of, output_averages
+from gamp_attention.bayes import FINE, Equations, MixturePrior, kinds_of
 
 PHASE = ga.glm_model(ga.PhaseRetrievalLoss())
 SIGN = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0))
@@ -111,7 +111,7 @@ def test_phase_retrieval_has_its_published_thresholds():
 def test_integrals_are_averages_over_samples(model, where, v):
     sampled = build_equations(model, 1 << 16)
     V = v * sampled.rho
-    hats, log_z = output_averages(sampled.channel, sampled.rho - V, V)
+    hats, log_z = sampled.channel.integrate(sampled.rho - V, V, FINE)
     omega, _, y = sampled.samples(V)
     posterior = sampled.channel.posterior(y, omega, V)
     g = (posterior.mean - omega) / V[:, 0]

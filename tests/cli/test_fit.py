@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path,
     ("flags", "called", "file"),
     [
         ("--survey", "gamp.survey.survey_step", "c.npz"),
-        ("--path", "experiments.inference.path_errors.leave_one_out_with_changes", "c.path.npz"),
+        ("--path", "experiments.inference.leave_one_out.LeaveOneOutMethod.estimate", "c.path.npz"),
     ],
 )
 def test_an_interruption_before_the_training_names_the_checkpoint(
@@ -565,7 +565,7 @@ def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path
     from gamp_attention.experiments import plot_fit
 
     data = ga.sample(model, 200, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, n_starts=4)
+    result = ga.train(data, "semantic", max_iter=300, n_starts=4, survey=False, escape=False)
     assert result.status is ga.Status.SETTLED
     axes = plot_fit(result, data.student(data.fields(result.Q)))
     passing, descent = axes[0, 2].lines

@@ -102,7 +102,7 @@ REFUSED = {
     "compare --plot picture.png": NEW,
     "boundaries --plot picture.png": NEW,
     "boundaries --json picture.png": NEW,
-    "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset of a sweep",
+    "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset that this package wrote",
     "sweep folder --json folder/sweep.json": TWICE,
 }
 

@@ -47,7 +47,10 @@ def test_weights_equal_the_weights_of_one_process(client, model, options):
     remote = ga.DistributedDataset(data, client, 3)
     assert len(remote.parts) == 3
     options = {"tol": 1e-5} | options
-    result, expected = ga.run_gamp(remote, **options), ga.run_gamp(data, accelerate=False, **options)
+    result, expected = (
+        ga.run_gamp(remote, **options),
+        ga.run_gamp(data, **options, iteration=ga.IterationOptions(accelerate=False)),
+    )
     assert expected.converged
     assert result.status is expected.status
     assert result.n_iter == expected.n_iter
@@ -63,7 +66,10 @@ def test_surveys_on_the_workers_find_the_weights_of_one_process(client, survey):
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 60, 1.0, seed=0, storage="none")
     remote = ga.DistributedDataset(data, client, 3)
     options = {"init": "random", "survey": survey, "tol": 1e-6}
-    result, expected = ga.run_gamp(remote, **options), ga.run_gamp(data, accelerate=False, **options)
+    result, expected = (
+        ga.run_gamp(remote, **options),
+        ga.run_gamp(data, **options, iteration=ga.IterationOptions(accelerate=False)),
+    )
     assert expected.converged
     assert result.status is expected.status
     assert [record.name for record in result.starts] == [record.name for record in expected.starts]
@@ -76,7 +82,7 @@ def test_surveys_on_the_workers_find_the_weights_of_one_process(client, survey):
 def test_surveys_on_the_workers_resume_from_a_checkpoint(client, tmp_path, monkeypatch):
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 1.0, seed=0, storage="none")
     remote, file = ga.DistributedDataset(data, client, 2), ga.Checkpoint(tmp_path / "run.npz", 0)
-    whole = ga.run_gamp(remote, "random", survey=30.0, tol=1e-6)
+    whole = ga.train(remote, "random", survey=30.0, tol=1e-6, n_starts=1, escape=False)
     steps, step = [], SurveyPhase._survey.__globals__["survey_step"]
 
     def interrupting_step(*args):
@@ -87,8 +93,8 @@ def test_surveys_on_the_workers_resume_from_a_checkpoint(client, tmp_path, monke
 
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
     with pytest.raises(InterruptedError):
-        ga.run_gamp(remote, "random", survey=30.0, tol=1e-6, checkpoint=file)
-    resumed = ga.run_gamp(remote, "random", survey=30.0, tol=1e-6, checkpoint=file)
+        ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
+    resumed = ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert len(steps) == whole.surveys[0].n_iter + 1
 
@@ -125,7 +131,9 @@ def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypa
         sizes.append(max(sent))
         sent.clear()
 
-    ga.run_gamp(remote, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, callback=callback)
+    ga.run_gamp(
+        remote, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, iteration=ga.IterationOptions(callback=callback)
+    )
     assert sizes[0] >= data.n_samples
     small = [size <= data.Q_star.size for size in sizes[1:]]
     assert small.count(False) == 1  # the backup copy of the state
@@ -152,7 +160,9 @@ def test_a_killed_worker_does_not_change_the_result(client, at):
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    result = ga.run_gamp(ga.DistributedDataset(data, client), damping=0.4, callback=callback)
+    result = ga.run_gamp(
+        ga.DistributedDataset(data, client), damping=0.4, iteration=ga.IterationOptions(callback=callback)
+    )
     assert killed
     assert result.status is expected.status
     assert abs(result.Q - expected.Q).max() < 1e-10
@@ -178,4 +188,4 @@ def test_datasets_that_cannot_be_distributed_raise_named_errors(client):
     with pytest.raises(ValueError, match="n_blocks: needs an integer >= 1"):
         ga.DistributedDataset(draw_data(), client, 0)
     with pytest.raises(ValueError, match="accelerate: needs False"):
-        ga.run_gamp(ga.DistributedDataset(draw_data(), client), accelerate=True)
+        ga.run_gamp(ga.DistributedDataset(draw_data(), client), iteration=ga.IterationOptions(accelerate=True))

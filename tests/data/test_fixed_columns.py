@@ -140,8 +140,8 @@ def test_theory_of_a_fixed_gate_in_closed_form():
 @pytest.mark.parametrize("method", ["gamp", "gd"])
 def test_trajectory_follows_finite_d(method):
     model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
-    options = {"lr": 0.2} if method == "gd" else {"damping": 0.6}
-    theory = ga.trajectory(model, 2.0, "random", n_iter=5, method=method, seed=0, **options)
+    predicted = ga.GradientDescent(lr=0.2) if method == "gd" else ga.MessagePassing(damping=0.6)
+    theory = ga.trajectory(model, 2.0, "random", predicted, n_iter=5, seed=0)
     ends = []
     for seed in range(4):
         data = ga.sample(model, d=1000, alpha=2.0, seed=seed)

@@ -32,8 +32,8 @@ def compute_gaps(model, branch, damping, n_iter, *, seeds=6, d=500, predicted_re
     pairs = []
     for seed in range(seeds):
         data = ga.sample(model, d, 1.5, seed)
-        instance, steps = data.instance_model(), {"damping": damping, "n_iter": n_iter}
-        path = ga.trajectory(instance, data.alpha, branch, n_paths=512, n_replicas=2, seed=seed, **steps)
+        instance, method = data.instance_model(), ga.MessagePassing(damping)
+        path = ga.trajectory(instance, data.alpha, branch, method, n_iter, n_paths=512, n_replicas=2, seed=seed)
         options = ga.IterationOptions(path.V_hat if predicted_response else None)
         run = ga.run_gamp(data, branch, "asymptotic", damping=damping, tol=0, max_iter=n_iter, iteration=options)
         pairs.append((run.history, path))

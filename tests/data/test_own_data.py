@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import Layer, Units, split_held_out
+from gamp_attention.cli.held_out import split_held_out
+from gamp_attention.data import Layer, standard_units
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     rng = np.random.default_rng(0)
     tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(1, 6)
     outputs, positions = tokens[:, ::-1], rng.standard_normal((3, 5))
-    units, Q = Units.standard(tokens), rng.standard_normal((5, 2))
+    units, Q = standard_units(tokens), rng.standard_normal((5, 2))
     x = units.standardize(tokens)
     assert np.allclose(x.mean(axis=(0, 1)), 0)
     assert np.allclose(x.std(axis=(0, 1)), 1)
@@ -59,7 +60,7 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
 def test_constant_coordinates_are_only_centered():
     tokens = np.random.default_rng(0).standard_normal((9, 2, 3))
     tokens[:, :, 1] = 0.1
-    units = Units.standard(tokens)
+    units = standard_units(tokens)
     assert (units.constant, units.scale[1]) == (1, 1.0)
     assert np.abs(units.standardize(tokens)[:, :, 1]).max() < 1e-15
 

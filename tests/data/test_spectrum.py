@@ -96,7 +96,7 @@ def test_rotations_are_left_out_at_a_minimum():
 def test_rotations_are_left_out_of_the_highest_eigenvalues_at_a_saddle():
     """A minimum of one column and a column of zeros are a critical point of two columns, with negative curvature."""
     data = ga.sample(ga.attention_model(2, 2, 2, sigma=0.8), d=8, alpha=4.0, seed=0)
-    one = ga.run_gamp(data.replace(rank=1), n_starts=4).Q
+    one = ga.train(data.replace(rank=1), n_starts=4, survey=False, escape=False).Q
     Q = np.concatenate([one, np.zeros(one.shape)], axis=1)
     values = all_eigenvalues(data, Q, "exact")[0]
     flat = np.argmin(np.abs(values))

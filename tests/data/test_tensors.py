@@ -70,7 +70,7 @@ def test_callbacks_and_memory_rules_may_use_tensors(data):
 
     options = {"damping": 0.5, "tol": 0, "max_iter": 3}
     plain = ga.run_gamp(data, **options)
-    watched = ga.run_gamp(data, **options, callback=callback, iteration=ga.IterationOptions(memory=memory))
+    watched = ga.run_gamp(data, **options, iteration=ga.IterationOptions(memory=memory, callback=callback))
     assert len(seen) == 4
     assert np.allclose(watched.Q, plain.Q, rtol=1e-12, atol=1e-14)
 

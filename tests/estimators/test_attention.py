@@ -29,7 +29,7 @@ def fitted(sampled):
 
 def test_a_fit_equals_a_run_with_several_spectral_starts(sampled, fitted):
     data = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions)
-    run = ga.run_gamp(data, "spectral", n_starts=8)
+    run = ga.train(data, "spectral", n_starts=8, survey=False, escape=False)
     assert np.array_equal(fitted.Q_, run.Q)
     assert fitted.result_.converged
     assert len(fitted.result_.starts) == 8
@@ -44,7 +44,9 @@ def test_a_fit_reaches_the_minimum_of_the_informed_start(sampled, fitted):
 
 def test_a_fit_with_surveys_equals_a_run_with_surveys(sampled):
     model = ga.GampAttention(positions=sampled.positions, init="random", n_starts=1, survey=True)
-    run = ga.run_gamp(ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), "random", survey=True)
+    run = ga.train(
+        ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), "random", survey=True, n_starts=1, escape=False
+    )
     assert np.array_equal(model.fit(sampled.tokens, sampled.outputs).Q_, run.Q)
     assert len(model.result_.surveys) == len(run.surveys) > 0
 
@@ -54,7 +56,7 @@ def test_surveys_are_automatic_by_default():
     layer = ga.GampAttention(positions=data.positions).fit(data.tokens, data.outputs)
     given = ga.Dataset(data.tokens, data.outputs, data.positions)
     assert len(layer.result_.surveys) == 1
-    assert layer.result_.train_loss < 0.95 * ga.run_gamp(given, n_starts=8).train_loss
+    assert layer.result_.train_loss < 0.95 * ga.train(given, n_starts=8, survey=False, escape=False).train_loss
 
 
 def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):

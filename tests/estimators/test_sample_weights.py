@@ -46,8 +46,10 @@ def test_small_weights_exclude_samples_of_phase_retrieval():
     y = (x @ RNG.standard_normal(20) / np.sqrt(20)) ** 2
     y[:20] = 5.0  # wrong intensities, whose weights are small
     weights, loss = np.where(np.arange(200) < 20, 1e-6, 1.0), ga.PhaseRetrievalLoss()
-    fitted = ga.run_gamp(ga.LabelledDataset(x, y, loss, lam=1e-4, sample_weight=weights), n_starts=8)
-    expected = ga.run_gamp(ga.LabelledDataset(x[20:], y[20:], loss, lam=1e-4), n_starts=8)
+    fitted = ga.train(
+        ga.LabelledDataset(x, y, loss, lam=1e-4, sample_weight=weights), n_starts=8, survey=False, escape=False
+    )
+    expected = ga.train(ga.LabelledDataset(x[20:], y[20:], loss, lam=1e-4), n_starts=8, survey=False, escape=False)
     assert np.allclose(np.abs(fitted.Q), np.abs(expected.Q), atol=5e-4)
 
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields, without
+from gamp_attention.experiments.inference import Refitter, sample_errors, tokens_fields, without
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -65,7 +65,7 @@ def test_errors_agree_with_refits(name):
     fields, samples = loo.fields.copy(), np.flatnonzero(~loo.doubtful)[:12]
     assert len(samples) == 12
     for sample in samples:
-        Q, done = refit(data, gamp.Q, sample)
+        Q, done = Refitter().refit(data, gamp.Q, sample)
         assert done
         fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
     exact = sample_errors(data, fields)[samples]
@@ -205,7 +205,7 @@ def test_the_asymptotic_risk_is_refused():
 
 def test_saddles_and_unfinished_runs_are_not_trusted():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    cut = ga.leave_one_out(data, ga.run_gamp(data, max_iter=5, settling=False))
+    cut = ga.leave_one_out(data, ga.run_gamp(data, max_iter=5, iteration=ga.IterationOptions(settling=False)))
     assert not cut.trusted
     assert "did not converge" in cut.message
     saddle = ga.run_gamp(data, np.zeros((100, 1)))
@@ -231,7 +231,7 @@ def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
     """After random starts with noise, the estimate is 13 to 24 % below the error on new data."""
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01)
     data = ga.sample(model, d=100, alpha=2.0, seed=seed)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", n_starts=4, seed=1))
+    loo = ga.leave_one_out(data, ga.train(data, "random", n_starts=4, seed=1, survey=False, escape=False))
     assert not loo.trusted
     assert "many minima" in loo.message
 
@@ -279,7 +279,7 @@ def test_refits_replace_the_errors_of_their_samples():
     assert np.isfinite(loo.remainder).sum() == 10
     assert np.isclose(loo.test_error, loo.errors.mean())
     for sample in np.flatnonzero(loo.refitted & (loo.remainder < 0.1)):
-        Q, _ = refit(data, gamp.Q, int(sample))
+        Q, _ = Refitter().refit(data, gamp.Q, int(sample))
         assert np.allclose(loo.fields[sample], tokens_fields(data, Q, np.array([sample]))[0], rtol=0, atol=1e-3)
 
 
@@ -303,7 +303,7 @@ def test_variances_are_not_needed():
 @pytest.mark.parametrize("form", ["hessian", "cavity"])
 def test_with_several_finished_starts_the_choice_is_made_without_each_sample(form):
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=60, alpha=1.0, seed=0)
-    several = ga.run_gamp(data, "spectral", n_starts=4, n_finish=4)
+    several = ga.train(data, "spectral", n_starts=4, n_finish=4, survey=False, escape=False)
     one = ga.run_gamp(data, "spectral")
     assert np.isnan(ga.leave_one_out(data, one, form=form).with_choice)
     loo = ga.leave_one_out(data, several, form=form)
@@ -384,7 +384,7 @@ def test_both_halves_of_the_samples_are_left_out():
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
-    """`SAME` and `LOWER` only save steps of the search for other minima."""
+    """`same` and `lower` only save steps of the search for other minima."""
     from gamp_attention.data import risk_at
     from gamp_attention.experiments.inference import hysteresis
 
@@ -396,10 +396,9 @@ def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch)
         problems.append((data, risk_at(data, Q, "exact"), Q))
     decisions = []
     monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
-    for options in ({}, {"SAME": -1.0, "LOWER": np.inf}):
-        for name, value in options.items():
-            monkeypatch.setattr(hysteresis, name, value)
-        decisions.append([hysteresis.has_many_minima(*problem) for problem in problems])
+    for options in ({}, {"same": -1.0, "lower": np.inf}):
+        test = hysteresis.HysteresisTest(**options)
+        decisions.append([test.has_many_minima(*problem) for problem in problems])
         decisions.append(len(evaluated))
     assert decisions[0] == decisions[2]
     assert decisions[1] < 0.95 * (decisions[3] - decisions[1])

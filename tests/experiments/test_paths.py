@@ -379,7 +379,7 @@ def test_standard_errors_count_a_group_as_one_observation(rows):
 def test_bad_groups_are_named(rows):
     for options, text in [
         ({"groups": np.zeros(79)}, r"groups: needs a label for each sample, shape \(80,\)"),
-        ({"groups": np.arange(80) % 4}, "groups: needs at least 5 groups, one for each fold, got 4 groups"),
+        ({"groups": np.arange(80) % 4, "folds": 5}, "groups: needs at least 5 groups, one for each fold, got 4 groups"),
         ({"groups": np.full(80, np.nan)}, "groups: needs labels that are not NaN"),
         ({"groups": np.arange(80), "folds": 0}, "folds: needs at least 2 if `groups` are given"),
     ]:

@@ -133,7 +133,6 @@ def test_a_warm_cell_has_another_key_after_another_neighbor(model):
         ({"descent": "other"}, "descent"),
         ({"warm": 1}, "warm"),
         ({"executor": 2}, "executor"),
-        ({"threads": 0}, "threads"),
     ],
 )
 def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, options, match):

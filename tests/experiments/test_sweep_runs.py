@@ -53,7 +53,7 @@ def same(folder, tiny_sweep):
     store = Store(folder)
     for row in tiny_sweep.rows:
         assert repr(store.load(row["key"]) | {"seconds": 0}) == repr(row | {"seconds": 0})
-    return to_dataset(store).identical(tiny_sweep.dataset())
+    return to_dataset(store.folder).identical(tiny_sweep.dataset())
 
 
 def files(folder):

@@ -166,7 +166,9 @@ def test_netcdf_files_of_the_user_are_not_replaced(tiny_sweep, model, tmp_path):
         save(found, tmp_path / "ours.nc")  # replaces the first
         found.assign(mine=found.q**2).to_netcdf(tmp_path / "mine.nc", engine="h5netcdf")
         stored = (tmp_path / "mine.nc").read_bytes()
-        with pytest.raises(ValueError, match="--out: needs the name of a new file, or of a dataset of a sweep"):
+        with pytest.raises(
+            ValueError, match="path: needs the name of a new file, or of a dataset that this package wrote"
+        ):
             save(found, tmp_path / "mine.nc")
         assert (tmp_path / "mine.nc").read_bytes() == stored
     save(listed, tmp_path / "mine.nc", overwrite=True)

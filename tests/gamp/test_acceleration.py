@@ -15,7 +15,9 @@ def test_same_fixed_point_in_fewer_iterations(model, risk):
     data = ga.sample(model, 300, 1.5, seed=0)
     for damping in (0.3, 0.5):
         damped = ga.run_gamp(data, "semantic", risk, damping=damping, tol=1e-10)
-        faster = ga.run_gamp(data, "semantic", risk, damping=damping, tol=1e-10, accelerate=True)
+        faster = ga.run_gamp(
+            data, "semantic", risk, damping=damping, tol=1e-10, iteration=ga.IterationOptions(accelerate=True)
+        )
         assert damped.status is faster.status is ga.Status.CONVERGED
         assert faster.fixed_point
         assert faster.n_iter < 0.7 * damped.n_iter
@@ -26,7 +28,10 @@ def test_same_fixed_point_in_fewer_iterations(model, risk):
 @pytest.mark.parametrize(("branch", "d"), [("semantic", 300), ("positional", 1000)])
 def test_default_acceleration_reaches_the_minimum_in_half_the_iterations(model, branch, d):
     data = ga.sample(model, d, 1.5, seed=1)
-    damped, accelerated = (ga.run_gamp(data, branch, "asymptotic", accelerate=each) for each in (False, None))
+    damped, accelerated = (
+        ga.run_gamp(data, branch, "asymptotic", iteration=ga.IterationOptions(accelerate=each))
+        for each in (False, None)
+    )
     assert accelerated.converged
     assert accelerated.fixed_point
     assert accelerated.n_iter < 0.6 * damped.n_iter
@@ -39,7 +44,9 @@ def test_cycling_runs_are_not_extrapolated():
     """Extrapolation of a cycle would end in a higher minimum."""
     model = ga.attention_model(student=ga.DotProductAttention(softmax=False))
     data = ga.sample(model, 120, 1.5, seed=0)
-    damped, accelerated = (ga.run_gamp(data, "semantic", accelerate=each) for each in (False, None))
+    damped, accelerated = (
+        ga.run_gamp(data, "semantic", iteration=ga.IterationOptions(accelerate=each)) for each in (False, None)
+    )
     assert damped.status is ga.Status.SETTLED
     assert accelerated.train_loss <= damped.train_loss * (1 + 1e-9)
 
@@ -56,7 +63,7 @@ def test_cycling_runs_are_not_extrapolated():
 def test_runs_that_follow_state_evolution_are_only_damped(data, options):
     default, damped = (
         ga.run_gamp(data, "semantic", **options),
-        ga.run_gamp(data, "semantic", accelerate=False, **options),
+        ga.run_gamp(data, "semantic", **options, iteration=ga.IterationOptions(accelerate=False)),
     )
     assert np.array_equal(default.Q, damped.Q)
     assert np.array_equal(default.history.gradient_norm, damped.history.gradient_norm)
@@ -90,7 +97,7 @@ def compute_g(data, result, risk):
 def test_converged_means_zero_gradient(model, seed):
     data = ga.sample(model, 150, 1.5, seed=seed)
     for branch in ("positional", "random"):
-        result = ga.run_gamp(data, branch, accelerate=True, seed=seed)
+        result = ga.run_gamp(data, branch, seed=seed, iteration=ga.IterationOptions(accelerate=True))
         norm = layer_gradient_norm(data, result.Q, "exact")
         assert norm == pytest.approx(result.gradient_norm, rel=1e-4, abs=1e-12)
         assert result.converged == (result.gradient_norm <= 1e-8)
@@ -101,7 +108,7 @@ def test_converged_means_zero_gradient(model, seed):
 def test_undamped_iterations_converge_or_are_reported():
     """β = 1 diverges in the mean direction; either the run reports this, or extrapolation makes it converge."""
     data = ga.sample(ga.paper_model(), 300, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, accelerate=True)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, iteration=ga.IterationOptions(accelerate=True))
     assert result.converged == (layer_gradient_norm(data, result.Q, "exact") <= 1.1e-8)
 
 

@@ -36,8 +36,8 @@ def test_callbacks_receive_read_only_arrays_and_do_not_change_the_run(data, acce
                 each[...] = 0
             refused.append(t)
 
-    plain = ga.run_gamp(data, **OPTIONS, accelerate=accelerate)
-    watched = ga.run_gamp(data, **OPTIONS, accelerate=accelerate, callback=callback)
+    plain = ga.run_gamp(data, **OPTIONS, iteration=ga.IterationOptions(accelerate=accelerate))
+    watched = ga.run_gamp(data, **OPTIONS, iteration=ga.IterationOptions(accelerate=accelerate, callback=callback))
     assert set(refused) == {0, 1, 2, 3, 4}
     assert np.array_equal(plain.Q, watched.Q)
     assert np.array_equal(plain.state.D, watched.state.D)
@@ -59,7 +59,11 @@ def test_a_memory_rule_cannot_change_its_arguments(data):
 def test_callbacks_receive_gradient_norms_for_penalties_with_kinks():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.01, 0.005)), 60, 1.5, seed=0)
     norms = []
-    run = ga.run_gamp(data, **OPTIONS, callback=lambda t, state, report: norms.append(report.gradient_norm))
+    run = ga.run_gamp(
+        data,
+        **OPTIONS,
+        iteration=ga.IterationOptions(callback=lambda t, state, report: norms.append(report.gradient_norm)),
+    )
     assert norms == run.history.gradient_norm.tolist()
 
 

@@ -32,8 +32,24 @@ def run_in_pieces(data, path, iterations, **options):
     callback = interrupt_at(*iterations)
     for _ in iterations:
         with pytest.raises(Interruption):
-            ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), callback=callback, **options)
-    return ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 1e6), callback=callback, **options)  # writes no file
+            ga.train(
+                data,
+                checkpoint=ga.Checkpoint(path, 0),
+                **options,
+                iteration=ga.IterationOptions(callback=callback),
+                n_starts=1,
+                survey=False,
+                escape=False,
+            )
+    return ga.train(
+        data,
+        checkpoint=ga.Checkpoint(path, 1e6),
+        **options,
+        iteration=ga.IterationOptions(callback=callback),
+        n_starts=1,
+        survey=False,
+        escape=False,
+    )  # writes no file
 
 
 def check_equal(one, other):
@@ -69,27 +85,27 @@ def test_adaptive_damping_is_resumed(tmp_path):
 
 def test_a_run_may_be_resumed_with_a_larger_max_iter(samples, tmp_path):
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
-    ga.run_gamp(samples, checkpoint=file, max_iter=10, tol=0)
-    longer = ga.run_gamp(samples, checkpoint=file, max_iter=25, tol=0)
+    ga.train(samples, checkpoint=file, max_iter=10, tol=0, n_starts=1, survey=False, escape=False)
+    longer = ga.train(samples, checkpoint=file, max_iter=25, tol=0, n_starts=1, survey=False, escape=False)
     check_equal(longer, ga.run_gamp(samples, tol=0, max_iter=25))
     with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
-        ga.run_gamp(samples, checkpoint=file, max_iter=10, tol=0)
+        ga.train(samples, checkpoint=file, max_iter=10, tol=0, n_starts=1, survey=False, escape=False)
 
 
 def test_checkpoints_are_not_written_more_often_than_every(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 1e6))
+    ga.train(samples, checkpoint=ga.Checkpoint(path, 1e6), n_starts=1, survey=False, escape=False)
     assert not path.exists()
 
 
 def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
+    ga.train(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5, n_starts=1, survey=False, escape=False)
     good = path.read_bytes()
     other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
     for data, options in ((other, {}), (samples, {"damping": 0.2}), (samples, {"risk": "asymptotic"})):
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-            ga.run_gamp(data, checkpoint=path, tol=0, max_iter=5, **options)
+            ga.train(data, checkpoint=path, tol=0, max_iter=5, **options, n_starts=1, survey=False, escape=False)
     flipped, middle = bytearray(good), len(good) // 2
     flipped[middle : middle + 64] = bytes(255 - byte for byte in good[middle : middle + 64])  # not only padding
     words = (
@@ -100,15 +116,20 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     for bad, match in words:
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=match):
-            ga.run_gamp(samples, checkpoint=path, tol=0, max_iter=5)
+            ga.train(samples, checkpoint=path, tol=0, max_iter=5, n_starts=1, survey=False, escape=False)
         assert path.read_bytes() == bad
     path.write_bytes(b"")  # as mktemp makes it
-    assert ga.run_gamp(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5).n_iter == 5
+    assert (
+        ga.train(
+            samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5, n_starts=1, survey=False, escape=False
+        ).n_iter
+        == 5
+    )
     assert path.stat().st_size > 0
     np.save(tmp_path / "one.npy", np.ones(3))
     for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
         with pytest.raises(error, match="checkpoint"):
-            ga.run_gamp(samples, checkpoint=where)
+            ga.train(samples, checkpoint=where, n_starts=1, survey=False, escape=False)
 
 
 def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_path):
@@ -130,12 +151,20 @@ def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_
     ]
     for k, (data, other) in enumerate(pairs):
         path = tmp_path / f"{k}.npz"
-        ga.run_gamp(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
+        ga.train(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3, n_starts=1, survey=False, escape=False)
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-            ga.run_gamp(other, "random", checkpoint=path, max_iter=3)
+            ga.train(other, "random", checkpoint=path, max_iter=3, n_starts=1, survey=False, escape=False)
     # the digest depends on the numbers, not on the place where they are stored
     stored = rows(signs[0], tmp_path / "rows.npy")
-    ga.run_gamp(stored, "random", checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0), max_iter=5)
+    ga.train(
+        stored,
+        "random",
+        checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0),
+        max_iter=5,
+        n_starts=1,
+        survey=False,
+        escape=False,
+    )
 
 
 def test_trees_are_packed_and_unpacked():

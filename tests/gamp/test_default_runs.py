@@ -55,7 +55,7 @@ def test_runs_of_other_models_converge(name):
 def test_a_cycle_is_recognized_when_it_begins():
     """The gradient norm of this run would stay above 1e-2 in any number of iterations."""
     data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
-    alone = ga.run_gamp(data, "semantic", settling=False, max_iter=1000)
+    alone = ga.run_gamp(data, "semantic", max_iter=1000, iteration=ga.IterationOptions(settling=False))
     assert not alone.converged
     assert alone.gradient_norm > 1e-2
     result = run_model(data, "semantic")

@@ -23,7 +23,7 @@ def minimum(few):
 
 @pytest.fixture(scope="module")
 def surveyed(few):
-    return ga.run_gamp(few, "random", survey=True)
+    return ga.train(few, "random", survey=True, n_starts=1, escape=False)
 
 
 def slope(data, mu, z):
@@ -79,7 +79,7 @@ def test_runs_that_were_stopped_early_would_not_end_in_a_lower_minimum(few, surv
 
 
 def test_given_parisi_parameters_exclude_flips(few):
-    result = ga.run_gamp(few, "random", survey=300.0)
+    result = ga.train(few, "random", survey=300.0, n_starts=1, escape=False)
     assert not any(record.name.startswith("flip") for record in result.starts)
 
 

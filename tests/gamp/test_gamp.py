@@ -79,12 +79,19 @@ def test_signatures_state_the_default_risk():
 
 def test_undamped_iterations_are_reported_without_convergence(model):
     data = ga.sample(model, 500, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, iteration=ga.IterationOptions(settling=False))
     assert not result.converged
     assert result.status in (ga.Status.DIVERGED, ga.Status.STALLED)
     assert result.gradient_norm == pytest.approx(result.history.gradient_norm.min(), rel=1e-9)
     with pytest.raises(ga.ConvergenceError, match="run_gamp ended with status") as caught:
-        ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300, raise_on_failure=True)
+        ga.run_gamp(
+            data,
+            "semantic",
+            damping=1.0,
+            max_iter=300,
+            raise_on_failure=True,
+            iteration=ga.IterationOptions(settling=False),
+        )
     assert caught.value.result.status is result.status
 
 
@@ -202,7 +209,12 @@ def test_damping_may_be_a_sequence(data):
 
 def test_callback_is_called_at_every_iteration(data):
     seen = []
-    ga.run_gamp(data, tol=0, max_iter=3, callback=lambda t, state, report: seen.append((t, report.gradient_norm)))
+    ga.run_gamp(
+        data,
+        tol=0,
+        max_iter=3,
+        iteration=ga.IterationOptions(callback=lambda t, state, report: seen.append((t, report.gradient_norm))),
+    )
     assert [t for t, _ in seen] == [0, 1, 2, 3]
 
 
@@ -215,10 +227,11 @@ def test_naive_memory_does_not_converge(model):
         "asymptotic",
         damping=0.3,
         max_iter=400,
-        settling=False,
-        iteration=ga.IterationOptions(memory=naive_memory),
+        iteration=ga.IterationOptions(memory=naive_memory, settling=False),
     )
-    averaged = ga.run_gamp(data, "positional", "asymptotic", damping=0.3, max_iter=400, settling=False)
+    averaged = ga.run_gamp(
+        data, "positional", "asymptotic", damping=0.3, max_iter=400, iteration=ga.IterationOptions(settling=False)
+    )
     assert averaged.converged
     assert not naive.converged
     assert naive.gradient_norm > 1e-2
@@ -226,7 +239,7 @@ def test_naive_memory_does_not_converge(model):
 
 def test_adaptive_damping_never_reports_a_worse_state(model):
     data = ga.sample(model, 60, 1.5, seed=5)
-    result = ga.run_gamp(data, "positional", settling=False, max_iter=400)
+    result = ga.run_gamp(data, "positional", max_iter=400, iteration=ga.IterationOptions(settling=False))
     assert result.gradient_norm <= result.history.gradient_norm.min() * (1 + 1e-9)
 
 

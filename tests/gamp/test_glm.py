@@ -137,7 +137,7 @@ def test_trajectory_of_a_glm_predicts_gamp():
     for seed in range(6):
         data = ga.sample(model, d=300, alpha=3.0, seed=seed)
         run = ga.run_gamp(data, init, damping=0.5, tol=0, max_iter=6)
-        path = ga.trajectory(data.instance_model(), data.alpha, init, damping=0.5, n_iter=6, n_paths=512)
+        path = ga.trajectory(data.instance_model(), data.alpha, init, n_iter=6, n_paths=512)
         deviations.append((run.history.q - path.q)[:, 0, 0, 0])
     mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
     assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()

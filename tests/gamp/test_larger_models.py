@@ -69,8 +69,9 @@ def test_three_columns_converge_and_follow_their_trajectory():
         assert data.Q_star.shape == (size, 3)
         run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.4, tol=0, max_iter=steps)
         path = ga.trajectory(
-            data.instance_model(), data.alpha, "semantic", damping=0.4, n_iter=steps, n_paths=512, n_replicas=2
-        )
+            data.instance_model(), data.alpha, "semantic", ga.MessagePassing(damping=0.4), n_iter=steps, n_paths=512,
+            n_replicas=2,
+        )  # fmt: skip
         assert path.theta.shape == (steps + 1, 2, 3, 3)
         seen, predicted = (np.linalg.svd(each.theta, compute_uv=False).mean(axis=1) for each in (run.history, path))
         gaps.append(seen / predicted[:, :1] - predicted / predicted[:, :1])

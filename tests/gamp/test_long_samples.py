@@ -57,7 +57,7 @@ def test_trained_layers_end_at_critical_points(n, L, d, rank):
 
 def test_runs_with_expensive_iterations_are_descents():
     data = draw_two_heads(10, 16, 20, 8)
-    result = ga.run_gamp(data, "spectral", n_starts=3)
+    result = ga.train(data, "spectral", n_starts=3, survey=False, escape=False)
     assert result.status is ga.Status.SETTLED
     assert result.n_iter == 0
     assert result.n_settle > 0
@@ -85,7 +85,13 @@ def test_bounded_and_full_searches_find_the_planted_minimum():
 def test_runs_with_zero_tolerance_take_global_minima():
     """State evolution describes runs with tol=0: each proximal step finds the lowest minimum of all starts."""
     data, seen = draw_planted(40, 3, 20, 2), []
-    ga.run_gamp(data, "random", tol=0, max_iter=3, callback=lambda t, state, report: seen.append((state, report)))
+    ga.run_gamp(
+        data,
+        "random",
+        tol=0,
+        max_iter=3,
+        iteration=ga.IterationOptions(callback=lambda t, state, report: seen.append((state, report))),
+    )
     params, rng = data.terms("exact").params, np.random.default_rng(0)
     assert len(seen) == 4
     for state, report in seen:
@@ -118,7 +124,7 @@ def test_user_defined_maps_without_bounds_are_evaluated_rarely():
     data = ga.Dataset(rng.standard_normal((60, 4, 10)), rng.standard_normal((60, 4, 10)), student=SigmoidAttention())
     assert ga.run_gamp(data, "spectral").converged
     count = lambda t, state, report: work.append(report.denoised.n_hessians.mean())  # noqa: E731
-    ga.run_gamp(data, "random", settling=False, max_iter=4, callback=count)
+    ga.run_gamp(data, "random", max_iter=4, iteration=ga.IterationOptions(settling=False, callback=count))
     assert len(work) == 5
     assert max(work) < 100  # a Hessian takes 170 values of the map; searches without a bound evaluate thousands of them
 
@@ -126,8 +132,16 @@ def test_user_defined_maps_without_bounds_are_evaluated_rarely():
 def test_bounded_runs_resume_with_identical_bits(tmp_path):
     data = draw_planted(60, 3, 30, 2, seed=2)
     whole = ga.run_gamp(data, "random")
-    ga.run_gamp(data, "random", max_iter=10, checkpoint=ga.Checkpoint(tmp_path / "file", 0))
-    parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
+    ga.train(
+        data,
+        "random",
+        max_iter=10,
+        checkpoint=ga.Checkpoint(tmp_path / "file", 0),
+        n_starts=1,
+        survey=False,
+        escape=False,
+    )
+    parts = ga.train(data, "random", checkpoint=tmp_path / "file", n_starts=1, survey=False, escape=False)
     np.testing.assert_array_equal(parts.Q, whole.Q)
     assert parts.n_iter == whole.n_iter
 
@@ -145,7 +159,10 @@ def test_message_passing_resumes_once_after_a_long_descent(data):
 
 def test_descent_takes_over_near_a_critical_point(monkeypatch):
     data = draw_planted(120, 3, 20, 1)
-    result, alone = ga.run_gamp(data, "spectral"), ga.run_gamp(data, "spectral", settling=False)
+    result, alone = (
+        ga.run_gamp(data, "spectral"),
+        ga.run_gamp(data, "spectral", iteration=ga.IterationOptions(settling=False)),
+    )
     assert result.status is ga.Status.SETTLED
     assert f"came near a critical point after {result.n_iter} iterations; a descent" in result.message
     assert alone.status is ga.Status.CONVERGED

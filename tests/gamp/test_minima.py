@@ -91,7 +91,7 @@ def test_zero_weights_are_a_saddle_that_is_escaped(data, risk):
     assert not saddle.is_minimum
     assert saddle.lowest_eigenvalue < -data.lam
     assert "saddle" in saddle.message
-    result = ga.run_gamp(data, zeros, risk, escape=True)
+    result = ga.train(data, zeros, risk, escape=True, n_starts=1, survey=False)
     assert result.converged
     assert result.is_minimum
     assert result.n_escapes >= 1
@@ -130,15 +130,24 @@ def test_weights_at_kinks_do_not_affect_the_curvature():
 
 def test_a_run_that_escapes_a_saddle_resumes_from_a_checkpoint(data, tmp_path):
     zeros, path = np.zeros_like(data.Q_star), tmp_path / "run.npz"
-    whole = ga.run_gamp(data, zeros, "exact", escape=True)
+    whole = ga.train(data, zeros, "exact", escape=True, n_starts=1, survey=False)
 
     def cut(t, state, report):
         if t == 12:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=ga.Checkpoint(path, 0), callback=cut)
-    resumed = ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=ga.Checkpoint(path, 0))
+        ga.train(
+            data,
+            zeros,
+            "exact",
+            escape=True,
+            checkpoint=ga.Checkpoint(path, 0),
+            iteration=ga.IterationOptions(callback=cut),
+            n_starts=1,
+            survey=False,
+        )
+    resumed = ga.train(data, zeros, "exact", escape=True, checkpoint=ga.Checkpoint(path, 0), n_starts=1, survey=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert np.array_equal(resumed.history.q, whole.history.q)
     assert resumed.n_escapes == whole.n_escapes

@@ -222,7 +222,7 @@ def test_the_unit_follows_the_scale_of_the_loss():
 
 def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples_and_dimensions(hard):
     informed, plain = ga.run_gamp(hard, "semantic"), ga.run_gamp(hard, "random")
-    result = ga.run_gamp(hard, "random", survey=True)
+    result = ga.train(hard, "random", survey=True, n_starts=1, escape=False)
     assert result.converged
     assert result.gradient_norm <= 1e-8
     assert result.is_minimum
@@ -236,10 +236,10 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
 
 
 def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
-    result = ga.run_gamp(small, "random", survey=30.0)
+    result = ga.train(small, "random", survey=30.0, n_starts=1, escape=False)
     assert [record.parisi for record in result.surveys] == [30.0]
     few = ga.sample(MODEL, d=60, alpha=0.3, seed=0)
-    result = ga.run_gamp(few, "random", survey=[0.01, 0.02], n_starts=2)
+    result = ga.train(few, "random", survey=[0.01, 0.02], n_starts=2, escape=False)
     assert [record.parisi for record in result.surveys] == [0.01, 0.02, 0.01, 0.02]
     assert {record.ending for record in result.surveys} == {ga.SurveyEnd.SPREAD}
     assert 1 <= len(result.starts) <= 4  # surveys of different weights
@@ -249,7 +249,10 @@ def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
 def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss):
     data = ga.sample(ga.glm_model(loss, lam=0.1), d=60, alpha=2.0, seed=0)
-    plain, result = ga.run_gamp(data, "random", tol=1e-10), ga.run_gamp(data, "random", survey=True, tol=1e-10)
+    plain, result = (
+        ga.run_gamp(data, "random", tol=1e-10),
+        ga.train(data, "random", survey=True, tol=1e-10, n_starts=1, escape=False),
+    )
     assert result.converged
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
     assert np.allclose(result.Q, plain.Q, rtol=0, atol=1e-8 * np.abs(plain.Q).max())
@@ -257,7 +260,7 @@ def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(lo
 
 def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
     data = ga.sample(ga.glm_model(ga.PhaseRetrievalLoss(), lam=1e-3), d=120, alpha=3.0, seed=1)
-    plain, result = ga.run_gamp(data, "random"), ga.run_gamp(data, "random", survey=True)
+    plain, result = ga.run_gamp(data, "random"), ga.train(data, "random", survey=True, n_starts=1, escape=False)
     cosine = abs(np.sum(result.Q * data.Q_star)) / np.linalg.norm(result.Q) / np.linalg.norm(data.Q_star)
     assert result.converged
     assert cosine > 0.99
@@ -270,7 +273,7 @@ def test_surveys_of_a_bounded_loss_for_labels_of_two_classes_end():
     X, teacher = rng.standard_normal((2 * d, d)), rng.standard_normal(d)
     labels = np.sign(X @ teacher / np.sqrt(d) + 0.3 * rng.standard_normal(2 * d))
     data = ga.LabelledDataset(X, labels, MarginLoss(), lam=1e-3)
-    plain, result = ga.run_gamp(data, "random"), ga.run_gamp(data, "random", survey=True)
+    plain, result = ga.run_gamp(data, "random"), ga.train(data, "random", survey=True, n_starts=1, escape=False)
     assert plain.converged
     assert result.converged
     assert result.is_minimum
@@ -290,7 +293,7 @@ VARIANTS = (
 @pytest.mark.parametrize(("model", "d", "alpha"), [pytest.param(*case, id=name) for name, *case in VARIANTS])
 def test_runs_with_surveys_end_at_zero_gradient(model, d, alpha):
     data = ga.sample(model, d, alpha, seed=0)
-    result = ga.run_gamp(data, "random", survey=20.0, escape=True)
+    result = ga.train(data, "random", survey=20.0, escape=True, n_starts=1)
     assert result.converged, result.message
     assert result.is_minimum
     assert risk_at(data, result.Q, "exact").gradient_norm <= 1.01e-8
@@ -302,7 +305,9 @@ def test_tokens_of_single_precision_or_in_files_give_the_same_weights(small, tmp
     np.save(tmp_path / "tokens.npy", tokens)
     stored = np.load(tmp_path / "tokens.npy", mmap_mode="r")
     results = [
-        ga.run_gamp(ga.Dataset(x, small.outputs, small.positions, lam=0.01), "random", survey=True)
+        ga.train(
+            ga.Dataset(x, small.outputs, small.positions, lam=0.01), "random", survey=True, n_starts=1, escape=False
+        )
         for x in (tokens, stored, tokens.astype(float))
     ]
     assert results[0].converged
@@ -314,7 +319,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     weights = []
     for threads in (1, 4):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        result = ga.run_gamp(small, "random", survey=True)
+        result = ga.train(small, "random", survey=True, n_starts=1, escape=False)
         weights.append(np.concatenate([result.Q, result.surveys[-1].Q]))
     assert np.array_equal(*weights)
 
@@ -324,7 +329,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
 )
 def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
-    result = ga.run_gamp(data, "random", risk, survey=survey, max_iter=2000, escape=True)
+    result = ga.train(data, "random", risk, survey=survey, max_iter=2000, escape=True, n_starts=1)
     norm = risk_at(data, result.Q, risk).gradient_norm
     assert result.converged == (result.gradient_norm <= 1e-8)
     assert result.is_minimum == result.converged
@@ -344,7 +349,7 @@ def few_agree():
 
 def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is_low(few_agree):
     sampled, data = few_agree
-    plain, result = (ga.run_gamp(data, n_starts=8, survey=survey) for survey in (False, "auto"))
+    plain, result = (ga.train(data, n_starts=8, survey=survey, escape=False) for survey in (False, "auto"))
     assert sum(record.agreement >= 0.9 for record in plain.starts) <= 2
     assert [record.name for record in result.surveys] == ["minimum"]
     assert result.converged
@@ -373,7 +378,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
 )
 def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
     data = ga.sample(model, 60, alpha, seed=0)
-    plain, result = (ga.run_gamp(data, init, n_starts=n_starts, survey=survey) for survey in (False, "auto"))
+    plain, result = (ga.train(data, init, n_starts=n_starts, survey=survey, escape=False) for survey in (False, "auto"))
     assert result.surveys == ()
     assert np.array_equal(result.Q, plain.Q)
     assert result.message == plain.message
@@ -389,7 +394,7 @@ class Interruption(Exception):
 @pytest.mark.parametrize("stops", [(3,), (1, 4, 7)])
 def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_path, monkeypatch):
     few, ladder = ga.sample(MODEL, d=40, alpha=0.3, seed=0), [0.01, 0.02]
-    whole = ga.run_gamp(few, "random", survey=ladder)
+    whole = ga.train(few, "random", survey=ladder, n_starts=1, escape=False)
     assert len(whole.surveys) == 2
     calls, step = [], SurveyPhase._survey.__globals__["survey_step"]
 
@@ -403,8 +408,8 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     for _ in stops:
         with pytest.raises(Interruption):
-            ga.run_gamp(few, "random", survey=ladder, checkpoint=file)
-    resumed = ga.run_gamp(few, "random", survey=ladder, checkpoint=file)
+            ga.train(few, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
+    resumed = ga.train(few, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.n_iter == whole.n_iter
     assert resumed.message == whole.message
@@ -417,7 +422,14 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
 def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
     few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
     counts = []
-    whole = ga.run_gamp(few, "random", survey=True, callback=lambda *_: counts.append(1))
+    whole = ga.train(
+        few,
+        "random",
+        survey=True,
+        iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)),
+        n_starts=1,
+        escape=False,
+    )
     first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum")
     before = sum(record.n_iter for record in whole.surveys[:first])
     names = [record.name for record in whole.starts]
@@ -444,8 +456,16 @@ def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(w
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     with pytest.raises(Interruption):
-        ga.run_gamp(few, "random", survey=True, checkpoint=file, callback=interrupt)
-    resumed = ga.run_gamp(few, "random", survey=True, checkpoint=file)
+        ga.train(
+            few,
+            "random",
+            survey=True,
+            checkpoint=file,
+            iteration=ga.IterationOptions(callback=interrupt),
+            n_starts=1,
+            escape=False,
+        )
+    resumed = ga.train(few, "random", survey=True, checkpoint=file, n_starts=1, escape=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
@@ -455,7 +475,7 @@ def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(w
 
 def test_surveys_from_minima_never_raise_the_training_loss():
     few = ga.sample(MODEL, d=40, alpha=0.5, seed=1)
-    result = ga.run_gamp(few, "random", survey=True)
+    result = ga.train(few, "random", survey=True, n_starts=1, escape=False)
     assert any(record.name.startswith("minimum") for record in result.starts)
     assert result.train_loss == min(record.train_loss for record in result.starts)
     assert result.gradient_norm <= 1e-8
@@ -463,7 +483,7 @@ def test_surveys_from_minima_never_raise_the_training_loss():
 
 def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_path, monkeypatch):
     ladder = [30.0, 60.0]  # surveys from minima follow only if no parameters are given
-    whole = ga.run_gamp(small, "random", survey=ladder)
+    whole = ga.train(small, "random", survey=ladder, n_starts=1, escape=False)
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
 
     def interrupt(t, state, report):
@@ -471,9 +491,17 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
             raise Interruption
 
     with pytest.raises(Interruption):
-        ga.run_gamp(small, "random", survey=ladder, checkpoint=file, callback=interrupt)
+        ga.train(
+            small,
+            "random",
+            survey=ladder,
+            checkpoint=file,
+            iteration=ga.IterationOptions(callback=interrupt),
+            n_starts=1,
+            escape=False,
+        )
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", None)
-    resumed = ga.run_gamp(small, "random", survey=ladder, checkpoint=file)
+    resumed = ga.train(small, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert len(resumed.surveys) == len(whole.surveys)
 
@@ -482,7 +510,13 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
 @pytest.mark.parametrize("where", ["starts", "survey", "later"])
 def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, few_agree, tmp_path, monkeypatch):
     data, counts = few_agree[1], list[int]()
-    whole = ga.run_gamp(data, n_starts=8, survey="auto", callback=lambda *_: counts.append(1))
+    whole = ga.train(
+        data,
+        n_starts=8,
+        survey="auto",
+        iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)),
+        escape=False,
+    )
     step, last = SurveyPhase._survey.__globals__["survey_step"], {"starts": 20, "later": len(counts) - 10, "survey": 5}
     calls = list[int]()
 
@@ -499,8 +533,16 @@ def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, f
     if where == "survey":
         monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
     with pytest.raises(Interruption):
-        ga.run_gamp(data, checkpoint=file, callback=None if where == "survey" else interrupt, **options)
-    resumed = ga.run_gamp(data, checkpoint=file, **options)
+        ga.train(
+            data,
+            checkpoint=file,
+            **options,
+            iteration=ga.IterationOptions(callback=None if where == "survey" else interrupt),
+            n_starts=1,
+            survey=False,
+            escape=False,
+        )
+    resumed = ga.train(data, checkpoint=file, **options, n_starts=1, survey=False, escape=False)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
@@ -510,9 +552,9 @@ def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, f
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
 def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_path):
     file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"survey": True, "seed": 0, "max_iter": 4, "tol": 0}
-    ga.run_gamp(small, "semantic", checkpoint=file, **options)
+    ga.train(small, "semantic", checkpoint=file, **options, n_starts=1, survey=False, escape=False)
     with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.run_gamp(small, "semantic", checkpoint=file, **{**options, **other})
+        ga.train(small, "semantic", checkpoint=file, **{**options, **other}, n_starts=1, survey=False, escape=False)
 
 
 # Errors
@@ -520,12 +562,15 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 
 @pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
-    named_error(lambda: ga.run_gamp(small, "random", survey=survey), "^survey")
+    named_error(lambda: ga.train(small, "random", survey=survey, n_starts=1, escape=False), "^survey")
 
 
 def test_surveys_that_other_arguments_exclude_name_the_argument(small, named_error):
     options = ga.IterationOptions(V_hat=np.ones((1, 2, 1, 1)))
-    named_error(lambda: ga.run_gamp(small, "random", survey=True, iteration=options), "^survey.*iteration")
+    named_error(
+        lambda: ga.train(small, "random", survey=True, iteration=options, n_starts=1, escape=False),
+        "^survey.*iteration",
+    )
 
 
 def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
@@ -545,4 +590,4 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
 def test_messages_list_the_values_of_survey(survey):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.5, seed=0)
     with pytest.raises(ValueError, match=r"^survey: needs True, False, 'auto', or positive numbers, got"):
-        ga.run_gamp(data, survey=survey)
+        ga.train(data, survey=survey, n_starts=1, escape=False)

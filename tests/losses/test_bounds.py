@@ -5,17 +5,12 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.compiled import kernel
-from gamp_attention.losses import curvature_floor, curvature_floor_near, pack_attention_parameters, sample_derivatives
+from gamp_attention.losses import loss_curvature, pack_attention_parameters, sample_derivatives
 
 
 @kernel
 def _near(loss, p, center, reach):
-    return curvature_floor_near(loss, p, center, reach)
-
-
-@kernel
-def _around_zero(loss, p, radius):
-    return curvature_floor(loss, p, radius)
+    return loss_curvature(loss, p, center, reach)
 
 
 @pytest.mark.parametrize("L", [2, 3])
@@ -33,7 +28,7 @@ def test_curvature_in_a_ball_is_above_its_lower_bound(L):
         hessians = sample_derivatives(loss, np.tile(p, (400, 1)), z)[2]
         lowest, bound = np.linalg.eigvalsh(hessians).min(), _near(loss, p, center, reach)
         assert bound <= lowest + 1e-9 * np.abs(hessians).max()
-        assert L > 2 or bound >= _around_zero(loss, p, np.linalg.norm(center) + reach)
+        assert L > 2 or bound >= _near(loss, p, np.zeros(L), np.linalg.norm(center) + reach)
 
 
 def test_most_minima_of_two_tokens_are_certified(model):

@@ -57,8 +57,9 @@ def test_no_eigenvalue_is_below_the_bound_of_the_curvature(case):
     for scale in (0.1, 1.0, 3.0):
         fields = scale * z
         lowest = np.linalg.eigvalsh(sample_derivatives(loss, params, fields)[2]).min(axis=1)
+        zero = np.zeros(z[0].size)
         for mu in range(len(z)):
-            assert curvature_bound(loss, params[mu], float(np.linalg.norm(fields[mu]))) <= lowest[mu]
+            assert curvature_bound(loss, params[mu], zero, float(np.linalg.norm(fields[mu]))) <= lowest[mu]
 
 
 def test_one_head_is_the_usual_layer():

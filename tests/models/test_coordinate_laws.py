@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import Dataset
+from gamp_attention.data import teacher_dataset
 from gamp_attention.experiments import deviation
 from gamp_attention.state_evolution.equations import Hats, weights_step
 from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
@@ -141,7 +141,7 @@ def uneven():
 def test_permuting_tokens_permutes_gamp(uneven):
     order = np.array([2, 0, 1])
     data = ga.sample(uneven, 80, 1.5, seed=3)
-    other = Dataset.from_teacher(
+    other = teacher_dataset(
         permute(uneven, order), np.ascontiguousarray(data.tokens[:, order]),
         np.ascontiguousarray(data.positions[order]), data.Q_star, np.ascontiguousarray(data.spectra[order]),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import Dataset, draw_tokens
+from gamp_attention.data import draw_tokens, teacher_dataset
 from gamp_attention.models import Group, Sources
 from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
 from gamp_attention.state_evolution.rules import average_channels, first_rule
@@ -117,7 +117,7 @@ def test_permuting_class_labels_permutes_gamp(mixture):
     other = replace(mixture, coordinates=law, classes=classes, class_means=mixture.class_means[:, order])
     groups = tuple(Group(rows, order[sources]) for rows, sources in data.groups)
     sources = Sources(data.positions, data.source_means[order], groups)
-    moved = Dataset.from_teacher(other, data.tokens, data.positions, data.Q_star, data.spectra[order], sources)
+    moved = teacher_dataset(other, data.tokens, data.positions, data.Q_star, data.spectra[order], sources)
     one, two = (ga.run_gamp(each, "semantic", damping=0.4, tol=0, max_iter=15) for each in (data, moved))
     assert np.allclose(one.Q, two.Q, atol=1e-9)
     for name, values in one.overlaps.arrays().items():

@@ -190,14 +190,12 @@ def mean_ratio(rows, path, names):
 def test_runs_follow_their_trajectories(method):
     alpha, d, n_iter = 3.0, 400, 5
     model = uneven()
-    options = {"damping": 0.5} if method == "gamp" else {"lr": 0.1}
-    path = ga.trajectory(model, alpha, "semantic", method=method, n_iter=n_iter, n_paths=4096, n_replicas=4, **options)
+    methods = {"gamp": ga.MessagePassing(), "gd": ga.GradientDescent(lr=0.1), "online": ga.SinglePass()}
+    path = ga.trajectory(model, alpha, "semantic", methods[method], n_iter, n_paths=4096, n_replicas=4)
     rows = []
     for seed in range(8):
         if method == "online":
-            run = ga.minimize_risk(
-                model, "semantic", method="online", d=d, alpha=alpha, lr=0.1, max_iter=n_iter, seed=seed
-            )
+            run = ga.single_pass(model, d, alpha, "semantic", n_iter=n_iter, seed=seed)
         else:
             data = ga.sample(model, d, alpha, seed=seed)
             if method == "gamp":
@@ -385,7 +383,7 @@ def test_estimated_distributions_refuse_classes():
 
 def test_breaking_of_replica_symmetry_refuses_classes():
     with pytest.raises(ValueError, match="mixture"):
-        ga.solve_state_evolution(spiked(), 2.0, "semantic", rsb=1)
+        ga.solve_broken(spiked(), 2.0, "semantic")
 
 
 @pytest.mark.parametrize(

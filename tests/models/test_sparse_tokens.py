@@ -16,7 +16,7 @@ QUERY = NORM * np.array([COSINE, np.sqrt(1 - COSINE**2)])
 def test_two_gradient_steps_follow_the_closed_form(alpha):
     model = build_model(TASK, 0.1)
     path = ga.trajectory(
-        model, alpha, zero_weights(model), method="gd", lr=0.5 / alpha, n_iter=2, n_paths=1024, n_replicas=2
+        model, alpha, zero_weights(model), ga.GradientDescent(lr=0.5 / alpha), n_iter=2, n_paths=1024, n_replicas=2
     )
     exact = two_steps(TASK, alpha, 0.5)
     assert cosines(path) == pytest.approx(exact[:2], abs=1e-4)

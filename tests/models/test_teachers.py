@@ -45,7 +45,9 @@ def test_a_causal_mask_forbids_reversing_tokens(which):
     assert ga.paper_model().reversible
     assert not model.reversible
     se = ga.solve_state_evolution(model, 3.0, "positional", rtol=1e-2, stability=False)
-    path = ga.trajectory(model, 3.0, "positional", damping=0.3, n_iter=35, n_paths=2048, n_replicas=3)
+    path = ga.trajectory(
+        model, 3.0, "positional", ga.MessagePassing(damping=0.3), n_iter=35, n_paths=2048, n_replicas=3
+    )
     assert se.converged
     assert not np.array_equal(se.V_hat[0], se.V_hat[1])
     for key, values in se.overlaps.arrays().items():

@@ -152,7 +152,7 @@ def test_trajectory_of_message_passing_with_columns():
     """Message passing at d = 1000 follows state evolution in every iteration, with a sphere and with two strengths."""
     for lam in (["sphere", 0.05], [0.3, 0.05]):
         model = linear_model(lam)
-        theory = ga.trajectory(model, 2.0, "random", n_iter=6, damping=0.6, seed=0)
+        theory = ga.trajectory(model, 2.0, "random", ga.MessagePassing(damping=0.6), n_iter=6, seed=0)
         ends = []
         for seed in range(4):
             data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
@@ -236,7 +236,7 @@ def test_functions_without_spheres_refuse_them():
     for call in (
         lambda: ga.leave_one_out(data, gamp),
         lambda: ga.debias(data, gamp),
-        lambda: ga.trajectory(model, 2.0, "random", method="gd"),
+        lambda: ga.trajectory(model, 2.0, "random", ga.GradientDescent()),
         lambda: data.replace(lam=0.1),
     ):
         with pytest.raises(ValueError, match=r"^lam(, penalty)?: needs"):
@@ -246,7 +246,7 @@ def test_functions_without_spheres_refuse_them():
 @pytest.mark.parametrize("lam", [[0.1], ["sphere"]])
 def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)
-    with pytest.raises(ValueError, match="online"):
-        ga.trajectory(model, 2.0, method="online", n_iter=2)
-    with pytest.raises(ValueError, match="rsb: needs 0 for this model"):
-        ga.solve_state_evolution(model, 2.0, rsb=1)
+    with pytest.raises(ValueError, match="SinglePass"):
+        ga.trajectory(model, 2.0, method=ga.SinglePass(), n_iter=2)
+    with pytest.raises(ValueError, match="model: needs a ridge penalty with one λ"):
+        ga.solve_broken(model, 2.0)

@@ -106,12 +106,14 @@ def test_state_evolution_of_least_squares_has_the_intercept_of_the_teacher():
     assert with_shift.train_loss == pytest.approx(plain.train_loss, rel=2e-3)
 
 
-@pytest.mark.parametrize("method", ["gamp", "gd", "nesterov"])
-def test_trajectories_follow_message_passing_and_descent(method):
+@pytest.mark.parametrize(
+    ("method", "predicted"),
+    [("gamp", None), ("gd", ga.GradientDescent(0.1)), ("nesterov", ga.GradientDescent(0.1, 0.9, nesterov=True))],
+)
+def test_trajectories_follow_message_passing_and_descent(method, predicted):
     model, steps = shifted_model(), 6
     data = ga.sample(model, d=1500, alpha=2.0, seed=1)
-    options = {} if method == "gamp" else {"method": method, "lr": 0.1}
-    path = ga.trajectory(model, 2.0, "random", n_iter=steps, n_paths=2000, **options)
+    path = ga.trajectory(model, 2.0, "random", predicted, steps, n_paths=2000)
     if method == "gamp":
         run = ga.run_gamp(data, "random", tol=0, max_iter=steps, damping=0.5)
     else:
@@ -146,7 +148,7 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
     ("call", "words"),
     [
         (lambda: shifted_model(lam="sphere"), "sphere"),
-        (lambda: ga.solve_state_evolution(shifted_model(), 1.0, rsb=1), "replica"),
+        (lambda: ga.solve_broken(shifted_model(), 1.0), "replica"),
         (lambda: ga.glm_model(ga.SquaredLoss(), intercept=1), "intercept"),
     ],
 )

@@ -10,7 +10,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber, main
-from gamp_attention.data import risk_at, susceptibility
+from gamp_attention.data import risk_at, susceptibility, teacher_dataset
 from gamp_attention.denoisers import denoise_weights
 from gamp_attention.gamp import settle
 from tests.conftest import examples, layer_gradient
@@ -106,7 +106,7 @@ def test_elastic_net_fixed_points_are_critical_points(branch):
 
 def test_without_l1_the_elastic_net_is_the_ridge(model):
     ridge = ga.sample(model, 100, 1.5, seed=2)
-    net = ga.Dataset.from_teacher(
+    net = teacher_dataset(
         ga.paper_model(penalty=ga.ElasticNet(0.01, 0.0)), ridge.tokens, ridge.positions, ridge.Q_star, ridge.spectra
     )
     runs = [ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=20) for data in (ridge, net)]
@@ -147,7 +147,9 @@ def test_runs_read_the_tokens_again_only_near_the_tolerance(monkeypatch):
     data = ga.sample(ga.paper_model(penalty=ELASTIC), 200, 1.5, seed=2)
     states, passes, sum_risk = [], [], ga.Dataset.sum_risk
     monkeypatch.setattr(ga.Dataset, "sum_risk", lambda self, risk, Q: passes.append(risk) or sum_risk(self, risk, Q))
-    result = ga.run_gamp(data, "semantic", "exact", callback=lambda t, state, report: states.append(state))
+    result = ga.run_gamp(
+        data, "semantic", "exact", iteration=ga.IterationOptions(callback=lambda t, state, report: states.append(state))
+    )
     assert result.converged
     assert len(passes) < 0.4 * len(states)
     exact = [ga.gamp_step(data, "exact", state, 0.5, hold=True)[1] for state in states]

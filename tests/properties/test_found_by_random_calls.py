@@ -21,7 +21,7 @@ def test_trajectories_that_overflow_raise():
     with pytest.raises(ValueError, match=r"^model, alpha, damping: needs .* got"):
         ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
     with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* such as a smaller lr, .* got"):
-        ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1e60, n_iter=4, n_paths=128, n_replicas=2)
+        ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1e60), n_iter=4, n_paths=128, n_replicas=2)
 
 
 def test_masked_flags_are_rejected():

@@ -47,7 +47,7 @@ def is_finite(*values):
 @examples(15)
 @given(datasets(), st.sampled_from(["semantic", "random"]), st.booleans())
 def test_message_passing_ends_finite_with_a_status(data, init, accelerate):
-    result = ga.run_gamp(data, init, accelerate=accelerate, max_iter=40)
+    result = ga.run_gamp(data, init, max_iter=40, iteration=ga.IterationOptions(accelerate=accelerate))
     assert result.Q.shape == (data.dim, data.rank)
     assert is_finite(result.Q, result.train_loss, result.gradient_norm, *result.overlaps.arrays().values())
     norm = np.linalg.norm(ga.gradient(data, result.Q)) / (data.penalty.strength * np.sqrt(data.dim))
@@ -56,7 +56,9 @@ def test_message_passing_ends_finite_with_a_status(data, init, accelerate):
     assert result.converged == (norm <= 1e-8)
     assert result.converged or "continues from these weights" in result.message
     with pytest.raises(ga.ConvergenceError, match="continues from") if not result.converged else nullcontext():
-        ga.run_gamp(data, init, accelerate=accelerate, max_iter=40, raise_on_failure=True)
+        ga.run_gamp(
+            data, init, max_iter=40, raise_on_failure=True, iteration=ga.IterationOptions(accelerate=accelerate)
+        )
 
 
 @examples(10)

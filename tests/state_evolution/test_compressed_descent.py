@@ -33,11 +33,15 @@ SETTINGS = {  # model, start, and options
 def compute_ratios(name, compression=1e-3, **options):
     """Return the largest difference from uncompressed histories in standard errors, for overlaps and losses."""
     make, start, how = SETTINGS[name]
-    method = name if name in ("momentum", "nesterov") else "gd"
+    how = how | options
+    n_iter = how.pop("n_iter")
     plain, short = (
-        ga.trajectory(make(), 1.5, start, method=method, compression=each, seed=seed, **(SIZE | how | options))
+        ga.trajectory(
+            make(), 1.5, start, ga.GradientDescent(**how, nesterov=name == "nesterov", compression=each), n_iter,
+            seed=seed, **SIZE,
+        )
         for seed, each in enumerate((None, compression))
-    )
+    )  # fmt: skip
     assert plain.compression is None
     assert len(plain.stored) == 0
     assert short.compression == compression
@@ -73,7 +77,7 @@ def test_without_the_memory_of_forces_the_same_check_fails(monkeypatch):
 
 def test_long_descents_are_compressed_by_themselves(model):
     """Uncompressed histories of 100 times need more than 256 paths."""
-    long = ga.trajectory(model, 1.5, method="gd", lr=1.5, n_iter=100, n_paths=256, n_replicas=2)
+    long = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=1.5), n_iter=100, n_paths=256, n_replicas=2)
     assert long.compression == pytest.approx(1e-3)
     assert long.stored[0] == 0
     assert len(long.stored) < 30
@@ -81,13 +85,14 @@ def test_long_descents_are_compressed_by_themselves(model):
     assert len(str(long).splitlines()) < 20
     assert (np.diff(long.train_loss) < 1e-4 * long.train_loss[0]).all()
     assert np.isfinite(long.error.q).all()
-    small = {"method": "gd", "n_iter": 40, "n_paths": 512, "n_replicas": 2}
+    small = {"method": ga.GradientDescent(lr=0.15), "n_iter": 40, "n_paths": 512, "n_replicas": 2}
     assert ga.trajectory(model, 1.5, **small).compression is None
     assert ga.trajectory(model, 1.5, max_memory=3e6, **small).compression == pytest.approx(1e-3)
 
 
 def test_the_memory_is_below_its_estimate(model):
-    options = {"method": "gd", "lr": 1.5, "n_iter": 24, "n_paths": 2048, "n_replicas": 2, "compression": 1e-3}
+    method = ga.GradientDescent(lr=1.5, compression=1e-3)
+    options = {"method": method, "n_iter": 24, "n_paths": 2048, "n_replicas": 2}
     tracemalloc.start()
     stored = ga.trajectory(model, 1.5, "positional", **options).stored
     peak = tracemalloc.get_traced_memory()[1]
@@ -100,8 +105,9 @@ def test_the_memory_is_below_its_estimate(model):
 
 def test_stated_errors_contain_the_error_of_the_compression(model):
     """With few stored times, stated errors are larger than the spread over replicas and cover the difference."""
-    options = {"method": "gd", "lr": 3.0, "n_iter": 40, "n_paths": 4096, "n_replicas": 2}
-    rough, fine = (ga.trajectory(model, 1.5, compression=each, **options) for each in (0.1, 1e-3))
+    options = {"n_iter": 40, "n_paths": 4096, "n_replicas": 2}
+    methods = (ga.GradientDescent(lr=3.0, compression=each) for each in (0.1, 1e-3))
+    rough, fine = (ga.trajectory(model, 1.5, method=method, **options) for method in methods)
     assert len(rough.stored) < len(fine.stored)
     gap = np.abs(rough.test_error - fine.test_error)
     assert rough.test_error_error.max() > 3 * fine.test_error_error.max()
@@ -114,15 +120,16 @@ def test_compressed_histories_have_the_same_bits_for_any_number_of_threads(model
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
         with threadpool_limits(limits=threads):
             path = ga.trajectory(
-                model, 1.5, "positional", method="gd", lr=1.5, n_iter=8, n_paths=4096, n_replicas=2, compression=1e-2
-            )
+                model, 1.5, "positional", ga.GradientDescent(lr=1.5, compression=1e-2), n_iter=8, n_paths=4096,
+                n_replicas=2,
+            )  # fmt: skip
         losses.append((path.train_loss, path.train_loss_error))
     assert np.array_equal(losses[0], losses[1])
 
 
 def test_progress_of_compressed_histories_is_shown(model, capfd, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0.0)
-    options = {"method": "gd", "n_iter": 5, "n_paths": 128, "n_replicas": 2, "compression": 0.1}
+    options = {"method": ga.GradientDescent(compression=0.1), "n_iter": 5, "n_paths": 128, "n_replicas": 2}
     ga.trajectory(model, 1.5, progress=True, **options)
     assert "descent" in capfd.readouterr().err
     ga.trajectory(model, 1.5, progress=False, **options)
@@ -169,7 +176,8 @@ def test_fields_can_be_drawn_like_others(model):
 def test_a_coarse_compression_ends_at_the_minimum_of_ridge_regression():
     """The part of the weights that stored times leave out decays, so that the end depends little on the compression."""
     model = ga.glm_model(ga.SquaredLoss(), lam=0.1)
-    options = {"method": "gd", "lr": 0.1, "n_iter": 200, "n_paths": 4096, "n_replicas": 2, "compression": 0.03}
-    path, minimum = ga.trajectory(model, 1.5, "random", **options), ga.solve_state_evolution(model, 1.5, "random")
+    method = ga.GradientDescent(lr=0.1, compression=0.03)
+    path = ga.trajectory(model, 1.5, "random", method, 200, n_paths=4096, n_replicas=2)
+    minimum = ga.solve_state_evolution(model, 1.5, "random")
     assert len(path.stored) < 15
     assert path.train_loss[-1] == pytest.approx(minimum.train_loss, rel=1e-4)

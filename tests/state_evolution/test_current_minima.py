@@ -17,10 +17,10 @@ from validation._tools.paired_paths import MessagePassing, follow_pair
     ids=["one column", "two columns", "mixture"],
 )
 def test_without_jumps_kept_minima_change_nothing(model, n_iter, n_paths):
-    settings = {"damping": 0.5, "n_iter": n_iter, "n_paths": n_paths, "n_replicas": 2}
+    settings = {"n_iter": n_iter, "n_paths": n_paths, "n_replicas": 2}
     known = ga.trajectory(model, 1.5, "semantic", **settings)
     assert not known.validity.startswith("runs deviate")
-    path = ga.trajectory(model, 1.5, "semantic", hold_after=2, **settings)
+    path = ga.trajectory(model, 1.5, "semantic", ga.MessagePassing(hold_after=2), **settings)
     for name in ("q", "theta", "V", "m"):
         expected, value = getattr(known, name), getattr(path, name)
         error = np.hypot(getattr(known.error, name), getattr(path.error, name))
@@ -34,11 +34,13 @@ def test_without_jumps_kept_minima_change_nothing(model, n_iter, n_paths):
     assert np.ptp(q) > 0.05 * q[0]  # the start is not a fixed point
 
 
-@pytest.mark.parametrize("settings", [{"hold_after": 0}, {"method": "gd", "lr": 0.5, "compression": 0.01}])
-def test_fields_that_earlier_fields_determine_are_finite(settings):
+@pytest.mark.parametrize(
+    "method", [ga.MessagePassing(hold_after=0), ga.GradientDescent(lr=0.5, compression=0.01)], ids=["held", "descent"]
+)
+def test_fields_that_earlier_fields_determine_are_finite(method):
     """Fields of zero weights are zero, and fields of the teacher's weights are the teacher's up to rounding errors."""
     model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]])
-    zero, settings = np.zeros((model.n_sources, 1, 1)), {"n_paths": 512, "n_replicas": 2, **settings}
+    zero, settings = np.zeros((model.n_sources, 1, 1)), {"method": method, "n_paths": 512, "n_replicas": 2}
     paths = [ga.trajectory(model, 1.5, "semantic", n_iter=1, seed=seed, **settings) for seed in range(10)]
     paths += [ga.trajectory(model, 1.5, ga.Overlaps(zero, zero[:, 0], zero, zero + 1), n_iter=2, **settings)]
     for path in paths:
@@ -57,14 +59,15 @@ def test_runs_with_current_minima_follow_the_prediction():
         path = run.history.scalars() | {"train_loss": run.history.train_loss}
         numbers.append([[abs(path[name][t]) for name in ("q", "m", "V", "train_loss")] for t in times])
     mean, error = np.mean(numbers, axis=0), np.std(numbers, axis=0, ddof=1) / np.sqrt(len(numbers))
-    settings = {"damping": 0.3, "n_iter": n_iter}
-    path = ga.trajectory(model, alpha, "positional", hold_after=10, n_replicas=4, **settings)
+    held = ga.MessagePassing(damping=0.3, hold_after=10)
+    path = ga.trajectory(model, alpha, "positional", held, n_iter, n_replicas=4)
     theory = np.abs([[*(path.scalars()[name][t] for name in ("q", "m", "V")), path.train_loss[t]] for t in times])
     stated = [[*(path.error.scalars()[name][t] for name in ("q", "m", "V")), path.train_loss_error[t]] for t in times]
     # 5 is the 99.8 % point of |t| with 7 degrees of freedom
     assert (abs(theory - mean) < 5 * np.hypot(error, stated)).all()
     assert (np.array(stated)[:, :3] < 0.01 * theory[:, :3]).all()
-    symmetric = ga.trajectory(model, alpha, "positional", n_paths=2048, n_replicas=2, **settings)
+    plain = ga.MessagePassing(damping=0.3)
+    symmetric = ga.trajectory(model, alpha, "positional", plain, n_iter, n_paths=2048, n_replicas=2)
     assert (symmetric.V[times[1:], 0, 0, 0] - mean[1:, 2] > 3 * error[1:, 2]).all()  # without these memory terms
 
 
@@ -72,8 +75,9 @@ def test_runs_with_current_minima_follow_the_prediction():
 def test_stated_errors_cover_the_end_with_more_paths():
     """`validation/results/gamp_end_theory.json` has V, q, m and the loss after 150 iterations with 2^18 paths."""
     path = ga.trajectory(
-        ga.paper_model(), 1.5, "positional", damping=0.3, hold_after=20, n_iter=150, n_paths=8192, n_replicas=8, seed=3
-    )
+        ga.paper_model(), 1.5, "positional", ga.MessagePassing(damping=0.3, hold_after=20), n_iter=150, n_paths=8192,
+        n_replicas=8, seed=3,
+    )  # fmt: skip
     known = {"q": (0.04839, 8e-5), "m": (0.25742, 1.4e-4), "V": (12.53, 0.06)}
     for name, (value, error) in known.items():
         off = abs(path.scalars()[name][-1]) - value
@@ -111,18 +115,17 @@ def test_the_distance_of_two_algorithms_follows_the_equations():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "sizes", "message"),
     [
-        ({"hold_after": -1}, "hold_after"),
-        ({"hold_after": 5, "method": "gd"}, "hold_after: needs method 'gamp'"),
-        ({"compression": 0.01}, "compression"),
-        ({"hold_after": 5, "n_paths": 64, "n_iter": 30}, "n_paths"),
-        ({"hold_after": 5, "compression": 0.0}, "compression"),
+        ({"hold_after": -1}, {}, "hold_after"),
+        ({"compression": 0.01}, {}, "compression"),
+        ({"hold_after": 5}, {"n_paths": 64, "n_iter": 30}, "n_paths"),
+        ({"hold_after": 5, "compression": 0.0}, {}, "compression"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(arguments, message):
+def test_settings_that_do_not_fit_are_refused(arguments, sizes, message):
     with pytest.raises(ValueError, match=message):
-        ga.trajectory(ga.paper_model(), 1.5, "positional", **arguments)
+        ga.trajectory(ga.paper_model(), 1.5, "positional", ga.MessagePassing(**arguments), **sizes)
 
 
 @pytest.mark.parametrize(
@@ -132,4 +135,4 @@ def test_settings_that_do_not_fit_are_refused(arguments, message):
 )
 def test_models_without_these_equations_are_refused(model):
     with pytest.raises(ValueError, match="hold_after"):
-        ga.trajectory(model, 1.5, "random", hold_after=5)
+        ga.trajectory(model, 1.5, "random", ga.MessagePassing(hold_after=5))

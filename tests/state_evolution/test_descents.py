@@ -17,20 +17,11 @@ SETTINGS = {
 
 def compute_deviations(model, name, method, alpha=1.5, **options):
     """Return the largest mean deviation of descents from the prediction for their instance, in standard errors."""
-    gaps, errors = [], []
+    gaps, errors, predicted_method = [], [], ga.GradientDescent(**options, nesterov=method == "nesterov")
     for seed in range(SEEDS):
         data = ga.sample(model, SIZE, alpha, 700 + seed)
-        path = ga.trajectory(
-            data.instance_model(),
-            alpha,
-            name,
-            method=method,
-            n_iter=STEPS,
-            n_paths=512,
-            n_replicas=2,
-            seed=seed,
-            **options,
-        )
+        instance = data.instance_model()
+        path = ga.trajectory(instance, alpha, name, predicted_method, STEPS, n_paths=512, n_replicas=2, seed=seed)
         risk = "asymptotic" if model.attention else "exact"
         run = ga.minimize_risk(data, name, risk, method, max_iter=STEPS, tol=0, seed=seed, **options).history
         observed = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
@@ -157,7 +148,9 @@ def test_ridge_regression_follows_the_marchenko_pastur_law(name):
     rho, q0 = sigma**2, 0.1
     one = np.ones((1, 1, 1))
     start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
-    path = ga.trajectory(model, alpha, start, method="gd", lr=lr, **options)
+    method = ga.GradientDescent(lr=lr, compression=options.get("compression"))
+    sizes = {name: value for name, value in options.items() if name != "compression"}
+    path = ga.trajectory(model, alpha, start, method, **sizes)
     ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ follow a Marchenko-Pastur distribution of this ratio, times σ²α
     rounding = 1e-6  # responses are stored in single precision
     low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
@@ -185,14 +178,14 @@ def test_ridge_regression_follows_the_marchenko_pastur_law(name):
 
 
 def test_plain_descent_is_a_special_case_of_other_methods(model):
-    def q(method, **options):
-        return ga.trajectory(model, 1.5, method=method, n_iter=4, n_paths=128, n_replicas=2, **options).q
+    def q(**options):
+        method = ga.GradientDescent(**options)
+        return ga.trajectory(model, 1.5, method=method, n_iter=4, n_paths=128, n_replicas=2).q
 
-    plain = q("gd", lr=1.0)
-    for method, options in {"momentum": {"momentum": 0}, "nesterov": {"momentum": 0}, "sgd": {"batch": 1}}.items():
-        assert np.array_equal(plain, q(method, lr=1.0, **options))
-    assert np.array_equal(plain, q("gd", lr=[1.0, 1.0]))
-    assert not np.array_equal(plain, q("gd", lr=[1.0, 0.5]))
+    plain = q(lr=1.0)
+    assert np.array_equal(plain, q(batch=1))
+    assert np.array_equal(plain, q(lr=[1.0, 1.0]))
+    assert not np.array_equal(plain, q(lr=[1.0, 0.5]))
 
 
 def test_minibatches_at_finite_d_depend_on_the_seed(data):
@@ -207,7 +200,7 @@ def test_minibatches_at_finite_d_depend_on_the_seed(data):
 
 def test_losses_of_message_passing_are_predicted(model):
     data = ga.sample(model, 2000, 1.5, seed=3)
-    path = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=8, n_paths=2048)
+    path = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=8, n_paths=2048)
     run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=8)
     assert np.allclose(run.history.train_loss, path.train_loss, rtol=0.06)
     assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
@@ -216,41 +209,59 @@ def test_losses_of_message_passing_are_predicted(model):
 
 
 def test_descents_have_no_variances(model):
-    path = ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=64, n_replicas=2)
+    path = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=0.15), n_iter=2, n_paths=64, n_replicas=2)
     assert np.isnan(path.V).all()
     assert path.V_hat.shape == (0, 2, 1, 1)
-    assert path.method == "gd"
+    assert path.method == ga.GradientDescent(lr=0.15)
     assert "nan" not in str(path)
 
 
+DESCENT = ga.GradientDescent
 BAD = {
-    "an unknown method": ({"method": "adam"}, "method"),
-    "a step of zero": ({"method": "gd", "lr": 0}, "lr"),
-    "one step of zero": ({"method": "gd", "lr": [1.0, 0.0]}, r"lr\[1\]"),
-    "momentum of one": ({"method": "momentum", "momentum": 1}, "momentum"),
-    "no batch": ({"method": "sgd", "batch": 0}, "batch"),
-    "too little memory": ({"method": "gd", "max_memory": 1e3}, "max_memory.*at least"),
-    "compressed minibatches": ({"method": "sgd", "compression": 1e-3}, "compression.*'gd'"),
-    "compressed message passing": ({"compression": 1e-3}, "compression.*'gd'"),
-    "no compression": ({"method": "gd", "compression": 0}, "compression.*1e-06"),
-    "too much compression": ({"method": "gd", "compression": 0.2}, r"compression.*0\.1"),
-    "a word as compression": ({"method": "gd", "compression": "high"}, "compression"),
-    "too little memory to compress": (
-        {"method": "gd", "compression": 0.1, "max_memory": 1e3}, "max_memory.*larger compression",
-    ),
-    "too few paths to compress": ({"method": "gd", "compression": 1e-6, "n_paths": 64, "n_iter": 20}, "n_paths.*step"),
-    "progress in percent": ({"method": "gd", "progress": 5}, "progress"),
-}  # fmt: skip
+    "a step of zero": (lambda: DESCENT(lr=0), "lr"),
+    "one step of zero": (lambda: DESCENT(lr=[1.0, 0.0]), r"lr\[1\]"),
+    "momentum of one": (lambda: DESCENT(momentum=1), "momentum"),
+    "Nesterov's method without momentum": (lambda: DESCENT(nesterov=True), "nesterov.*momentum"),
+    "no batch": (lambda: DESCENT(batch=0), "batch"),
+    "a batch with momentum": (lambda: DESCENT(batch=0.1, momentum=0.9), "batch.*momentum"),
+    "compressed minibatches": (lambda: DESCENT(batch=0.1, compression=1e-3), "compression.*minibatches"),
+    "compressed message passing": (lambda: ga.MessagePassing(compression=1e-3), "compression.*hold_after"),
+    "no compression": (lambda: DESCENT(compression=0), "compression.*1e-06"),
+    "too much compression": (lambda: DESCENT(compression=0.2), r"compression.*0\.1"),
+    "a word as compression": (lambda: DESCENT(compression="high"), "compression"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
+def test_bad_methods_raise_named_errors(name, named_error):
+    named_error(*BAD[name])
+
+
+REFUSED = {
+    "a name as method": ({"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
+    "a class as method": ({"method": DESCENT}, "method"),
+    "too little memory": ({"method": DESCENT(), "max_memory": 1e3}, "max_memory.*at least"),
+    "too little memory to compress": (
+        {"method": DESCENT(compression=0.1), "max_memory": 1e3}, "max_memory.*larger compression",
+    ),
+    "too few paths to compress": (
+        {"method": DESCENT(compression=1e-6), "n_paths": 64, "n_iter": 20}, "n_paths.*step",
+    ),
+    "progress in percent": ({"method": DESCENT(), "progress": 5}, "progress"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_bad_descents_raise_named_errors(name, model, named_error):
-    options, pattern = BAD[name]
+    options, pattern = REFUSED[name]
     named_error(lambda: ga.trajectory(model, 1.5, **options), pattern)
 
 
-def test_momentum_needs_the_ridge(named_error):
+def test_momentum_and_compression_need_the_ridge(named_error):
     model = ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01))
-    named_error(lambda: ga.trajectory(model, 1.5, method="momentum"), "method.*ElasticNet")
-    named_error(lambda: ga.trajectory(model, 1.5, method="gd", compression=1e-3), "compression.*ElasticNet")
-    named_error(lambda: ga.trajectory(model, 1.5, method="gd", n_iter=2000), "n_paths.*at least")
+    for method, pattern in (
+        (DESCENT(momentum=0.9), "momentum.*ElasticNet"),
+        (DESCENT(compression=1e-3), "compression.*ElasticNet"),
+    ):
+        named_error(lambda method=method: ga.trajectory(model, 1.5, method=method), pattern)
+    named_error(lambda: ga.trajectory(model, 1.5, method=DESCENT(), n_iter=2000), "n_paths.*at least")

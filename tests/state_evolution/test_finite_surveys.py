@@ -128,8 +128,9 @@ def test_trajectories_have_the_distribution_of_runs():
 def test_overlaps_at_large_d_follow_state_evolution():
     """Sampled averages of q scatter by 5 to 15 %, and of V and U by 0.1 to 0.3 %; samples at d = 2000 by 1 %."""
     alpha, d, parisi, n_iter = 0.6, 2000, 200.0, 3
-    path = ga.trajectory(ATTENTION, alpha, "random", method="survey", parisi=parisi, damping=STEP, n_iter=n_iter,
-                         n_paths=4096, n_replicas=2)  # fmt: skip
+    path = ga.trajectory(
+        ATTENTION, alpha, "random", ga.Survey(parisi=parisi, damping=STEP), n_iter=n_iter, n_paths=4096, n_replicas=2,
+    )  # fmt: skip
     sample = sample_survey(ATTENTION, alpha, d, STEP, parisi, n_iter, np.random.default_rng(0), path.V[0])
     averages = sample_cosines(ATTENTION, alpha, 10**9, STEP, parisi, n_iter, 4096, np.random.default_rng(0), path.V[0])
     for each, tolerance in ((averages, 0.01), (sample, 0.04)):

@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import MEMORY, OverlapMap
+from gamp_attention.state_evolution.fixed_points import OverlapMap
 from gamp_attention.state_evolution.rules import SobolRule, SplitRule
 
 TWO_TOKENS = ga.Overlaps(
@@ -45,7 +45,7 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
     F, at = MAPS[name]
     if chosen:
         F = F.with_choices_at(at)
-    numbers = list(range(MEMORY + 2)) if name != "rare minima" else [0, 1, 2]
+    numbers = list(range(OverlapMap.settings.memory + 2)) if name != "rare minima" else [0, 1, 2]
     forwards = evaluate(F, numbers, at)
     F.linearize(Packing.of(F.model, at), at, 5e-3)
     assert evaluate(F, numbers[::-1], at) == forwards

@@ -151,7 +151,7 @@ def test_without_l1_trajectories_equal_trajectories_of_the_ridge(rank, start):
             ga.attention_model(2, rank, rank, lam=lam, penalty=penalty),
             1.5,
             start,
-            damping=0.3,
+            ga.MessagePassing(damping=0.3),
             n_iter=5,
             n_paths=256,
             n_replicas=2,

@@ -87,16 +87,6 @@ def test_split_rule_agrees_with_random_points(model, at):
             ), name
 
 
-def test_randomized_lines_agree_with_the_split_rule(model):
-    one = SplitRule(2).moments(Channel(model, POSITIONAL))[0]
-    many = SobolRule(256, 8, lines=True, seed=(3,)).moments(Channel(model, POSITIONAL))
-    for name in ("g", "with_noise", "gg", "moreau"):
-        values = np.array([getattr(sample, name) for sample in many])
-        assert np.allclose(
-            values.mean(axis=0), getattr(one, name), atol=6 * values.std(axis=0, ddof=1).max() / np.sqrt(8)
-        )
-
-
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
 def test_mirror_images_can_be_left_out(model, at):
     """Overlaps at a distance of 1e-7 from symmetry require all nodes, and have the same averages."""

@@ -5,24 +5,17 @@ import pytest
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import FieldPaths, PathResponses, descent_paths
+from gamp_attention.state_evolution.dynamics import FieldPaths, PathResponses, RareResponses
 
-SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
-FEW = descent_paths.MIN_CARRIERS
-LONG = {"method": "momentum", "lr": 6.0, "momentum": 0.8, "n_iter": 60, "n_paths": 512}  # a training time of 1800
+SHORT = {"lr": 3.0}, {"n_iter": 30, "n_paths": 512}
+DEFAULT = RareResponses()
+LONG = {"lr": 6.0, "momentum": 0.8}, {"n_iter": 60, "n_paths": 512}  # a training time of 1800
 SETTLED = 40  # step of the long descent after which q does not change
 
 
-@pytest.fixture
-def corrected_below(monkeypatch):
-    """Return a function that predicts a descent on the positional branch with given thresholds of the correction."""
-
-    def predict(few, fraction=descent_paths.MIN_CARRIER_FRACTION, **options):
-        monkeypatch.setattr(descent_paths, "MIN_CARRIERS", few)
-        monkeypatch.setattr(descent_paths, "MIN_CARRIER_FRACTION", fraction)
-        return ga.trajectory(ga.paper_model(), 1.5, "positional", **options)
-
-    return predict
+def predict(rare, steps, sizes):
+    """Return a descent on the positional branch with given thresholds of the correction."""
+    return ga.trajectory(ga.paper_model(), 1.5, "positional", ga.GradientDescent(**steps, rare=rare), **sizes)
 
 
 def get_paths(model, n=4096, steps=3):
@@ -71,11 +64,10 @@ def test_effective_number_of_carriers():
     assert responses.carriers == pytest.approx([1, 1])
 
 
-def test_short_descents_need_no_correction(corrected_below):
+def test_short_descents_need_no_correction():
     """No response is corrected by default; if all are corrected, results agree within errors."""
     sampled, default, corrected = (
-        corrected_below(few, fraction, **SHORT)
-        for few, fraction in ((0, 1), (FEW, descent_paths.MIN_CARRIER_FRACTION), (np.inf, np.inf))
+        predict(rare, *SHORT) for rare in (RareResponses(0, 1), DEFAULT, RareResponses(np.inf, np.inf))
     )
     assert np.array_equal(default.q, sampled.q)
     assert np.array_equal(default.train_loss, sampled.train_loss)
@@ -86,23 +78,23 @@ def test_short_descents_need_no_correction(corrected_below):
         assert (abs(getattr(corrected, name)[1:] - value) <= 4 * both).all()
 
 
-def test_minibatches_do_not_count_as_rare_paths(corrected_below):
+def test_minibatches_do_not_count_as_rare_paths():
     """20 of 512 paths are in the minibatches of two times: the threshold is 5.1 instead of 8; 6.8 carry a response."""
-    how = {"method": "sgd", "lr": 2.0, "batch": 0.2, "n_iter": 8, "n_paths": 512, "n_replicas": 2}
-    assert np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, **how).q)
-    assert not np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, np.inf, **how).q)
+    how = {"lr": 2.0, "batch": 0.2}, {"n_iter": 8, "n_paths": 512, "n_replicas": 2}
+    never, default, more = (predict(rare, *how).q for rare in (RareResponses(0), DEFAULT, RareResponses(8, np.inf)))
+    assert np.array_equal(never, default)
+    assert not np.array_equal(never, more)
 
 
 @pytest.mark.slow
-def test_long_descents_end_as_at_finite_d(corrected_below):
+def test_long_descents_end_as_at_finite_d():
     """Without the correction single paths carry the responses, and the replicas deviate one after the other."""
-    default, sampled = (corrected_below(few, **LONG) for few in (FEW, 0))
+    default, sampled = (predict(rare, *LONG) for rare in (DEFAULT, RareResponses(0)))
     assert default.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()
-    how = {name: LONG[name] for name in ("method", "lr", "momentum")}
     ends = []
     for seed in range(8):
         data = ga.sample(ga.paper_model(), 300, 1.5, seed)
-        run = ga.minimize_risk(data, "positional", "asymptotic", max_iter=LONG["n_iter"], tol=0, **how)
+        run = ga.minimize_risk(data, "positional", "asymptotic", "momentum", max_iter=60, tol=0, **LONG[0])
         ends.append([run.history.scalars()[key][SETTLED:].mean() for key in ("q", "m")])
     error = np.std(ends, axis=0, ddof=1) / np.sqrt(len(ends))
     predicted, spread = (

@@ -7,13 +7,19 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import (
+from gamp_attention.state_evolution.rsb import (
     BrokenStateEvolutionResult,
     Ladder,
+    Levels,
+    OneField,
+    Packing,
     extrapolate,
     extrapolate_steps,
+    iterate,
+    newton,
+    refine_levels,
+    solve_steps,
 )
-from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, iterate, newton, refine_levels, solve_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation.claims import survey_recovery
 
@@ -64,7 +70,7 @@ def test_published_overlaps_with_the_signal_are_a_fixed_point(parisi):
 
 
 def test_phase_retrieval_agrees_with_published_values():
-    se = ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rsb=1, rtol=1e-4)
+    se = ga.solve_broken(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rtol=1e-4)
     assert se.converged
     assert se.relative_error < 1e-4
     values = {
@@ -84,7 +90,7 @@ def test_phase_retrieval_agrees_with_published_values():
 @pytest.mark.slow
 def test_many_steps_of_phase_retrieval():
     """The limit for one field has an error for each number, and is INACCURATE if one of them is above `rtol`."""
-    se = ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rsb="full", rtol=0.1)
+    se = ga.solve_broken(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", steps="full", rtol=0.1)
     assert se.status is ga.Status.INACCURATE
     assert se.relative_error > 0.1
     assert "V of the limit" in se.message
@@ -134,7 +140,7 @@ def test_phase_retrieval_at_other_points_agrees_with_published_values(row):
     alpha, variance, energy, q0, q1, V, parisi, accuracy = row
     model, one = amplitude_model(np.sqrt(variance)), np.ones((1, 1, 1))
     start = ga.Overlaps(q=q1 * one, m=0 * one[0], theta=0 * one, V=V * one)
-    se = ga.solve_state_evolution(model, alpha, start, rsb=1, rtol=1e-3)
+    se = ga.solve_broken(model, alpha, start, rtol=1e-3)
     assert se.converged
     for value, error, published in (
         (se.train_loss, se.train_loss_error, energy),
@@ -182,7 +188,7 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
 @pytest.mark.slow
 def test_few_samples_of_phase_retrieval():
     """Between minima that fit all labels: V of replica symmetry is 86, and the start of the search has V = 1."""
-    se = ga.solve_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rsb=1, rtol=1e-2)
+    se = ga.solve_broken(ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rtol=1e-2)
     assert se.converged
     total = se.overlaps.V[0, 0, 0] + se.parisi[0] * float(np.diff(se.levels[:, 0, 0, 0])[0])
     symmetric = ga.solve_state_evolution(
@@ -200,7 +206,7 @@ def test_small_parisi_parameters_are_replica_symmetric():
     symmetric = refine_levels(problem, packing, iterate(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
     one, parisi = np.ones((1, 1, 1)), 1e-3
     start = ga.Overlaps(q=one, m=np.zeros((1, 1)), theta=0 * one, V=0.5 * one)
-    se = ga.solve_state_evolution(model, ALPHA, start, rsb=1, parisi=parisi, rtol=1e-3)
+    se = ga.solve_broken(model, ALPHA, start, parisi=parisi, rtol=1e-3)
     assert abs(se.train_loss / symmetric.energy - 1) < 2e-3
     total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
     assert abs(total / symmetric.point.levels.V[0] - 1) < 2e-2
@@ -252,7 +258,7 @@ def test_overlap_with_the_teacher_is_found_with_breaking():
 @pytest.mark.slow
 def test_a_convex_loss_has_no_broken_solution():
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    se = ga.solve_state_evolution(model, 2.0, "semantic", rsb=1, rtol=1e-3)
+    se = ga.solve_broken(model, 2.0, "semantic", rtol=1e-3)
     assert se.status is ga.Status.LOST
     assert "collapse" in se.message
 
@@ -260,12 +266,12 @@ def test_a_convex_loss_has_no_broken_solution():
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"rsb": 4}, "rsb"),
-        ({"rsb": "all"}, "rsb"),
-        ({"rsb": 0, "parisi": 1.0}, "parisi"),
-        ({"rsb": 2, "parisi": [3, 1]}, "parisi"),
+        ({"steps": 4}, "steps"),
+        ({"steps": "all"}, "steps"),
+        ({"steps": "full", "parisi": 1.0}, "parisi"),
+        ({"steps": 2, "parisi": [3, 1]}, "parisi"),
     ],
 )
 def test_bad_steps_are_named(arguments, name):
     with pytest.raises(ValueError, match=name):
-        ga.solve_state_evolution(amplitude_model(), ALPHA, "random", **arguments)
+        ga.solve_broken(amplitude_model(), ALPHA, "random", **arguments)

@@ -14,9 +14,9 @@ from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry,
 from gamp_attention.state_evolution.fixed_points import (
     Indicators,
     OverlapMap,
+    PointSettings,
     newton,
     point_of,
-    points,
     remove_columns,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import WorkLimit
@@ -217,22 +217,21 @@ def test_maps_with_more_replicas_keep_the_averages_of_the_others():
     assert np.array_equal(F.images(POINT)[1][1].hats.q, samples[1].hats.q)
 
 
-def test_first_order_test_errors_of_replicas_agree_with_averages(monkeypatch):
+def test_first_order_test_errors_of_replicas_agree_with_averages():
     """The differences of the replicas' test errors agree to 5 % of their standard deviation."""
     model = build_two_layers(0.05)
     at = diagonal_overlaps((0.52, 0.99), (0.71, 0.994), (5.0, 0.27))
     root = newton(OverlapMap(model, 6.0, SobolRule(1 << 13, 4, rate=0.7)), at, 1.0)  # accepts the start
     slopes = np.zeros((2, 2, 2, 2, len(root.packing.pack(at))))
     exact = point_of(root, slopes, 1e-2)
-    monkeypatch.setattr(points, "SLOPE_WORK", np.inf)
-    monkeypatch.setattr(points, "SLOPE_REACH", np.inf)
-    linear = point_of(root, slopes, 1e-2)
+    always = PointSettings(slope_work=np.inf, slope_reach=np.inf)
+    linear = point_of(root, slopes, 1e-2, settings=always)
     k = len(exact.best) + 1
     spread = exact.replicas[:, k].std()
     assert np.array_equal(exact.tests, linear.tests)
     assert not np.array_equal(exact.replicas[:, k], linear.replicas[:, k])
     assert np.abs(exact.replicas[:, k] - linear.replicas[:, k]).max() < 0.05 * spread
-    known = point_of(root, slopes, 1e-2, known=linear)
+    known = point_of(root, slopes, 1e-2, known=linear, settings=always)
     assert np.array_equal(known.replicas, linear.replicas)
 
 

@@ -14,7 +14,8 @@ def measure_at_finite_d(model, alpha, weights, d, k, instances=4):
     rows = []
     for seed in range(instances):
         data = ga.sample(model, d=d, alpha=alpha, seed=seed)
-        directions = ga.spectral_directions(data, k=k, weights=weights)
+        posterior = weights == "posterior"
+        directions = ga.posterior_directions(data, k) if posterior else ga.spectral_directions(data, k, weights)
         spans = [np.linalg.qr(each)[0] for each in (data.Q_star, data.positions.T)]
         shares = [[np.linalg.norm(span.T @ v) for v in directions.vectors] for span in spans]
         rows.append([directions.eigenvalues, *shares])
@@ -111,18 +112,18 @@ def test_label_noise_is_added_if_matrices_have_no_average():
     teacher = ga.SoftmaxTeacher(0.2, np.eye(2), ga.DotProductAttention(causal=True))
     model = ga.attention_model(2, 1, sigma=0.8, teacher=teacher)
     data = ga.sample(model, 200, 4.0, seed=0)
-    directions = ga.spectral_directions(data, 1, "posterior").vectors[0, :, 0]
+    directions = ga.posterior_directions(data, 1).vectors[0, :, 0]
     assert abs(directions @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
 
 
 def test_a_start_from_the_posterior_needs_fewer_samples():
     """With half of the samples that fitted weights need, it leads to the same solution as the teacher."""
     data = ga.sample(PAPER, 300, 0.75, seed=0)
-    informed, spectral = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
+    informed, spectral = (ga.run_gamp(data, init, "exact") for init in ("semantic", ga.posterior_start(data)))
     assert spectral.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
-    assert ga.minimize_risk(data, init="posterior", risk="exact", method="lbfgs").converged
-    with pytest.raises(ValueError, match="init: needs another start, unless samples are drawn from a model"):
-        ga.run_gamp(ga.Dataset(data.tokens, data.outputs, data.positions), "posterior")
+    assert ga.minimize_risk(data, init=ga.posterior_start(data), risk="exact", method="lbfgs").converged
+    with pytest.raises(ValueError, match="data: needs samples that were drawn from a model"):
+        ga.posterior_start(ga.Dataset(data.tokens, data.outputs, data.positions))
 
 
 def test_invalid_arguments_raise_named_errors():
@@ -139,13 +140,11 @@ def test_invalid_arguments_raise_named_errors():
     with pytest.raises(ValueError, match="model"):
         ga.spectral_overlap(mixture, 1.0)
     own = ga.Dataset(np.ones((20, 2, 9)), np.ones((20, 2, 9)), np.zeros((2, 9)))
-    for data, weights in (
-        (ga.sample(model, 20, 1.0), "none"),
-        (own, "posterior"),
-        (ga.sample(UNTIED, 9, 1.0), "posterior"),
-    ):
-        with pytest.raises(ValueError, match="weights"):
-            ga.spectral_directions(data, weights=weights)
+    with pytest.raises(ValueError, match="weights"):
+        ga.spectral_directions(own, weights="none")
+    for data in (own, ga.sample(UNTIED, 9, 1.0)):
+        with pytest.raises(ValueError, match="data: needs"):
+            ga.posterior_directions(data)
     with pytest.raises(ValueError, match="weights"):
         ga.spectral_overlap(UNTIED, 1.0, "posterior")
 

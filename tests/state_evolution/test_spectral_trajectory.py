@@ -88,7 +88,7 @@ def test_message_passing_follows_the_prediction(name):
     d, seeds = (500, 8) if model.n_tokens == 1 else (1000, 12)
     for damping, n_iter in ((0.5, 4), (1.0, 2)):
         runs = follow_runs(model, alpha, d, seeds, n_iter, ga.initial_state, step_of_gamp(damping))
-        options = {"damping": damping, "n_paths": 4096, "n_replicas": 3}
+        options = {"method": ga.MessagePassing(damping), "n_paths": 4096, "n_replicas": 3}
         path = ga.trajectory(model, alpha, "spectral", n_iter=n_iter, **options)
         assert compute_deviations(runs, path).max() <= 4.5  # 4.5 is the 99.7 % point of |t| with 7 degrees of freedom
         if len(model.coordinates.weight) > 1:
@@ -102,8 +102,8 @@ def test_message_passing_follows_the_prediction(name):
 @pytest.mark.slow
 def test_message_passing_with_kept_minima_follows_the_prediction():
     runs = follow_runs(PAPER, 1.0, 1000, 12, 20, ga.initial_state, step_of_gamp(0.5, hold_after=5))
-    options = {"damping": 0.5, "hold_after": 5, "n_iter": 20}
-    path = ga.trajectory(PAPER, 1.0, "spectral", **options, n_paths=8192, n_replicas=4)
+    held = ga.MessagePassing(hold_after=5)
+    path = ga.trajectory(PAPER, 1.0, "spectral", held, n_iter=20, n_paths=8192, n_replicas=4)
     assert compute_deviations(runs, path).max() <= 4.5
 
 
@@ -119,7 +119,7 @@ def test_survey_propagation_follows_the_prediction(name, parisi):
         return ga.survey_step(data, "asymptotic", state, 0.4, parisi)[0]
 
     runs = follow_runs(model, alpha, 1000, 12, 8, make_state, step)
-    options = {"method": "survey", "parisi": parisi, "n_iter": 8, "n_replicas": 4}
+    options = {"method": ga.Survey(parisi), "n_iter": 8, "n_replicas": 4}
     path = ga.trajectory(model, alpha, "spectral", **options, n_paths=16384)
     deviations = compute_deviations(runs, path)
     assert deviations.max() <= 4.5
@@ -136,12 +136,13 @@ def test_survey_propagation_follows_the_prediction(name, parisi):
 @pytest.mark.parametrize("name", ["attention", "separate queries and keys", "logistic"])
 def test_descent_follows_the_prediction(name, method):
     model, alpha = MODELS[name]
-    options, runs = {"method": method, "lr": 0.5, "n_iter": 10}, []
+    descent = ga.GradientDescent(0.5, 0.9, nesterov=True) if method == "nesterov" else ga.GradientDescent(0.5)
+    runs = []
     for seed in range(12):
         data, Q = start_run(model, alpha, 1000, seed)
         run = ga.minimize_risk(data, Q, "asymptotic", method=method, lr=0.5, max_iter=10, tol=0).history
         runs.append([run.train_loss, run.q[:, 0, 0, 0], run.theta[:, 0, 0, 0]])
-    path = ga.trajectory(model, alpha, "spectral", **options, n_paths=8192, n_replicas=3)
+    path = ga.trajectory(model, alpha, "spectral", descent, 10, n_paths=8192, n_replicas=3)
     predicted = path.train_loss, path.q[:, 0, 0, 0], path.theta[:, 0, 0, 0]
     errors = path.train_loss_error, path.error.q[:, 0, 0, 0], path.error.theta[:, 0, 0, 0]
     both = np.sqrt(np.var(runs, axis=0, ddof=1) / len(runs) + np.square(errors))
@@ -219,8 +220,8 @@ def test_fields_of_the_start_are_as_large_as_fitted_fields():
     ("model", "options", "pattern"),
     [
         (PAPER, {"alpha": 0.1}, "init: needs an alpha at which an eigenvalue lies outside the bulk"),
-        (PAPER, {"method": "sgd"}, "init: needs another start for method 'sgd'"),
-        (PAPER, {"method": "online"}, "init: needs another start for method 'online'"),
+        (PAPER, {"method": ga.GradientDescent(batch=0.1)}, "init: needs another start for descent with minibatches"),
+        (PAPER, {"method": ga.SinglePass()}, "init: needs another start for descent on new samples"),
         (ga.attention_model(2, 2, 2), {}, "2 columns that a rotation mixes"),
         (ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01)), {}, "ElasticNet, only for the ridge"),
         (ga.attention_model(2, 1, 1, lam="sphere"), {}, "only for the ridge"),
@@ -239,7 +240,7 @@ def test_models_with_classes_of_tokens_are_refused(mixture):
 
 def test_test_errors_are_for_new_samples():
     """They are functions of the overlaps; the memory of the training samples would make them 36 % smaller at first."""
-    options = {"method": "survey", "parisi": 300.0, "n_iter": 1, "n_paths": 2048, "n_replicas": 2}
+    options = {"method": ga.Survey(300.0), "n_iter": 1, "n_paths": 2048, "n_replicas": 2}
     path, law = ga.trajectory(PAPER, 1.0, "spectral", **options), FieldPaths(PAPER, 8192, np.random.default_rng(0))
     fields = law.draw(ga.Overlaps(path.q[0], path.m[0], path.theta[0], path.V[0]), path.q[:1])
     expected = PAPER.task.errors(fields, law.y, law.terms).mean()

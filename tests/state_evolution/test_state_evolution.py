@@ -58,7 +58,7 @@ def test_the_jump_is_reported(branch):
         assert not se.consistent
         assert se.validity.startswith("broken: the proximal map jumps")
         assert "the lowest training loss is higher than stated" in se.validity
-        assert se.validity.endswith("rsb=1 computes the changes")
+        assert se.validity.endswith("solve_broken, if it accepts the model, computes the changes")
 
 
 def test_symmetries_are_exact(branch):
@@ -168,8 +168,9 @@ def test_bounds_on_iterations_and_work_hold_for_large_problems(monkeypatch):
     monkeypatch.setattr(Channel, "moments", lambda self, w, *args: solved.append(len(w)) or plain(self, w, *args))
     se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.01), 1.5, max_iter=5, max_work=1e4, stability=False)
     assert (se.status, se.n_iter) == (ga.Status.MAX_ITER, 5)
-    assert set(solved) == {512}  # one of two mirror images of each of 1024 points
-    assert len(solved) == 8 * 6
+    assert max(solved) == 512  # one of two mirror images of each of 1024 points
+    assert solved.count(512) == 8 * 6  # the first steps use fewer points
+    assert len(solved) <= 8 * 6 + 2 * 6
 
 
 def test_weights_of_zero_stay_zero(model):

@@ -27,10 +27,10 @@ CALLS = {
     "nested rule": logistic,
     "random points": attention("semantic", rtol=5e-2, rule="sobol", stability=False),
     "message passing": predicted(n_iter=6),
-    "descent": predicted(method="gd", lr=1.5, n_iter=5),
-    "new samples": predicted(method="online", n_iter=6),
+    "descent": predicted(method=ga.GradientDescent(lr=1.5), n_iter=5),
+    "new samples": predicted(method=ga.SinglePass(), n_iter=6),
     "split rule, positional": attention("positional", rtol=1e-3),
-    "descent, positional": predicted(init="positional", method="gd", n_iter=6),
+    "descent, positional": predicted(init="positional", method=ga.GradientDescent(lr=0.15), n_iter=6),
 }
 
 

@@ -18,12 +18,11 @@ def predictions():
     """Compute each prediction once, because tests differ only in the runs that are compared with it."""
     predictions = {}
 
-    def predicted(model, alpha, name, *, damping, seed, **options):
-        if (name, damping, seed) not in predictions:
-            predictions[name, damping, seed] = ga.trajectory(
-                model, alpha, name, damping=damping, seed=seed, n_paths=1024, **options
-            )
-        return predictions[name, damping, seed]
+    def predicted(model, alpha, name, method, n_iter, *, seed, **options):
+        if (name, method, seed) not in predictions:
+            path = ga.trajectory(model, alpha, name, method, n_iter, seed=seed, n_paths=1024, **options)
+            predictions[name, method, seed] = path
+        return predictions[name, method, seed]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "trajectory", predicted)
@@ -72,7 +71,7 @@ def test_naive_onsager_term_fails_the_same_check(model, name):
 
 
 def test_trajectory_converges_to_the_fixed_point(model):
-    path = ga.trajectory(model, 1.5, "semantic", damping=0.5, n_iter=30, n_paths=2048)
+    path = ga.trajectory(model, 1.5, "semantic", n_iter=30, n_paths=2048)
     se = ga.solve_state_evolution(model, 1.5, "semantic", stability=False)
     for key in ("q", "theta"):
         gap = abs(path.scalars()[key][-1] - se.overlaps.scalars()[key])
@@ -80,9 +79,9 @@ def test_trajectory_converges_to_the_fixed_point(model):
 
 
 def test_start_from_overlaps_equals_start_by_name(model):
-    named = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=4, n_paths=512, n_replicas=2)
+    named = ga.trajectory(model, 1.5, "positional", ga.MessagePassing(damping=0.3), n_iter=4, n_paths=512, n_replicas=2)
     first = ga.Overlaps(named.q[0], named.m[0], named.theta[0], named.V[0])
-    again = ga.trajectory(model, 1.5, first, damping=0.3, n_iter=4, n_paths=512, n_replicas=2)
+    again = ga.trajectory(model, 1.5, first, ga.MessagePassing(damping=0.3), n_iter=4, n_paths=512, n_replicas=2)
     assert np.allclose(named.q, again.q, rtol=1e-8)
     assert np.allclose(named.m, again.m, rtol=1e-8)
 
@@ -133,8 +132,8 @@ def test_random_overlaps_of_weights_are_accepted(model):
     for _ in range(10):
         a, b, noise = rng.normal(size=3)
         start = make_overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
-        for settings in ({"method": "gamp"}, {"method": "gd", "lr": 1.0}):
-            path = ga.trajectory(model, 1.5, start, n_iter=3, n_paths=128, n_replicas=2, **settings)
+        for method in (ga.MessagePassing(), ga.GradientDescent()):
+            path = ga.trajectory(model, 1.5, start, method, n_iter=3, n_paths=128, n_replicas=2)
             assert (path.q > 0).all()
             assert path.theta[0] == pytest.approx(start.theta)
 
@@ -150,10 +149,10 @@ def test_overlaps_of_an_instance_are_accepted(model):
 
 def test_descents_start_from_final_overlaps_of_others(model):
     """V of descents is NaN. Overlaps do not contain the memory of earlier steps, so only the start is exact."""
-    first = ga.trajectory(model, 1.5, method="gd", lr=1.0, n_iter=5, n_paths=256, n_replicas=2)
+    first = ga.trajectory(model, 1.5, method=ga.GradientDescent(), n_iter=5, n_paths=256, n_replicas=2)
     end = ga.Overlaps(first.q[-1], first.m[-1], first.theta[-1], first.V[-1])
     assert np.isnan(end.V).all()
-    again = ga.trajectory(model, 1.5, end, method="gd", lr=1.0, n_iter=5, n_paths=256, n_replicas=2)
+    again = ga.trajectory(model, 1.5, end, ga.GradientDescent(), n_iter=5, n_paths=256, n_replicas=2)
     assert again.q[0] == pytest.approx(end.q, rel=1e-9)
     messages = ga.trajectory(model, 1.5, end, n_iter=2, n_paths=256, n_replicas=2)
     assert messages.V[0] == pytest.approx(np.full((2, 1, 1), 12.5))  # tr Σ/(2dλ), as in run_gamp
@@ -176,7 +175,7 @@ def test_errors_include_the_bias_of_few_paths():
 
 def test_validity_of_trajectories(model):
     """The proximal map jumps on the positional branch; V of runs is lower by about the stated percentage."""
-    path = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=15)
+    path = ga.trajectory(model, 1.5, "positional", ga.MessagePassing(damping=0.3), n_iter=15)
     assert path.validity.startswith("runs deviate, because the proximal map jumps")
     assert path.validity in str(path)
     assert path.jump_share.shape == path.jump_shift.shape == (15,)
@@ -188,15 +187,18 @@ def test_validity_of_trajectories(model):
     assert 0.2 * stated < 1 - V / path.V[-1].mean() < 2 * stated
     smooth = ga.trajectory(model, 1.5, "semantic", n_iter=8)
     assert smooth.validity.startswith("consistent within its errors")
-    few = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=5, n_paths=256, n_replicas=2)
+    few = ga.trajectory(model, 1.5, "positional", ga.MessagePassing(damping=0.3), n_iter=5, n_paths=256, n_replicas=2)
     assert (few.jump_share - 3 * few.jump_share_error).min() < -0.1  # two replicas show no significant jumps
     assert few.validity.startswith("unknown: too few paths")
-    assert ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=128, n_replicas=2).validity.startswith("consistent")
+    descent = ga.trajectory(model, 1.5, method=ga.GradientDescent(), n_iter=2, n_paths=128, n_replicas=2)
+    assert descent.validity.startswith("consistent")
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "gd"}, {"method": "sgd", "batch": 0.3}], ids=["gamp", "gd", "sgd"])
+@pytest.mark.parametrize(
+    "method", [None, ga.GradientDescent(0.15), ga.GradientDescent(0.15, batch=0.3)], ids=["gamp", "gd", "sgd"]
+)
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_a_symmetric_start_needs_no_mirror_images_of_paths(options, noise):
+def test_a_symmetric_start_needs_no_mirror_images_of_paths(method, noise):
     # with m = 0, one path of each mirror pair is enough; a tiny m breaks the symmetry, so that all paths are sampled
     model = ga.paper_model(0.3, score_noise=noise)
     start = ga.Overlaps(
@@ -204,8 +206,7 @@ def test_a_symmetric_start_needs_no_mirror_images_of_paths(options, noise):
     )
     tiny = replace(start, m=np.array([[1e-200], [-1e-200]]))
     one, both = (
-        ga.trajectory(model, 1.5, init, n_iter=4, n_paths=256, n_replicas=2, seed=3, **options)
-        for init in (start, tiny)
+        ga.trajectory(model, 1.5, init, method, n_iter=4, n_paths=256, n_replicas=2, seed=3) for init in (start, tiny)
     )
     assert not one.m.any()
     for name in ("q", "theta", "train_loss", "test_error", "train_loss_error"):

@@ -84,7 +84,7 @@ def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(varian
         parisi,
         lattice,
     )
-    tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, 3)
+    tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, n=8, reach=8.0)
     one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, center, strict=True)]
     assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)
     assert np.allclose(two.first, [a.first for a in one], atol=1e-3)
@@ -165,6 +165,7 @@ class Separable(NamedTuple):
     model: NamedTuple
     center: np.ndarray
     lattice: Lattice
+    signs: np.ndarray = np.array([1.0, -1.0])
 
     def labels(self, levels, resolution):
         return np.array([[0.9, 0.4]]), np.zeros(1), self.center[None], (None, np.ones(1))
@@ -304,7 +305,7 @@ def test_limits_are_replica_symmetric(parisi, accuracy):
     """F and the response V + y (q_1 − q_0) of all clusters tend to replica symmetry for y → 0 and y → ∞."""
     model = ga.paper_model()
     symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
-    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=parisi, rtol=3e-2)
+    se = ga.solve_broken(model, ALPHA, symmetric.overlaps, parisi=parisi, rtol=3e-2)
     assert se.converged
     total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
     assert abs(total / symmetric.overlaps.V[0, 0, 0] - 1) < accuracy
@@ -315,7 +316,7 @@ def test_limits_are_replica_symmetric(parisi, accuracy):
 @pytest.mark.slow
 def test_fixed_parisi_parameters_are_followed():
     """V at y = 400 as computed before with another implementation: 12.983(10)."""
-    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, "positional", rsb=1, parisi=400.0, rtol=1e-2)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, "positional", parisi=400.0, rtol=1e-2)
     assert se.converged
     assert se.relative_error < 1e-2
     assert abs(se.overlaps.V[0, 0, 0] - 12.983) < 0.010 + se.overlaps_error.V[0, 0, 0]
@@ -327,7 +328,7 @@ def test_the_semantic_branch_has_no_clusters():
     start = ga.Overlaps(
         np.full((2, 1, 1), 0.0940), np.zeros((2, 1)), np.full((2, 1, 1), 0.1347), np.full((2, 1, 1), 15.21)
     )
-    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, start, rsb=1, parisi=400.0, rtol=1e-2)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, start, parisi=400.0, rtol=1e-2)
     assert not se.converged
     assert "collapse" in se.message
     assert np.isnan(se.train_loss)
@@ -338,11 +339,11 @@ def test_the_semantic_branch_has_no_clusters():
 def test_branches_that_exist_only_with_breaking_are_found(alpha, exists):
     """With replica symmetry the semantic branch begins at α = 0.719, with one step at 0.41(3)."""
     model = ga.paper_model()
-    step = ga.solve_state_evolution(model, alpha, "semantic", rsb=1, rtol=1e-2)
+    step = ga.solve_broken(model, alpha, "semantic", rtol=1e-2)
     assert step.status is (ga.Status.CONVERGED if exists else ga.Status.LOST)
     if exists:
         assert (step.overlaps.theta > 0.8 * step.overlaps.q).all()
-        without = ga.solve_state_evolution(model, alpha, "random", rsb=1, rtol=1e-2)
+        without = ga.solve_broken(model, alpha, "random", rtol=1e-2)
         assert step.train_loss < without.train_loss - 5 * (step.train_loss_error + without.train_loss_error)
     else:
         assert "theta goes to zero" in step.message
@@ -362,7 +363,7 @@ def test_runs_end_on_a_branch_that_exists_only_with_breaking():
 @pytest.mark.slow
 def test_two_steps_near_the_end_of_a_branch_need_refined_starts():
     """At α = 0.6, one step on the coarsest grids has θ = 0.063 instead of 0.0365, which leads to no second step."""
-    one, two = (ga.solve_state_evolution(ga.paper_model(), 0.6, "semantic", rsb=k, rtol=2e-2) for k in (1, 2))
+    one, two = (ga.solve_broken(ga.paper_model(), 0.6, "semantic", steps=k, rtol=2e-2) for k in (1, 2))
     assert one.converged
     assert two.converged
     assert two.overlaps.V[0, 0, 0] < one.overlaps.V[0, 0, 0] - 0.5
@@ -374,7 +375,7 @@ def test_rounding_errors_of_the_start_are_not_a_branch():
     """m and θ of 1e-12 count as zero; they would otherwise end LOST, because they go to zero."""
     tiny = 1e-12 * np.ones((1, 1, 1))
     start = ga.Overlaps(1.355 * np.ones((1, 1, 1)), tiny[0], tiny, 0.4235 * np.ones((1, 1, 1)))
-    se = ga.solve_state_evolution(amplitude_model(np.sqrt(0.001)), 3.0, start, rsb=1, parisi=1.8, rtol=3e-2)
+    se = ga.solve_broken(amplitude_model(np.sqrt(0.001)), 3.0, start, parisi=1.8, rtol=3e-2)
     assert se.converged
     assert not se.overlaps.m.any()
     assert not se.overlaps.theta.any()
@@ -384,7 +385,7 @@ def test_rounding_errors_of_the_start_are_not_a_branch():
 def test_a_distant_parisi_parameter_is_followed_for_one_field():
     """F at y = 8 is below its maximum, and near it the complexity is −y² times the decrease of F per unit of y."""
     model = amplitude_model(np.sqrt(0.001))
-    values = [ga.solve_state_evolution(model, 3.0, "random", rsb=1, parisi=y, rtol=1e-2) for y in (7.9, 8.0, 8.1)]
+    values = [ga.solve_broken(model, 3.0, "random", parisi=y, rtol=1e-2) for y in (7.9, 8.0, 8.1)]
     assert all(se.converged for se in values)
     slope = (values[2].train_loss - values[0].train_loss) / 0.2
     assert slope < 0
@@ -399,8 +400,8 @@ def test_a_distant_parisi_parameter_is_followed_for_one_field():
     ],
 )
 def test_models_and_steps_without_implementation_are_refused(model, steps):
-    with pytest.raises(ValueError, match="rsb"):
-        ga.solve_state_evolution(model, ALPHA, rsb=steps)
+    with pytest.raises(ValueError, match="model: needs"):
+        ga.solve_broken(model, ALPHA, steps=steps)
 
 
 @pytest.mark.slow
@@ -410,7 +411,7 @@ def test_many_steps_predict_the_response_of_minima():
     Levels and Parisi parameters are of three steps, near their stored solution, which was computed more accurately.
     """
     symmetric = ga.solve_state_evolution(ga.paper_model(), ALPHA, "positional", rtol=1e-2, stability=False)
-    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, symmetric.overlaps, rsb="full", rtol=5e-2)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, symmetric.overlaps, steps="full", rtol=5e-2)
     stored = load_result(ROOT / "results" / "further_steps.json")["results"]
     assert se.converged
     assert "extrapolated" in se.validity

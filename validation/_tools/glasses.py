@@ -8,7 +8,6 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.state_evolution.rsb import (
-    STRENGTHS,
     BrokenWeights,
     Innermost,
     LevelHats,
@@ -45,7 +44,6 @@ class Perceptron(Problem):
 
     weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
     signs = ONE
-    strengths = STRENGTHS
 
     def __init__(self, alpha):
         self.alpha = alpha
@@ -71,7 +69,7 @@ def solve_perceptron(alpha, k, parisi=None):
     problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
     x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
     solution = refine_levels(problem, packing, x, 1e-6)
-    starts = first_starts(solution.point.levels, None, problem.strengths)
+    starts = first_starts(solution.point.levels, None, problem.search)
     for step in range(1, k + 1):
         solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
         starts = [split_start(solution.point.levels, solution.point.parisi)]

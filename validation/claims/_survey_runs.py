@@ -90,7 +90,7 @@ def compile_methods(setting):
     """Run all methods on a small instance, so that no time contains compilation."""
     build, arguments, alpha = (SETTINGS | {"branches": (ga.paper_model, {}, 1.0)})[setting][:3]
     data = ga.sample(build(**arguments), 40, alpha, 0)
-    ga.run_gamp(data, "random", survey=True, max_iter=100)
+    ga.train(data, "random", survey=True, max_iter=100, n_starts=1, escape=False)
     run_lbfgs(data, data.Q_star)
 
 
@@ -139,7 +139,7 @@ def compute_cosine(data, Q):
 def run_survey(data, Q0, seed):
     """Return the row of survey propagation from a start."""
     began = time.process_time()
-    run = ga.run_gamp(data, Q0, survey=True, seed=seed)
+    run = ga.train(data, Q0, survey=True, seed=seed, n_starts=1, escape=False)
     seconds = time.process_time() - began
     surveys = [
         {"y": each.parisi, "ending": each.ending.value, "spread": each.spread, "loss": each.train_loss}

@@ -99,7 +99,7 @@ def run_torch_layer(d, heads, n_tokens, seed, n=60):
 @cache
 def predict(name, n_paths):
     """Return the predicted trajectory of a model."""
-    return ga.trajectory(build_model(name), ALPHA, "semantic", n_iter=N_ITER, damping=0.5, n_paths=n_paths)
+    return ga.trajectory(build_model(name), ALPHA, "semantic", n_iter=N_ITER, n_paths=n_paths)
 
 
 def run_instance(name, d, seed):

@@ -142,7 +142,7 @@ def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
     followed = ga.run_gamp(data, start, "asymptotic", damping=row.damping, tol=0, max_iter=FOLLOWED, seed=seed)
     path = ga.trajectory(
         data.instance_model(), data.alpha, select_time(followed.history, 0) if row.init == "both" else row.init,
-        damping=row.damping, n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
+        ga.MessagePassing(damping=row.damping), n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
     )  # fmt: skip
     return {
         "data": data, "status": run.status.value, "message_passing": run.message_passing.value, "n_iter": run.n_iter,

@@ -39,13 +39,18 @@ def run_instance(alpha, d, seed):
     """Run message passing from all starts on one instance: overlaps of the starts, test errors, losses."""
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d, alpha, seed)
     bayes = ga.run_bayes_amp(data, seed=seed)
-    starts = {"teacher": "semantic", "8 fitted": "spectral", "posterior": "posterior", "Bayes-optimal": bayes.Q}
+    starts = {
+        "teacher": "semantic",
+        "8 fitted": "spectral",
+        "posterior": ga.posterior_start(data),
+        "Bayes-optimal": bayes.Q,
+    }
     if not bayes.Q.any():
-        starts["Bayes-optimal"] = "posterior"
-    first = ga.spectral_directions(data, k=1, weights="posterior").vectors[0]
+        starts["Bayes-optimal"] = starts["posterior"]
+    first = ga.posterior_directions(data, k=1).vectors[0]
     row, informed = {}, None
     for kind, init in starts.items():
-        result = ga.run_gamp(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1)
+        result = ga.train(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1, survey=False, escape=False)
         informed = result.Q if informed is None else informed
         row[kind] = {
             "agreement": agreement_of(data, result.Q, informed),

@@ -23,7 +23,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments import COLORS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
+from gamp_attention.experiments.inference import Refitter, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -64,7 +64,7 @@ def compare_errors(kind, d, refits, seed):
     samples = np.sort(np.random.default_rng([seed, 32]).permutation(data.n_samples)[:refits])
     fields, done = loo.fields.copy(), []
     for sample in map(int, samples):
-        Q, reached = refit(data, gamp.Q, sample)
+        Q, reached = Refitter().refit(data, gamp.Q, sample)
         fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
         done.append(bool(reached))
     exact = sample_errors(data, fields)[samples]
@@ -95,7 +95,7 @@ def measure_under_noise(noise, lam, init, d, seed):
     """Return the estimate over the fresh error for the lowest of some starts, and `trusted`."""
     model = ga.paper_model(omega=NOISY["omega"], sigma=NOISY["sigma"], score_noise=noise, lam=lam)
     data = ga.sample(model, d=d, alpha=2.0, seed=np.random.default_rng([d, seed, 33]))
-    gamp = ga.run_gamp(data, init, n_starts=STARTS[init], seed=seed)
+    gamp = ga.train(data, init, n_starts=STARTS[init], seed=seed, survey=False, escape=False)
     loo = ga.leave_one_out(data, gamp)
     fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 2, seed=seed)[0]
     spread = np.sqrt(loo.test_error_error**2 - loo.selection**2)  # without the allowance for the choice of a minimum
@@ -117,7 +117,7 @@ def compare_with_retraining(noise, d, seed):
     for sample in samples.tolist():
         rows = np.delete(np.arange(data.n_samples), sample)
         ends = {
-            "refit": refit(data, gamp.Q, sample)[0],
+            "refit": Refitter().refit(data, gamp.Q, sample)[0],
             "again": ga.run_gamp(data.select_rows(rows), "random", seed=seed).Q,
         }
         for name, Q in ends.items():
@@ -131,7 +131,7 @@ def compare_with_retraining(noise, d, seed):
 def measure_several_starts(starts, d, seed):
     """Return the estimate for the lowest of several random starts, all run to the end, and the fresh error."""
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
-    gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
+    gamp = ga.train(data, "random", n_starts=starts, n_finish=starts, seed=seed, survey=False, escape=False)
     loo = ga.leave_one_out(data, gamp, form="hessian", refits=0)
     fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)[0]
     return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}

@@ -123,7 +123,7 @@ def compile_methods():
     for L, r in ((2, 1), (3, 2)):
         data = ga.Dataset(rng.standard_normal((20, L, 8)), rng.standard_normal((20, L, 8)), lam=LAM, rank=r)
         for starts in (1, 2):
-            ga.run_gamp(data, "spectral", n_starts=starts)
+            ga.train(data, "spectral", n_starts=starts, survey=False, escape=False)
         run_lbfgs(data, 0)
 
 
@@ -136,7 +136,7 @@ def run_instance(kind, n, L, d, r, seed):
     rows = {}
     methods = {
         "run": lambda: ga.run_gamp(data, "spectral", seed=seed),
-        "starts": lambda: ga.run_gamp(data, "spectral", n_starts=STARTS, seed=seed),
+        "starts": lambda: ga.train(data, "spectral", n_starts=STARTS, seed=seed, survey=False, escape=False),
         "lbfgs": lambda: run_lbfgs(data, seed),
     }
     for name, method in methods.items():

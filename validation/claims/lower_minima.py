@@ -82,7 +82,7 @@ def run_method(name, data, Q0, seed):
     if name == "gamp":
         run = ga.run_gamp(data, Q0)
     elif name == "starts":
-        run = ga.run_gamp(data, "spectral", n_starts=8, seed=seed)
+        run = ga.train(data, "spectral", n_starts=8, seed=seed, survey=False, escape=False)
     elif name == "lbfgs":
         return run_lbfgs(data, Q0)[:2]
     else:

@@ -39,7 +39,7 @@ def run_instance(alpha, d, seed):
     """Run all starts on one instance: test errors, losses, times, and the selected start."""
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d, alpha, seed)
     if seed == 0:
-        ga.run_gamp(data, "spectral", max_iter=1, n_starts=2)  # compiles
+        ga.train(data, "spectral", max_iter=1, n_starts=2, survey=False, escape=False)  # compiles
     row = {}
     for kind, asked in KINDS.items():
         began = time.process_time()

@@ -51,7 +51,7 @@ def run_cell(algorithm, d, seed, parisi):
             run = ga.minimize_risk(data, start, "asymptotic", "lbfgs", max_iter=3000)
         else:
             survey = parisi if algorithm == "survey" else False
-            run = ga.run_gamp(data, start, "asymptotic", max_iter=1000, survey=survey)
+            run = ga.train(data, start, "asymptotic", max_iter=1000, survey=survey, n_starts=1, escape=False)
         norms.append(run.gradient_norm)
         m = float(np.ravel(run.overlaps.m)[0])
         if run.gradient_norm > REACHED or abs(m) < 0.1:

@@ -65,7 +65,9 @@ def run_plain(alpha, lam, s, d, seed):
     """Run plain message passing on one instance and return whether it converges."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed, 22]))
-    run = ga.run_gamp(data, "semantic", damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
+    run = ga.run_gamp(
+        data, "semantic", damping=0.5, max_iter=STEPS, iteration=ga.IterationOptions(accelerate=False, settling=False)
+    )
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 
@@ -106,7 +108,9 @@ def run_with_noise(kind, amount, d, seed):
             elsewhere = model.teacher(clean.tokens[wrong] @ rng.standard_normal((d, 1)) / np.sqrt(d))
             outputs[wrong] = elsewhere @ clean.tokens[wrong]
         data = ga.Dataset(clean.tokens, outputs, clean.positions, lam=lam)
-    run = ga.run_gamp(data, clean.Q_star, damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
+    run = ga.run_gamp(
+        data, clean.Q_star, damping=0.5, max_iter=STEPS, iteration=ga.IterationOptions(accelerate=False, settling=False)
+    )
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 

@@ -77,7 +77,7 @@ def examine_instance(kind, seed):
     make, alpha, init, *_ = KINDS[kind]
     rng = np.random.default_rng([seed, list(KINDS).index(kind), 63])
     data = ga.sample(make(), d=150, alpha=alpha, seed=rng)
-    gamp = ga.run_gamp(data, init, n_starts=8 if init == "spectral" else 1, seed=seed)
+    gamp = ga.train(data, init, n_starts=8 if init == "spectral" else 1, seed=seed, survey=False, escape=False)
     loo = ga.leave_one_out(data, gamp)
     row = {"trusted": loo.trusted, "estimate": loo.test_error, "stated": loo.test_error_error}
     if loo.trusted:

@@ -195,7 +195,7 @@ def run_natural(kind, softmax, alpha, lam, d, seed):
     words = draw_samples(kind, d, n + HELD_OUT, 4, rng)
     x, y, p = words[:, :2], words[:, 2:], build_positions(d)
     data = ga.Dataset(x[:n], y[:n], p, lam=lam, student=ga.DotProductAttention(softmax=softmax))
-    gamp = ga.run_gamp(data, "spectral", n_starts=STARTS)
+    gamp = ga.train(data, "spectral", n_starts=STARTS, survey=False, escape=False)
     linear = ga.fit_linear_baseline(data).weights
     law = ga.law_of(data, gamp.Q)
     se = ga.solve_state_evolution(law, alpha, rtol=1e-2, max_work=3e5, stability=False)

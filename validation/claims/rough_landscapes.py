@@ -64,7 +64,7 @@ def measure_interval(kind, seed):
     """Return the estimate, its interval and the error on new data."""
     data, error_of = build_samples(kind, seed)
     init = KINDS[kind][3]
-    gamp = ga.run_gamp(data, init, n_starts=8 if init == "spectral" else 1, seed=seed)
+    gamp = ga.train(data, init, n_starts=8 if init == "spectral" else 1, seed=seed, survey=False, escape=False)
     loo = ga.leave_one_out(data, gamp)
     return {
         "estimate": loo.test_error, "stated": loo.test_error_error, "selection": loo.selection,

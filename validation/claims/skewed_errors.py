@@ -53,7 +53,7 @@ def train_instance(kind, seed):
         return loo, np.mean((new_y - layer.predict(new_x)) ** 2, axis=(1, 2))
     make, d, alpha, init = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([seed, list(KINDS).index(kind), 71]))
-    gamp = ga.run_gamp(data, init, n_starts=8 if init == "spectral" else 1, seed=seed)
+    gamp = ga.train(data, init, n_starts=8 if init == "spectral" else 1, seed=seed, survey=False, escape=False)
     return ga.leave_one_out(data, gamp), sample_test_errors(data, gamp.Q, FRESH, seed)
 
 

@@ -50,7 +50,8 @@ def predict(weights, alpha, quick, noise=0.0):
 def measure(weights, alpha, d, seed, noise=0.0):
     """Return the lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
     data = ga.sample(build_model(noise), d, alpha, seed)
-    directions_found = ga.spectral_directions(data, k=KEPT, weights=weights)
+    posterior = weights == "posterior"
+    directions_found = ga.posterior_directions(data, KEPT) if posterior else ga.spectral_directions(data, KEPT, weights)
     directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
     shares = {name: ((directions_found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
     return {"eigenvalues": directions_found.eigenvalues.tolist(), **shares}

@@ -4,9 +4,9 @@ Method: differences of q and m between minima of survey propagation and of GAMP 
 of `reached_minima`) are fitted with weights d and several sets of control variates: the change of the same number of
 GAMP since its iteration 20, which `reached_minima` uses; the changes and the numbers at iteration 20 of V, q, m and the
 training loss; and, on 28 instances at d = 500, q, m and the spread of the last iteration of the survey, whose limit
-`trajectory(method="survey")` could compute. The scatter that remains, times √d, is compared with the scatter of surveys
-from further starts on one instance. A tenth of the effect of broken symmetry is then compared with the three parts of
-the error: pairs, the change of GAMP since iteration 20, and the equations of these iterations.
+`trajectory(..., Survey(...))` could compute. The scatter that remains, times √d, is compared with the scatter of
+surveys from further starts on one instance. A tenth of the effect of broken symmetry is then compared with the three
+parts of the error: pairs, the change of GAMP since iteration 20, and the equations of these iterations.
 
 Criterion, fixed before the last iterations of surveys were computed (scatters with the numbers of GAMP were known, the
 limits that follow were not): an estimator with further control variates replaces the estimator of `reached_minima` if
@@ -77,7 +77,7 @@ class Instances(NamedTuple):
 def run_survey(seed):
     """Return q, m and the spread of the last iteration of a survey, and q and m of the minimum that follows."""
     data = ga.sample(ga.paper_model(0.3), SIZE, ALPHA, seed)
-    run = ga.run_gamp(data, "positional", "asymptotic", max_iter=1000, survey=SURVEY)
+    run = ga.train(data, "positional", "asymptotic", max_iter=1000, survey=SURVEY, n_starts=1, escape=False)
     last, end = (overlaps(data, Q, run.overlaps.V).scalars() for Q in (run.surveys[0].Q, run.Q))
     row = {"key": seed, "spread": run.surveys[0].spread}
     return [row | {f"{name} {when}": abs(float(value[name])) for when, value in (("last", last), ("end", end))

@@ -83,7 +83,7 @@ def solve_theory(y):
     """Return the solution of one step of replica symmetry breaking at y, without overlap with a signal."""
     begin = np.zeros((1, 1)), np.zeros((1, 1, 1)), np.full((1, 1, 1), 0.42)
     start = ga.Overlaps(np.full((1, 1, 1), 0.9), *begin)
-    return ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, rsb=1, parisi=y, rtol=1e-3)
+    return ga.solve_broken(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, parisi=y, rtol=1e-3)
 
 
 def sample_complexity(y, n, name):

@@ -78,7 +78,7 @@ def run_instance(omega, sigma, alpha, d, seed):
     start = draw_starts(data, 1, seed)[0]
     weights = {
         "semantic": ga.run_gamp(data, "semantic").Q,
-        "survey": ga.run_gamp(data, start, survey=True, seed=seed).Q,
+        "survey": ga.train(data, start, survey=True, seed=seed, n_starts=1, escape=False).Q,
         "gamp": ga.run_gamp(data, start).Q,
         "lbfgs": run_lbfgs(data, start)[0],
     }

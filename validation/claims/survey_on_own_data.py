@@ -97,9 +97,13 @@ def run_data(sample, seed):
     compile_methods(data)
     starts = [Q for _, Q in several_starts(data, "random", MAX_RESTARTS, seed, "exact")]
     rows, began = {}, time.process_time()
-    rows["default"] = measure(data, test, ga.run_gamp(data, "spectral", n_starts=STARTS, seed=seed), began)
+    rows["default"] = measure(
+        data, test, ga.train(data, "spectral", n_starts=STARTS, seed=seed, survey=False, escape=False), began
+    )
     began = time.process_time()
-    rows["survey"] = measure(data, test, ga.run_gamp(data, starts[0], survey=True, seed=seed), began)
+    rows["survey"] = measure(
+        data, test, ga.train(data, starts[0], survey=True, seed=seed, n_starts=1, escape=False), began
+    )
     began, lowest, best, n_runs = time.process_time(), np.inf, starts[0], 0
     for Q0 in starts:
         Q, n_runs = run_lbfgs(data, Q0)[0], n_runs + 1
@@ -113,8 +117,8 @@ def run_data(sample, seed):
 
 def compile_methods(data):
     """Run the methods for a few iterations, so that no time contains compilation."""
-    ga.run_gamp(data, "random", survey=True, max_iter=2)
-    ga.run_gamp(data, "spectral", n_starts=2, max_iter=2)
+    ga.train(data, "random", survey=True, max_iter=2, n_starts=1, escape=False)
+    ga.train(data, "spectral", n_starts=2, max_iter=2, survey=False, escape=False)
 
 
 def run_noise(lam, seed, d=NOISE_D):
@@ -138,7 +142,7 @@ def run_default(sample, seed):
     rows = {}
     for name, survey in (("none", False), ("auto", "auto")):
         began = time.process_time()
-        run = ga.run_gamp(data, "spectral", n_starts=STARTS, seed=seed, survey=survey)
+        run = ga.train(data, "spectral", n_starts=STARTS, seed=seed, survey=survey, escape=False)
         seconds = time.process_time() - began
         rows[name] = {"loss": run.train_loss, "test": float(test(run.Q)), "norm": run.gradient_norm, "seconds": seconds}
         rows[name]["surveys"] = len(run.surveys)

@@ -40,7 +40,10 @@ def run_recovery(d, alpha, seed):
     """Return cosines with the signal and training losses of both methods from the same random weights."""
     data, signal = draw_amplitudes(d, alpha, seed)
     Q0 = several_starts(data, "random", 1, seed)[0][1]
-    runs = {"survey": ga.run_gamp(data, Q0, survey=True, seed=seed), "gamp": ga.run_gamp(data, Q0)}
+    runs = {
+        "survey": ga.train(data, Q0, survey=True, seed=seed, n_starts=1, escape=False),
+        "gamp": ga.run_gamp(data, Q0),
+    }
     informed = ga.train_loss(data, ga.run_gamp(data, signal).Q, "exact")
     return {
         name: {"cosine": agreement_of(data, run.Q, signal), "loss": run.train_loss / informed}

@@ -89,7 +89,9 @@ def main():
     numbers = {}
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
-        path = ga.trajectory(ga.paper_model(OMEGA), ALPHA, branch, damping=damping, n_iter=n_iter, seed=1)
+        path = ga.trajectory(
+            ga.paper_model(OMEGA), ALPHA, branch, ga.MessagePassing(damping=damping), n_iter=n_iter, seed=1
+        )
         predicted, naive = path.scalars(), name.startswith("naive")
         sizes_here = dict([list(sizes.items())[-1]]) if naive else sizes
         sizes_of_one, worst = [], {}

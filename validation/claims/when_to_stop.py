@@ -60,7 +60,7 @@ def predict(noise, alpha, lam, m, n_paths, n_replicas):
     square = SIGMA**2 * LENGTH
     start = ga.Overlaps(q=square * LENGTH * one, m=m * np.array([[1.0], [-1.0]]), theta=square * COSINE * one, V=one)
     path = ga.trajectory(
-        model, alpha, start, method="gd", lr=STEPS, n_iter=len(STEPS), n_paths=n_paths, n_replicas=n_replicas
+        model, alpha, start, ga.GradientDescent(lr=STEPS), n_iter=len(STEPS), n_paths=n_paths, n_replicas=n_replicas
     )
     return {
         "test_error": (path.test_error - model.task.noise_error).tolist(),

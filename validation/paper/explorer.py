@@ -79,7 +79,7 @@ def solve_cell(branch, alpha, omega):
     """Return the solution of one branch at one point, and the trajectory from its start."""
     model = ga.paper_model(omega)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-3)
-    path = ga.trajectory(model, alpha, branch, damping=DAMPING[branch], **PATHS)
+    path = ga.trajectory(model, alpha, branch, ga.MessagePassing(DAMPING[branch]), **PATHS)
     values, errors = se.overlaps.scalars(), se.overlaps_error.scalars()
     other = "m" if branch == "semantic" else "theta"
     row = {"status": se.status.value, "message": se.message, "validity": se.validity, "replicon": se.replicon}

@@ -184,7 +184,7 @@ SLICES = ("sigma", "lam", "omega")
 KEPT = (*SLICES, "alpha", "test_error", "test_error_spread", "m", "theta")
 TRIED = (0.673, 1.337, 2.0)  # α without a fixed point at which training is predicted
 # options of the theory, to the training time 5000 · 0.15
-TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}
+TRAINING = {"method": ga.GradientDescent(lr=5.0), "n_iter": 150, "n_paths": 1280, "n_replicas": 2}
 
 
 SHADES = ("-", "--", ":")

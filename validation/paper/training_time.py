@@ -43,8 +43,9 @@ def predict(alpha, branch, n_paths, n_replicas):
     """Return the prediction at the end of training with errors, and the fixed point if it exists."""
     model = ga.paper_model(OMEGA)
     path = ga.trajectory(
-        model, alpha, branch, method="gd", lr=TIME / LONGER, n_iter=LONGER, n_paths=n_paths, n_replicas=n_replicas
-    )
+        model, alpha, branch, ga.GradientDescent(lr=TIME / LONGER), n_iter=LONGER, n_paths=n_paths,
+        n_replicas=n_replicas,
+    )  # fmt: skip
     value, error = path.scalars(), path.error.scalars()
     values = {key: (float(value[key][-1]), float(error[key][-1])) for key in KEYS[:3]}
     for key in KEYS[3:]:

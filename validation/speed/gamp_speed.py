@@ -181,7 +181,9 @@ def run_lbfgs(data, start):
 def run_message_passing(data, start, **options):
     """Return a run, and the seconds until it reached the critical point, without its later analysis."""
     began, reached = clock(), []
-    run = ga.run_gamp(data, start, "asymptotic", callback=lambda *_: reached.append(clock()), **options)
+    run = ga.run_gamp(
+        data, start, "asymptotic", **options, iteration=ga.IterationOptions(callback=lambda *_: reached.append(clock()))
+    )
     whole = clock() - began
     return run, whole if run.n_settle else reached[-1] - began
 

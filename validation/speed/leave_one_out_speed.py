@@ -40,7 +40,7 @@ def measure(problem, d, repeats, with_path):
     gamp = ga.run_gamp(data, "spectral")
     works = {
         "run": lambda: ga.run_gamp(data, "spectral"),
-        "eight": lambda: ga.run_gamp(data, "spectral", n_starts=8),
+        "eight": lambda: ga.train(data, "spectral", n_starts=8, survey=False, escape=False),
         "default": lambda: ga.leave_one_out(data, gamp),
         "formula": lambda: ga.leave_one_out(data, gamp, form="hessian", refits=0),
         "cavity": lambda: ga.leave_one_out(data, gamp, form="cavity"),

@@ -135,7 +135,9 @@ def compare_distributed(quick):
 
             there = ga.DistributedDataset(data, client)
             began = time.perf_counter()
-            result = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
+            result = ga.run_gamp(
+                there, risk="asymptotic", damping=DAMPING, iteration=ga.IterationOptions(callback=callback)
+            )
             rows[name] = {
                 "d": d, "status": result.status.value, "n_iter": result.n_iter, "seconds": time.perf_counter() - began,
                 "alone": alone, "distance": float(abs(result.Q - expected.Q).max()),

@@ -6,6 +6,7 @@ from gamp_attention.data.law.tokens import (
     Products,
     Resolvent,
     Spectrum,
+    SpectrumFit,
     fit_targets,
     jackknife,
     moments_along,

@@ -17,8 +17,6 @@ from gamp_attention.data.law.tokens import (
 from gamp_attention.data.stores import distinct_samples
 from gamp_attention.models.data_law import VERDICTS, Departure
 
-MIN_ERRORS = 3.0  # number of standard errors by which a departure must differ from the assumption
-N_DIRECTIONS = 64  # number of random directions for the kurtosis
 GAUSSIAN = (0.2, 1.0), 0.0  # limits and assumption of an excess kurtosis
 MEASURES: dict[str, tuple[tuple[float, float], float, str]] = {
     # limits above which a departure is mild or strong, value under the assumption, and meaning of a departure
@@ -83,15 +81,18 @@ def _errors_by_chance(n_rows: int, spectrum: Spectrum, d: int) -> dict[str, floa
     return fields | {"variance of norms / Gaussian variance": float(np.sqrt((2 + kurtosis_of_norms) / n_rows))}
 
 
-def build_departure(name: str, measured: Estimate, treatment: str | None, by_chance: float) -> Departure:
+def build_departure(
+    name: str, measured: Estimate, treatment: str | None, by_chance: float, min_errors: float = 3.0
+) -> Departure:
     """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`.
 
-    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known.
+    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known. A
+    departure counts if it differs from the assumption by `min_errors` standard errors.
     """
     limits, expected, meaning = MEASURES[name]
     difference = abs(measured.value - expected)
     # unknown errors (NaN) count as zero
-    significant = not (measured.error * MIN_ERRORS > difference and by_chance * MIN_ERRORS > difference)
+    significant = not (measured.error * min_errors > difference and by_chance * min_errors > difference)
     step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
     return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
 
@@ -138,9 +139,11 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> dict[str, Estima
     }
 
 
-def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -> dict[str, Estimate]:
+def _fields(
+    seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None, n_directions: int = 64
+) -> dict[str, Estimate]:
     """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], N_DIRECTIONS))
+    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], n_directions))
     named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
     named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
     kurtosis = {}

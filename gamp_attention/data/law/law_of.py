@@ -17,10 +17,10 @@ from gamp_attention.data.law.departures import departures
 from gamp_attention.data.law.parts import LawParts, Problem, default_target
 from gamp_attention.data.law.tokens import (
     MAX_REPLICAS,
+    ClassSearch,
     SeenTokens,
     fit_targets,
     score_noise,
-    token_classes,
     used_rows,
 )
 from gamp_attention.losses.attention import DotProductAttention
@@ -108,7 +108,7 @@ def law_of(
         )
     seen = SeenTokens.of(tokens)
     _ = seen.scales  # raises for tokens that do not vary, before the search for classes
-    assigned = token_classes(tokens, classes, seed)
+    assigned = ClassSearch().assign(tokens, classes, seed)
     seen = seen if assigned is None else SeenTokens.of(tokens, *assigned)
     correlated = _check_correlated(data, seen, correlated)
     problem = Problem(data, weights, default_target(data, target), 0.0)

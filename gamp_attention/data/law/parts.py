@@ -19,6 +19,7 @@ from gamp_attention.data.law.tokens import (
     Resolvent,
     SeenTokens,
     Spectrum,
+    SpectrumFit,
     moments_along,
     part_covariances,
     ratios_along,
@@ -163,8 +164,8 @@ class LawParts:
         covariances = [part_covariances(u[:, l], u[:, l], N_PARTS) for l in range(L)]
         pooled = np.sum(covariances, axis=0) / L
         n_rows = float((seen.counts - 1).sum())  # degrees of freedom: each source loses one to its mean
-        resolvent = Resolvent.of(pooled.mean(axis=0) * (n * L / n_rows), n_rows)
-        spectrum = Spectrum.of(resolvent)
+        resolvent = SpectrumFit().resolvent(pooled.mean(axis=0) * (n * L / n_rows), n_rows)
+        spectrum = SpectrumFit().spectrum(resolvent)
         shapes, apart = _differences(covariances, pooled, resolvent.vectors)
         eigenvalues = spectrum.gamma[:, None] * np.ones(seen.n_sources)
         if differ(shapes) and mixing is None:
@@ -214,7 +215,9 @@ def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum, n_rows
     ratio = np.zeros((len(spectrum.gamma), len(covariances)))
     halves = slice(0, None, 2), slice(1, None, 2)
     for half, other in (halves, halves[::-1]):
-        resolvent = Resolvent.of(np.mean([cov[half].mean(axis=0) for cov in covariances], axis=0), n_rows / 2)
+        resolvent = SpectrumFit().resolvent(
+            np.mean([cov[half].mean(axis=0) for cov in covariances], axis=0), n_rows / 2
+        )
         other_half = [cov[other].mean(axis=0) for cov in covariances]
         for l, covariance in enumerate(other_half):
             ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other_half, axis=0)) / 2

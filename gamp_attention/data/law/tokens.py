@@ -23,19 +23,18 @@ from gamp_attention._core.check import require_modules
 from gamp_attention._core.display import count_noun
 from gamp_attention.data.dataset import Dataset
 
-MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
 N_PARTS = 10  # number of parts of the samples, for jackknife errors
 MAX_REPLICAS = 100  # maximum number of jackknife replicas
 ROUNDING = 1e-12  # standard deviation of tokens, in units of their largest mean, below which they count as equal
 SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
 
 
-def used_rows(data: Dataset) -> np.ndarray:
-    """Return the rows of the samples from which the distribution is estimated."""
+def used_rows(data: Dataset, max_numbers: int = 200_000_000) -> np.ndarray:
+    """Return the rows from which the distribution is estimated: evenly spaced, with at most `max_numbers` entries."""
     needed = 2 * N_PARTS
     if data.n_samples < needed:
         raise check.fail("data", count_noun(data.n_samples, "sample"), f"at least {needed} samples, to estimate errors")
-    step = -(-data.tokens.size // MAX_NUMBERS)
+    step = -(-data.tokens.size // max_numbers)
     return np.arange(0, data.n_samples, step)
 
 
@@ -148,73 +147,76 @@ class SeenTokens:
         return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
 
 
-MAX_DIRECTIONS = 8  # maximum number of leading directions of the covariance in which classes are fitted
-MAX_CLASSES = 6  # maximum number of classes of a token for "auto"
-N_FITS = 3  # number of initializations of each Gaussian mixture
-MIN_TOKENS = 10  # minimum number of tokens of a class; tokens of smaller classes are assigned to other classes
+@dataclass(frozen=True)
+class ClassSearch:
+    """Search for classes of tokens by Gaussian mixtures in the leading directions (scikit-learn), and its settings."""
 
+    max_directions: int = 8  # maximum number of leading directions of the covariance in which classes are fitted
+    max_classes: int = 6  # maximum number of classes of a token for "auto"
+    n_fits: int = 3  # number of initializations of each Gaussian mixture
+    min_tokens: int = 10  # minimum number of tokens of a class; tokens of smaller classes are assigned to other classes
 
-def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Assign tokens (n, L, d) to classes, by Gaussian mixtures in the leading directions (scikit-learn).
+    def assign(self, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Assign tokens (n, L, d) to classes.
 
-    `classes` is the number of classes of each token, or "auto" for the number with the smallest BIC.
+        `classes` is the number of classes of each token, or "auto" for the number with the smallest BIC.
 
-    Returns
-    -------
-    Patterns (C, L) of sources and the index (n,) of the pattern of each sample; None if each token has one class.
-    """
-    if isinstance(classes, str):
-        check.choice("classes", classes, ("auto",))
-        tried = range(1, MAX_CLASSES + 1)
-    else:
-        k = check.integer("classes", classes, low=1)
-        if k == 1:
+        Returns
+        -------
+        Patterns (C, L) of sources and the index (n,) of the pattern of each sample; None if each token has one class.
+        """
+        if isinstance(classes, str):
+            check.choice("classes", classes, ("auto",))
+            tried = range(1, self.max_classes + 1)
+        else:
+            k = check.integer("classes", classes, low=1)
+            if k == 1:
+                return None
+            tried = range(k, k + 1)
+        n, L, _ = tokens.shape
+        leading = self._leading_directions(tokens)
+        labels, offset = np.empty((n, L), dtype=int), 0
+        for l in range(L):
+            token_labels = self._fit_classes(tokens[:, l] @ leading, tried, seed)
+            labels[:, l] = token_labels + offset
+            offset += token_labels.max() + 1
+        if offset == L:
             return None
-        tried = range(k, k + 1)
-    n, L, _ = tokens.shape
-    leading = _leading_directions(tokens)
-    labels, offset = np.empty((n, L), dtype=int), 0
-    for l in range(L):
-        token_labels = _fit_classes(tokens[:, l] @ leading, tried, seed)
-        labels[:, l] = token_labels + offset
-        offset += token_labels.max() + 1
-    if offset == L:
-        return None
-    patterns, pattern = np.unique(labels, axis=0, return_inverse=True)
-    return patterns, pattern.ravel()
+        patterns, pattern = np.unique(labels, axis=0, return_inverse=True)
+        return patterns, pattern.ravel()
 
+    def _leading_directions(self, tokens: np.ndarray) -> np.ndarray:
+        """Return directions (d, k) whose variance exceeds the edge of the spectrum of pure noise, at least two."""
+        n, L, d = tokens.shape
+        rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
+        size, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+        edge = np.median(size) * (1 + np.sqrt(d / len(rows))) ** 2
+        count = int(np.clip((size > edge).sum(), 2, self.max_directions))
+        return vectors[:, -count:]
 
-def _leading_directions(tokens: np.ndarray) -> np.ndarray:
-    """Return directions (d, k) whose variance exceeds the edge of the spectrum of pure noise, at least two."""
-    n, L, d = tokens.shape
-    rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
-    size, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
-    edge = np.median(size) * (1 + np.sqrt(d / len(rows))) ** 2
-    count = int(np.clip((size > edge).sum(), 2, MAX_DIRECTIONS))
-    return vectors[:, -count:]
+    def _fit_classes(self, points: np.ndarray, tried: range, seed: int) -> np.ndarray:
+        """Return the classes (n,) of points (n, k), numbered from zero without gaps."""
+        require_modules("classes", "sklearn")
+        from sklearn.mixture import GaussianMixture
 
-
-def _fit_classes(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
-    """Return the classes (n,) of points (n, k), numbered from zero without gaps."""
-    require_modules("classes", "sklearn")
-    from sklearn.mixture import GaussianMixture
-
-    fits = []
-    for k in tried:
-        if MIN_TOKENS * k > len(points):
-            break
-        fits.append(GaussianMixture(k, n_init=N_FITS, random_state=seed).fit(points))
-    if not fits:
-        raise check.fail("classes", tried[0], f"at most {len(points) // MIN_TOKENS}, for {len(points)} samples")
-    best = min(fits, key=lambda fit: fit.bic(points)) if len(tried) > 1 else fits[0]
-    probabilities = best.predict_proba(points)
-    while True:
-        labels = probabilities.argmax(axis=1)
-        counts = np.bincount(labels, minlength=probabilities.shape[1])
-        small = np.flatnonzero((counts > 0) & (counts < MIN_TOKENS))
-        if not len(small):
-            return np.unique(labels, return_inverse=True)[1]
-        probabilities[:, small[0]] = 0.0
+        fits = []
+        for k in tried:
+            if self.min_tokens * k > len(points):
+                break
+            fits.append(GaussianMixture(k, n_init=self.n_fits, random_state=seed).fit(points))
+        if not fits:
+            raise check.fail(
+                "classes", tried[0], f"at most {len(points) // self.min_tokens}, for {len(points)} samples"
+            )
+        best = min(fits, key=lambda fit: fit.bic(points)) if len(tried) > 1 else fits[0]
+        probabilities = best.predict_proba(points)
+        while True:
+            labels = probabilities.argmax(axis=1)
+            counts = np.bincount(labels, minlength=probabilities.shape[1])
+            small = np.flatnonzero((counts > 0) & (counts < self.min_tokens))
+            if not len(small):
+                return np.unique(labels, return_inverse=True)[1]
+            probabilities[:, small[0]] = 0.0
 
 
 class FittedTargets(NamedTuple):
@@ -257,16 +259,6 @@ def score_noise(fitted: FittedTargets, tokens: np.ndarray, predicted: np.ndarray
     return float(np.sqrt(square)) if square > 1e-16 else 0.0
 
 
-N_EIGENVALUES = 60  # number of eigenvalues of Σ on a geometric grid
-N_RESOLVENTS = 60  # number of values of z on a geometric grid
-LOWEST = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
-LARGEST_Z = 100.0  # largest z, in units of the largest eigenvalue
-MIN_FACTOR = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
-EXACT_WEIGHT = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
-MIN_TILT = 0.1  # smallest factor of squares along eigenvectors
-MAX_STEPS = 20000  # maximum number of steps of the least-squares solver
-
-
 class Resolvent(NamedTuple):
     """Sample covariance with the averages of the resolvent of Σ that it determines.
 
@@ -277,17 +269,6 @@ class Resolvent(NamedTuple):
     vectors: np.ndarray  # (d, d) eigenvectors of Ŝ in columns
     z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
     kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
-
-    @classmethod
-    def of(cls, covariance: np.ndarray, n_rows: float) -> "Resolvent":
-        """Return the resolvent of a sample covariance of `n_rows` rows."""
-        eigenvalues, vectors = np.linalg.eigh(covariance)
-        eigenvalues = eigenvalues.clip(0)
-        d, mean = len(eigenvalues), eigenvalues.mean()
-        z = np.geomspace(LOWEST * mean, LARGEST_Z * eigenvalues[-1], N_RESOLVENTS)
-        factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
-        usable = factor > MIN_FACTOR
-        return cls(eigenvalues, vectors, z[usable], (z / np.maximum(factor, MIN_FACTOR))[usable])
 
     def averages(self, squares: np.ndarray) -> np.ndarray:
         """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
@@ -300,33 +281,55 @@ class Spectrum(NamedTuple):
     gamma: np.ndarray
     weight: np.ndarray
 
-    @classmethod
-    def of(cls, resolvent: Resolvent) -> "Spectrum":
-        """Fit the spectrum of Σ to the resolvent of Ŝ."""
-        from scipy.optimize import nnls  # takes long to import
-
-        mean = resolvent.eigenvalues.mean()
-        low = max(0.3 * resolvent.eigenvalues[0], LOWEST * mean)
-        gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], N_EIGENVALUES)
-        averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
-        on_grid = gamma / (gamma + resolvent.kappa[:, None])
-        rows = [on_grid / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
-        target = np.append(np.ones(len(averages)), [EXACT_WEIGHT] * 2)
-        weight, _ = nnls(np.vstack(rows), target, maxiter=MAX_STEPS)
-        used = weight > 0
-        return cls(gamma[used], weight[used] / weight.sum())
-
     def eigenvalue_indices(self, d: int) -> np.ndarray:
         """Return the index (d,) of the eigenvalue of Σ for each of d eigenvectors of Ŝ in increasing order."""
         return np.searchsorted(np.cumsum(self.weight), (np.arange(d) + 0.5) / d).clip(max=len(self.gamma) - 1)
 
 
-def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
+@dataclass(frozen=True)
+class SpectrumFit:
+    """Fit of the spectrum of Σ to a sample covariance Ŝ, and its settings."""
+
+    n_eigenvalues: int = 60  # number of eigenvalues of Σ on a geometric grid
+    n_resolvents: int = 60  # number of values of z on a geometric grid
+    lowest: float = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
+    largest_z: float = 100.0  # largest z, in units of the largest eigenvalue
+    min_factor: float = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
+    exact_weight: float = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
+    max_steps: int = 20000  # maximum number of steps of the least-squares solver
+
+    def resolvent(self, covariance: np.ndarray, n_rows: float) -> Resolvent:
+        """Return the resolvent of a sample covariance of `n_rows` rows."""
+        eigenvalues, vectors = np.linalg.eigh(covariance)
+        eigenvalues = eigenvalues.clip(0)
+        d, mean = len(eigenvalues), eigenvalues.mean()
+        z = np.geomspace(self.lowest * mean, self.largest_z * eigenvalues[-1], self.n_resolvents)
+        factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
+        usable = factor > self.min_factor
+        return Resolvent(eigenvalues, vectors, z[usable], (z / np.maximum(factor, self.min_factor))[usable])
+
+    def spectrum(self, resolvent: Resolvent) -> Spectrum:
+        """Fit the spectrum of Σ to the resolvent of Ŝ."""
+        from scipy.optimize import nnls  # takes long to import
+
+        mean = resolvent.eigenvalues.mean()
+        low = max(0.3 * resolvent.eigenvalues[0], self.lowest * mean)
+        gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], self.n_eigenvalues)
+        averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
+        on_grid = gamma / (gamma + resolvent.kappa[:, None])
+        rows = [on_grid / averages[:, None], self.exact_weight * np.stack([gamma**0, gamma / mean])]
+        target = np.append(np.ones(len(averages)), [self.exact_weight] * 2)
+        weight, _ = nnls(np.vstack(rows), target, maxiter=self.max_steps)
+        used = weight > 0
+        return Spectrum(gamma[used], weight[used] / weight.sum())
+
+
+def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray, min_tilt: float = 0.1) -> np.ndarray:
     """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
 
     Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
     the squares of each column along them are multiplied by a linear function of γ that gives the variance along the
-    column, of which Ŝ is an unbiased estimate.
+    column, of which Ŝ is an unbiased estimate; `min_tilt` is the smallest value of this function.
     """
     d, along = len(columns), resolvent.vectors.T @ columns
     index = spectrum.eigenvalue_indices(d)
@@ -338,7 +341,7 @@ def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray)
         fraction = column**2 / total
         mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
         tilt = (fraction @ resolvent.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
-        factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
+        factor = np.maximum(1 + tilt * (gamma - mean), min_tilt)
         column *= np.sqrt(factor / (fraction @ factor))
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
     np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)

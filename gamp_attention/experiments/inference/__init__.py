@@ -3,4 +3,4 @@
 from gamp_attention.experiments.inference.covariance import scale_changes
 from gamp_attention.experiments.inference.left_out import leave_out
 from gamp_attention.experiments.inference.path_training import PathPlan, fold_errors
-from gamp_attention.experiments.inference.refits import refit, sample_errors, tokens_fields, without
+from gamp_attention.experiments.inference.refits import Refitter, sample_errors, tokens_fields, without

@@ -4,9 +4,9 @@ The errors of two samples, each under weights trained without it, are correlated
 training set of the other. With Δ_μν the change of the error of sample μ if sample ν is left out too, their covariance
 about the error of the weights on new data is the mean of Δ_μν Δ_νμ (Bayle et al. (2020)), eq. :eq:`loo-variance`.
 
-Δ is computed for all pairs of `PAIRED` random samples. The sum over all samples is estimated as a ratio: Δ_μν Δ_νμ is
-roughly proportional to s_μ s_ν, with sizes s of the samples that are known for all of them, so that the ratio of the
-two sums varies less from pair to pair than their difference.
+Δ is computed for all pairs of some random samples (`select_paired`). The sum over all samples is estimated as a ratio:
+Δ_μν Δ_νμ is roughly proportional to s_μ s_ν, with sizes s of the samples that are known for all of them, so that the
+ratio of the two sums varies less from pair to pair than their difference.
 """
 
 import numpy as np
@@ -14,16 +14,13 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, risk_at
 from gamp_attention.experiments.inference.hessian import FactoredHessian, TokenRows, factored_hessian
-from gamp_attention.experiments.inference.refits import responses_without
+from gamp_attention.experiments.inference.refits import Refitter
 from gamp_attention.losses.point import sample_derivatives
 
-PAIRED = 64  # number of random samples for the pairs of which changes are computed
-MAX_FACTORED = 2000  # number of weights up to which the Hessian of a fold is factored
 
-
-def select_paired(n: int) -> np.ndarray:
-    """Return the random samples whose pairs are computed: the same samples for all values of a path."""
-    return np.random.default_rng(0).permutation(n)[:PAIRED]
+def select_paired(n: int, count: int = 64) -> np.ndarray:
+    """Return the `count` random samples whose pairs are computed: the same samples for all values of a path."""
+    return np.random.default_rng(0).permutation(n)[:count]
 
 
 def error_unit(data: Dataset) -> float:
@@ -74,12 +71,14 @@ def leave_one_out_changes(
     samples = select_paired(data.n_samples)
     slopes = sample_derivatives(at.loss, at.params, fields)[1]
     sizes = np.abs(np.einsum("nla,nla->n", slopes, fields - at.z))
-    responses = responses_without(data, at, Q, samples, fields[samples], tokens, H)
+    responses = Refitter().responses_without(data, at, Q, samples, fields[samples], tokens, H)
     changes = np.einsum("pai,mlp,mla->im", responses, tokens.of_samples(samples), slopes[samples], optimize=True)
     return scale_changes(error_unit(data) * changes, sizes, samples)
 
 
-def fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
+def fold_changes(
+    data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.ndarray, max_factored: int = 2000
+) -> np.ndarray:
     """Return the changes (m, m) of errors of cross-validation: of sample i if sample j is left out too.
 
     Only the entries of samples i that are left out and of samples j that train the weights are not zero: to first
@@ -91,13 +90,14 @@ def fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.nda
     rows : (k,) indices of the training samples, in ascending order.
     Q : (d, r) the weights that they train.
     samples : (m,) indices of the samples.
+    max_factored : number of weights up to which the Hessian is factored.
     """
     part = data.select_rows(rows)
     at, tokens = risk_at(part, Q, "exact"), TokenRows(part)
     trained = np.isin(samples, rows)
     local, x = np.searchsorted(rows, samples[trained]), TokenRows(data).of_samples(samples)
-    H = factored_hessian(part, at, Q, tokens) if Q.size <= MAX_FACTORED else None
-    responses = responses_without(part, at, Q, local, at.z[local], tokens, H)  # the changes of the weights
+    H = factored_hessian(part, at, Q, tokens) if Q.size <= max_factored else None
+    responses = Refitter().responses_without(part, at, Q, local, at.z[local], tokens, H)  # the changes of the weights
     new = x[~trained]
     slopes = sample_derivatives(at.loss, data.terms("exact").params[samples[~trained]], new @ Q)[1]
     changes = np.zeros((len(samples), len(samples)))

@@ -29,30 +29,15 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.data.susceptibility import response, susceptibility
+from gamp_attention.experiments.inference.hessian import has_squared_loss
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out, require_trained
-from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, sum_over_tokens
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.penalties.standard import on_kinks
 from gamp_attention.results import Result
 
-DENSE = 3000  # maximum number of weights for which matrices of this size are inverted
-SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
-COLUMNS = 600  # maximum number of columns, chosen at random, that are tested for correlations
-PRODUCTS = 4e9  # maximum number of multiplications in the test of correlations, which limits its number of samples
 DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly independent columns
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
-UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
-FREE = 5  # minimum excess of the number of samples over the number of columns, for a regression on all columns
-NONLINEAR = 3.5  # standard errors beyond which labels count as nonlinear in the fields
-CHANCE = 1e-3  # probability that independent noise counts as dependent on a column
-LARGE = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
-EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
-FEWEST = (
-    5.0  # effective number of samples of a column below which the noise of its weight is not an average over samples
-)
-PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
-PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, measured for attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,27 +139,28 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     """
     refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
-    law = _column_law(data)
+    method = DebiasMethod()
+    law = method.column_law(data)
     unreliable = _unreliable_training(data, gamp)
     with one_thread():
-        curvature = _curvature(data, at, Q)
+        curvature = method.curvature(data, at, Q)
         estimate = _independent(data, gamp, at, Q, law, curvature)
-        reasons = _refusals(data, law, estimate.dof)
-        exact = law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE or law.fewest < FEWEST
+        reasons = method.refusals(data, law, estimate.dof)
+        exact = law.correlation > method.significant or estimate.dof < method.effective or law.fewest < method.fewest
         if curvature is not None and exact:
-            inverse = _inverse_products(data, law)
+            inverse = method.inverse_products(data, law)
             if inverse is not None:
-                estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
+                estimate, reasons = method.orthogonal(data, at, Q, curvature, law, inverse)
         reasons = unreliable + reasons
-        if isinstance(data.student, SquaredLoss) and curvature is not None:
-            reasons += _nonlinearity(data, at, curvature)
+        if has_squared_loss(data) and curvature is not None:
+            reasons += method.nonlinearity(data, at, curvature)
         if estimate.form == "independent" and _is_regression(data) and curvature is not None:
             X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
             size = np.sqrt(np.maximum(law.sizes, 1e-300))  # (n, 1)
             # rows of large norm have smaller residuals, and sizes depend on columns that are not Gaussian: the noise
             # depends on a column only if both tests show it
-            if dependence := _noise_along_columns(X / size, size * at.loss_gradients[:, 0]):
-                reasons += _noise_along_columns(X, at.loss_gradients[:, 0]) and dependence
+            if dependence := method.noise_along_columns(X / size, size * at.loss_gradients[:, 0]):
+                reasons += method.noise_along_columns(X, at.loss_gradients[:, 0]) and dependence
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -205,22 +191,9 @@ class _Curvature:
     penalty: np.ndarray
 
 
-def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
-    """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
-
-    The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
-    fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
-    """
-    if Q.size > DENSE or not is_convex(data) or (data.rank > 1 and not _is_regression(data)):
-        return None
-    all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
-    _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
-    return _Curvature(data_hessian(scaled_blocks(data), at.hessians, all_weights), free > 0, penalty)
-
-
 def _is_regression(data: Dataset) -> bool:
     """Return whether the loss is squared and samples are single rows."""
-    return isinstance(data.student, SquaredLoss) and data.n_tokens == 1
+    return has_squared_loss(data) and data.n_tokens == 1
 
 
 def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
@@ -261,65 +234,228 @@ class _ColumnLaw:
         return self.variances.min(axis=0) > 1e-90
 
 
-def _column_law(data: Dataset) -> _ColumnLaw:
-    """Estimate the moments of the columns in two passes over the tokens."""
-    n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
-    owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
-    squares = np.zeros((S, d))
-    for rows, _, x in token_blocks(data.tokens):
-        centered = x + data.positions - data.source_means[owners[rows]]
-        for l in range(L):
-            np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
-    counts = np.bincount(owners.ravel(), minlength=S)[:, None]
-    variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
-    deviations = np.sqrt(variances)
-    used = np.flatnonzero(variances.min(axis=0) > 1e-90)
-    d = max(len(used), 1)
-    used = np.random.default_rng(0).permutation(used)[:COLUMNS]
-    sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
-    fourths = np.zeros(len(used))
-    limit, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
-    for rows, _, x in token_blocks(data.tokens):
-        units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
-        sizes[rows] = np.sum(units**2, axis=2) / d
-        units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
-        seen += len(units)
-        flat = units.reshape(-1, len(used))
-        products += flat.T @ flat
-        fourths += np.sum(flat**4, axis=0)
-        tokens += np.einsum("nli,nki->lk", units, units)
-    diagonal = np.diag(products)
-    squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
-    pairs = max(len(used) * (len(used) - 1) / 2, 1)
-    correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
-    between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
-    fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
-    return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
+@dataclass(frozen=True)
+class DebiasMethod:
+    """Settings of `debias`: limits of the sizes of matrices, and of the tests of the assumptions."""
 
+    dense: int = 3000  # maximum number of weights for which matrices of this size are inverted
+    significant: float = 4.0  # standard errors beyond which an assumption counts as violated
+    columns: int = 600  # maximum number of columns, chosen at random, that are tested for correlations
+    # maximum number of multiplications in the test of correlations, which limits its number of samples
+    products: float = 4e9
+    # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
+    unequal: float = 0.5
+    # minimum excess of the number of samples over the number of columns, for a regression on all columns
+    free: int = 5
+    nonlinear: float = 3.5  # standard errors beyond which labels count as nonlinear in the fields
+    chance: float = 1e-3  # probability that independent noise counts as dependent on a column
+    large: float = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
+    # effective degrees of freedom of the noise below which its size is not known well enough
+    effective: float = 12.0
+    # effective number of samples of a column below which the noise of its weight is not an average over samples
+    fewest: float = 5.0
+    # minimum number of samples per column for correlated columns, if the loss is not squared
+    per_column: float = 2.0
+    # minimum number of samples per weight for losses that are not convex, measured for attention
+    per_weight: float = 1.5
 
-def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
-    """Return the violated assumptions of independent columns, as clauses of the message."""
-    reasons = []
-    if law.correlation > SIGNIFICANT:
-        if data.n_tokens > 1:
-            handled = "which is handled for samples of one token only"
-        elif data.n_samples < law.used.sum() + FREE:
-            handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
-        else:
-            allowed = f"convex losses of one field and up to {DENSE} linearly independent columns"
-            handled = f"which is handled for {allowed} only"
-        reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
-    if dof < EFFECTIVE:
-        reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
-    if not is_convex(data):
-        unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
-        if unequal > UNEQUAL:
-            reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
-        if ratio < PER_WEIGHT:
-            reasons.append(f"a loss that is not convex needs {PER_WEIGHT:g} samples per weight, got {ratio:.2g}")
-    if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
-        reasons.append("the tokens of a sample are correlated with each other")
-    return reasons
+    def column_law(self, data: Dataset) -> _ColumnLaw:
+        """Estimate the moments of the columns in two passes over the tokens."""
+        n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
+        owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
+        squares = np.zeros((S, d))
+        for rows, _, x in token_blocks(data.tokens):
+            centered = x + data.positions - data.source_means[owners[rows]]
+            for l in range(L):
+                np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
+        counts = np.bincount(owners.ravel(), minlength=S)[:, None]
+        variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
+        deviations = np.sqrt(variances)
+        used = np.flatnonzero(variances.min(axis=0) > 1e-90)
+        d = max(len(used), 1)
+        used = np.random.default_rng(0).permutation(used)[: self.columns]
+        sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
+        fourths = np.zeros(len(used))
+        limit, seen = int(max(1000.0, self.products / max(len(used), 1) ** 2 / L)), 0
+        for rows, _, x in token_blocks(data.tokens):
+            units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
+            sizes[rows] = np.sum(units**2, axis=2) / d
+            units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
+            seen += len(units)
+            flat = units.reshape(-1, len(used))
+            products += flat.T @ flat
+            fourths += np.sum(flat**4, axis=0)
+            tokens += np.einsum("nli,nki->lk", units, units)
+        diagonal = np.diag(products)
+        squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
+        pairs = max(len(used) * (len(used) - 1) / 2, 1)
+        correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
+        between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
+        fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
+        return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
+
+    def curvature(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
+        """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
+
+        The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
+        fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
+        """
+        if Q.size > self.dense or not is_convex(data) or (data.rank > 1 and not _is_regression(data)):
+            return None
+        all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
+        _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
+        return _Curvature(data_hessian(scaled_blocks(data), at.hessians, all_weights), free > 0, penalty)
+
+    def refusals(self, data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
+        """Return the violated assumptions of independent columns, as clauses of the message."""
+        reasons = []
+        if law.correlation > self.significant:
+            if data.n_tokens > 1:
+                handled = "which is handled for samples of one token only"
+            elif data.n_samples < law.used.sum() + self.free:
+                handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
+            else:
+                allowed = f"convex losses of one field and up to {self.dense} linearly independent columns"
+                handled = f"which is handled for {allowed} only"
+            reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
+        if dof < self.effective:
+            reasons.append(
+                f"training errors have {dof:.3g} effective degrees of freedom, {self.effective:g} are needed"
+            )
+        if not is_convex(data):
+            unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
+            if unequal > self.unequal:
+                reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+            if ratio < self.per_weight:
+                reasons.append(
+                    f"a loss that is not convex needs {self.per_weight:g} samples per weight, got {ratio:.2g}"
+                )
+        if data.n_tokens > 1 and law.between_tokens > self.significant:
+            reasons.append("the tokens of a sample are correlated with each other")
+        return reasons
+
+    def inverse_products(self, data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
+        """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
+
+        Columns that do not vary have rows of zeros.
+        """
+        if data.n_tokens > 1 or data.n_samples < law.used.sum() + self.free:
+            return None
+        G = np.zeros((data.dim, data.dim))
+        for rows, x in scaled_blocks(data):
+            weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
+            G += x[:, 0].T @ (weights * x[:, 0])
+        size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
+        units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
+        if np.linalg.eigvalsh(units)[0] < DEPENDENT:
+            return None
+        inverse = np.zeros(G.shape)
+        inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
+        return inverse / np.outer(size, size)
+
+    def orthogonal(
+        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
+    ) -> tuple[_NoisyWeights, list[str]]:
+        """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
+
+        `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
+        """
+        n, d, r = data.n_samples, int(law.used.sum()), data.rank
+        X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+        weights = np.ones(n) if data.sample_weight is None else data.sample_weight
+        g = -at.loss_gradients[:, 0]  # (n, r)
+        step = inverse @ (X.T @ g)
+        residuals = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
+        directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
+        equal = _is_regression(data) and data.sample_weight is None
+        if equal:
+            noise = np.diag(inverse)[:, None, None] * (residuals.T @ residuals) / (n - d)
+        else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
+            slack = 1 - weights * np.einsum("ni,ni->n", X, directions)
+            scaled = residuals / np.maximum(slack, 1e-12)[:, None]
+            noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
+        factor, reasons = np.ones((data.dim, r)), []
+        if not _is_regression(data):
+            K, free, _, H = _of_column(curvature, 0)
+            T = inverse @ K
+            response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
+            response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
+            cross = T[np.ix_(~free, free)] @ H
+            response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
+            factor = 1 / np.where(law.used, response_of, 1.0)[:, None]
+            if n < self.per_column * d:
+                reasons.append(
+                    f"columns are correlated, which needs {self.per_column:g} samples per column, got {n / d:.2g}"
+                )
+        elif equal:
+            reasons += self._unequal_noise(X, directions, residuals, X @ (Q + step))
+        covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
+        return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
+
+    def _unequal_noise(
+        self, X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray
+    ) -> list[str]:
+        """Return the reason, if any, that residuals of least squares depend on a column, the fields or row sizes."""
+        slack = 1 - np.einsum("ni,ni->n", X, directions)
+        noise = residuals / np.sqrt(np.maximum(slack, 1e-12))[:, None]
+        reasons = self.noise_along_columns(X, noise)
+        if reasons:
+            return reasons
+        squares = noise**2
+        for a in range(residuals.shape[1]):
+            for other in (fields[:, a], fields[:, a] ** 2, slack):
+                if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > self.significant:
+                    return ["the noise of the labels depends on the sample"]
+        return []
+
+    def noise_along_columns(self, X: np.ndarray, noise: np.ndarray) -> list[str]:
+        """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
+
+        If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this
+        column are too short. The largest correlation is compared with its quantile for independent noise, and if it is
+        larger, with correlations after random permutations of the noise. Outliers are cut off.
+        """
+        from scipy.special import ndtri
+
+        limits = self.large * np.abs(X).mean(axis=0)
+        entries = np.clip(X, -limits, limits)
+        of_entries = np.concatenate([_center(np.abs(entries)), _center(entries)], axis=1)
+        sizes = np.abs(noise)
+        sizes = _center(np.minimum(sizes, self.large * sizes.mean(axis=0))).T
+        correlations = np.abs(sizes @ of_entries)
+        # for independent noise, a correlation is a standard normal number over √n, unless few samples determine a
+        # column
+        if correlations.max(initial=0.0) <= -ndtri(self.chance / max(3 * correlations.size / 2, 1)) / np.sqrt(len(X)):
+            return []
+        rng = np.random.default_rng(0)
+        count = int(np.clip(self.products / max(correlations.size * len(X), 1), 0.1 / self.chance, 1 / self.chance))
+        for _ in range(count):
+            if np.abs(rng.permuted(sizes, axis=1) @ of_entries).max() >= correlations.max():
+                return []
+        return [f"the noise of the labels depends on column {int(correlations.max(axis=0).argmax()) % X.shape[1]}"]
+
+    def nonlinearity(self, data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:
+        """Return the reason, if any, that left-out errors depend on powers of their predictions.
+
+        The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.
+        """
+        X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
+        for a in range(data.rank if data.n_tokens == 1 else 0):
+            _, free, _, inverse = _of_column(curvature, a)
+            leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
+            weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
+            error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
+            z = at.z[:, 0, a] - weights * leverage * error
+            regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
+            error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
+            for power in (2, 3):
+                part = regressors[:, 1] ** power
+                part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
+                if _association(error, part) > self.nonlinear:
+                    return [
+                        "labels are not linear in the fields: weights are coefficients of the best linear prediction"
+                    ]
+        return []
 
 
 def _independent(
@@ -401,133 +537,12 @@ def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, n
     return K, free, penalty, np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
 
 
-def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
-    """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
-
-    Columns that do not vary have rows of zeros.
-    """
-    if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
-        return None
-    G = np.zeros((data.dim, data.dim))
-    for rows, x in scaled_blocks(data):
-        weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
-        G += x[:, 0].T @ (weights * x[:, 0])
-    size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
-    units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
-    if np.linalg.eigvalsh(units)[0] < DEPENDENT:
-        return None
-    inverse = np.zeros(G.shape)
-    inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
-    return inverse / np.outer(size, size)
-
-
-def _orthogonal(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
-) -> tuple[_NoisyWeights, list[str]]:
-    """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
-
-    `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
-    """
-    n, d, r = data.n_samples, int(law.used.sum()), data.rank
-    X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-    weights = np.ones(n) if data.sample_weight is None else data.sample_weight
-    g = -at.loss_gradients[:, 0]  # (n, r)
-    step = inverse @ (X.T @ g)
-    residuals = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
-    directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
-    equal = _is_regression(data) and data.sample_weight is None
-    if equal:
-        noise = np.diag(inverse)[:, None, None] * (residuals.T @ residuals) / (n - d)
-    else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
-        slack = 1 - weights * np.einsum("ni,ni->n", X, directions)
-        scaled = residuals / np.maximum(slack, 1e-12)[:, None]
-        noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
-    factor, reasons = np.ones((data.dim, r)), []
-    if not _is_regression(data):
-        K, free, _, H = _of_column(curvature, 0)
-        T = inverse @ K
-        response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
-        response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
-        cross = T[np.ix_(~free, free)] @ H
-        response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
-        factor = 1 / np.where(law.used, response_of, 1.0)[:, None]
-        if n < PER_COLUMN * d:
-            reasons.append(f"columns are correlated, which needs {PER_COLUMN:g} samples per column, got {n / d:.2g}")
-    elif equal:
-        reasons += _unequal_noise(X, directions, residuals, X @ (Q + step))
-    covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
-    return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
-
-
-def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray) -> list[str]:
-    """Return the reason, if any, that residuals of least squares depend on a column, the fields or the row sizes."""
-    slack = 1 - np.einsum("ni,ni->n", X, directions)
-    noise = residuals / np.sqrt(np.maximum(slack, 1e-12))[:, None]
-    reasons = _noise_along_columns(X, noise)
-    if reasons:
-        return reasons
-    squares = noise**2
-    for a in range(residuals.shape[1]):
-        for other in (fields[:, a], fields[:, a] ** 2, slack):
-            if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > SIGNIFICANT:
-                return ["the noise of the labels depends on the sample"]
-    return []
-
-
-def _noise_along_columns(X: np.ndarray, noise: np.ndarray) -> list[str]:
-    """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
-
-    If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this column
-    are too short. The largest correlation is compared with its quantile for independent noise, and if it is larger,
-    with correlations after random permutations of the noise. Outliers are cut off.
-    """
-    from scipy.special import ndtri
-
-    limits = LARGE * np.abs(X).mean(axis=0)
-    entries = np.clip(X, -limits, limits)
-    of_entries = np.concatenate([_center(np.abs(entries)), _center(entries)], axis=1)
-    sizes = np.abs(noise)
-    sizes = _center(np.minimum(sizes, LARGE * sizes.mean(axis=0))).T
-    correlations = np.abs(sizes @ of_entries)
-    # for independent noise, a correlation is a standard normal number over √n, unless few samples determine a column
-    if correlations.max(initial=0.0) <= -ndtri(CHANCE / max(3 * correlations.size / 2, 1)) / np.sqrt(len(X)):
-        return []
-    rng = np.random.default_rng(0)
-    count = int(np.clip(PRODUCTS / max(correlations.size * len(X), 1), 0.1 / CHANCE, 1 / CHANCE))
-    for _ in range(count):
-        if np.abs(rng.permuted(sizes, axis=1) @ of_entries).max() >= correlations.max():
-            return []
-    return [f"the noise of the labels depends on column {int(correlations.max(axis=0).argmax()) % X.shape[1]}"]
-
-
 def _center(values: np.ndarray) -> np.ndarray:
     """Return columns (n, k) minus their means, divided by their norms; zeros for constant columns."""
     centered = values - values.mean(axis=0)
     norm = np.linalg.norm(centered, axis=0)
     floor = 1e-9 * np.linalg.norm(values, axis=0)
     return np.divide(centered, norm, out=np.zeros(values.shape), where=norm > floor)
-
-
-def _nonlinearity(data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:
-    """Return the reason, if any, that left-out errors depend on powers of their predictions.
-
-    The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.
-    """
-    X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
-    for a in range(data.rank if data.n_tokens == 1 else 0):
-        _, free, _, inverse = _of_column(curvature, a)
-        leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
-        weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
-        error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
-        z = at.z[:, 0, a] - weights * leverage * error
-        regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
-        error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
-        for power in (2, 3):
-            part = regressors[:, 1] ** power
-            part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
-            if _association(error, part) > NONLINEAR:
-                return ["labels are not linear in the fields: weights are coefficients of the best linear prediction"]
-    return []
 
 
 def _association(a: np.ndarray, b: np.ndarray) -> float:

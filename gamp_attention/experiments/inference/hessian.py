@@ -19,9 +19,6 @@ from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.penalties.standard import on_kinks
 
-REDUCED = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
-IN_MEMORY = 2e8  # maximum number of token entries that are expressed in such a basis
-SCALED = 2e7  # maximum number of token entries of which a scaled copy stays in memory for repeated passes
 FLAT = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is excluded
 
 
@@ -32,6 +29,7 @@ class TokenRows:
     data: Dataset  # the samples
     # (n, L, p) the tokens in an orthonormal basis of their span, or None for the original coordinates
     coordinates: np.ndarray | None = None
+    max_scaled: float = 2e7  # maximum number of entries of which a scaled copy stays in memory for repeated passes
 
     @property
     def dim(self) -> int:
@@ -51,7 +49,7 @@ class TokenRows:
     def _scaled(self) -> list[tuple[slice, np.ndarray]] | None:
         """Blocks in the original coordinates, stored for repeated passes; None if they are too large."""
         data = self.data
-        small = data.n_samples * data.n_tokens * data.dim <= SCALED
+        small = data.n_samples * data.n_tokens * data.dim <= self.max_scaled
         return list(scaled_blocks(data)) if small else None
 
     def of_samples(self, samples: np.ndarray) -> np.ndarray:
@@ -66,23 +64,33 @@ class TokenRows:
         return (rows + self.data.positions) / np.sqrt(self.data.dim)
 
 
-def token_rows(data: Dataset) -> TokenRows:
+def token_rows(data: Dataset, reduced: float = 0.8, max_entries: float = 2e8) -> TokenRows:
     """Return the tokens in min(d, n L) coordinates if the penalty allows it: the kernel form of the Hessian.
 
     With the penalty λ‖Q‖²/2, or with positive strengths λ_a of the columns, the columns of a minimum lie in the span of
     the n L tokens, and the risk depends on their coordinates in an orthonormal basis of this span only: the triangular
-    factor of a QR decomposition of the tokens.
+    factor of a QR decomposition of the tokens. The basis is used up to the ratio `reduced` of n L to d, above which it
+    saves no time, and for at most `max_entries` numbers, which must fit into memory.
     """
     n, L, d = data.n_samples, data.n_tokens, data.dim
-    if not (data.penalty.quadratic and np.all(curvature_of(data.penalty) > 0)) or n * L > REDUCED * d:
-        return TokenRows(data)
-    if n * L * d > IN_MEMORY:
+    allowed = data.penalty.quadratic and np.all(curvature_of(data.penalty) > 0)
+    if not allowed or n * L > reduced * d or n * L * d > max_entries:
         return TokenRows(data)
     from scipy.linalg import qr
 
     flat = np.concatenate([x.reshape(-1, d) for _, x in scaled_blocks(data)])
     triangle = qr(flat.T, mode="r", check_finite=False, overwrite_a=True)[0][: n * L]
     return TokenRows(data, np.ascontiguousarray(triangle.T).reshape(n, L, n * L))
+
+
+def is_quadratic(data: Dataset) -> bool:
+    """Return whether the exact risk is quadratic in the weights, so that a Newton step ends at the minimum."""
+    return has_squared_loss(data) and data.penalty.quadratic
+
+
+def has_squared_loss(data: Dataset) -> bool:
+    """Return whether the loss is quadratic in the fields, as the loss declares."""
+    return bool(getattr(data.student, "quadratic", False))
 
 
 def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:

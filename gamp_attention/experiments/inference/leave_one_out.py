@@ -1,17 +1,17 @@
 """Approximate leave-one-out errors of a minimum, without training again for every sample.
 
 1. Fields of each sample under weights trained without it. One Newton step on the risk without sample μ, from the
-   minimum Q of the risk with all samples, gives z − (1 − A_μ D)⁻¹ A_μ g, with the leverage A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ, minus
-   the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`leave_out`). The step is
-   exact if the risk is quadratic. See Rahnama Rad and Maleki (2020), and Wang et al. (2018) for penalties with kinks.
-   For large problems the cavity fields of message passing replace the Newton step (`cavity_fields`).
+   minimum Q of the risk with all samples, gives z − (1 − A_μ D)⁻¹ A_μ g, with the leverage A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ,
+   minus the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`leave_out`). The
+   step is exact if the risk is quadratic. See Rahnama Rad and Maleki (2020), and Wang et al. (2018) for penalties with
+   kinks. For large problems the cavity fields of message passing replace the Newton step (`cavity_fields`).
 2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
    other samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits.
    The spread of the remaining differences is the standard error of this correction.
 3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
-   If the risk has many minima near the minimum, it also includes the choice among them (`SELECTION`).
+   If the risk has many minima near the minimum, it also includes the choice among them (`LeaveOneOutMethod.selection`).
 4. The estimate is trusted if the correction is certain enough, the risk does not have many minima near the minimum
-   (see `has_many_minima` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (dependence.py).
+   (see `HysteresisTest` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (dependence.py).
 """
 
 from dataclasses import dataclass, replace
@@ -26,15 +26,11 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.data.tolerances import small_unit
 from gamp_attention.experiments.inference.covariance import leave_one_out_changes, sum_products
-from gamp_attention.experiments.inference.dependence import nearly_repeated, order_effect, repeated_fraction
-from gamp_attention.experiments.inference.hessian import (
-    TokenRows,
-    token_rows,
-)
-from gamp_attention.experiments.inference.hysteresis import has_many_minima
+from gamp_attention.experiments.inference.dependence import CopySearch, OrderTest
+from gamp_attention.experiments.inference.hessian import TokenRows, is_quadratic, token_rows
+from gamp_attention.experiments.inference.hysteresis import HysteresisTest
 from gamp_attention.experiments.inference.left_out import LeftOut, cavity_fields, leave_out, responses, risks_without
-from gamp_attention.experiments.inference.refits import refit_samples, sample_errors
-from gamp_attention.losses.glm import SquaredLoss
+from gamp_attention.experiments.inference.refits import Refitter, sample_errors
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Result
 
@@ -165,37 +161,17 @@ def interval_with_selection(
 
 FORMS = ("hessian", "cavity")  # see `leave_one_out`
 
-FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
-MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted
-# maximum norm of the gradient of the exact risk at accepted weights, in units of the weights if these are small
-GRADIENT_NORM = 1e-3
-REFIT_ALL = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
-TOP = 24  # number of refitted samples with the largest change of their error
-RANDOM = 40  # number of refitted samples among the other samples
-TOGETHER = 128  # number of samples that are refitted at the same time
-TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
-# number of samples below which no estimate is trusted, because the standard error is uncertain itself: errors of ridge
-# regressions were more than 3 standard errors too low in 5 % of 150 data sets with 30 samples, 17 % with 6
-FEW_SAMPLES = 30
-# typical amount by which the choice among many minima makes the estimate too low, relative to its difference from the
-# training error: the root mean square over 74 instances of noisy attention (validation/claims/leave_one_out.py)
-SELECTION = 0.4
 UNTRUSTED = "not to be trusted: "  # beginning of the message of an estimate that is not trusted
-SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
-DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
-SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 STILL_TRAINED = (
     "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
-    "repeat tokens too; remove repeated samples, or use regularization_path(..., groups=...) (gamp-attention fit: "
-    "--groups)"
+    "repeat tokens too; remove repeated samples, or use `regularization_path` with `groups`"
 )
 ABOUT_REPEATED = f"{{:.0%}} of the samples repeat another sample, {STILL_TRAINED}"
 ABOUT_COPIES = f"{{:.0%}} of the samples are nearly equal to a few other samples, {STILL_TRAINED}"
 ABOUT_ORDER = (
     "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
     "series or for repeated measurements of a subject, and the estimate is too low for new times or subjects: use "
-    "regularization_path(..., groups=...) (gamp-attention fit: --groups), or shuffle the samples if their order has no "
-    "meaning"
+    "`regularization_path` with `groups`, or shuffle the samples if their order has no meaning"
 )
 
 
@@ -236,86 +212,133 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     >>> loo.in_training < 0.7 * loo.test_error
     True
     """
-    loo = leave_one_out_with_changes(data, gamp, form, refits)[0]
-    if data.n_samples >= FEW_SAMPLES:
+    method = LeaveOneOutMethod()
+    loo = method.estimate(data, gamp, form, refits)[0]
+    if data.n_samples >= method.few_samples:
         return loo
-    few = f"{UNTRUSTED}standard errors need at least {FEW_SAMPLES} samples, got {data.n_samples}; "
+    few = f"{UNTRUSTED}standard errors need at least {method.few_samples} samples, got {data.n_samples}; "
     return replace(loo, trusted=False, message=few + loo.message.removeprefix(UNTRUSTED))
 
 
-def leave_one_out_with_changes(
-    data: Dataset, gamp: Any, form: str | None, refits: int | None = None
-) -> tuple[LeaveOneOut, np.ndarray]:
-    """Return the result of `leave_one_out`, and the scaled changes (m, m) of errors, see `leave_one_out_changes`.
+@dataclass(frozen=True)
+class LeaveOneOutMethod:
+    """Estimation of leave-one-out errors, and its settings."""
 
-    `trusted` does not depend on `FEW_SAMPLES`.
+    # minimum of the numbers of weights and fields up to which the Hessian is factored by default
+    factored: int = 2000
+    max_factored: int = 6000  # the same limit if cavity fields were tried and are not trusted
+    refit_all: float = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
+    top: int = 24  # number of refitted samples with the largest change of their error
+    random: int = 40  # number of refitted samples among the other samples
+    together: int = 128  # number of samples that are refitted at the same time
+    trusted_error: float = (
+        1 / 60
+    )  # standard error of the correction, relative to the estimate, up to which it is trusted
+    # number of samples below which no estimate is trusted, because the standard error is uncertain itself: errors of
+    # ridge regressions were more than 3 standard errors too low in 5 % of 150 data sets with 30 samples, 17 % with 6
+    few_samples: int = 30
+    # typical amount by which the choice among many minima makes the estimate too low, relative to its difference from
+    # the training error: the root mean square over 74 instances of noisy attention (validation/claims/leave_one_out.py)
+    selection: float = 0.4
+    sole: float = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
+    doubtful: float = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
+    scales: tuple[float, float] = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
+
+    def estimate(
+        self, data: Dataset, gamp: Any, form: str | None, refits: int | None = None
+    ) -> tuple[LeaveOneOut, np.ndarray]:
+        """Return the result of `leave_one_out`, and the scaled changes (m, m) of errors, see `leave_one_out_changes`.
+
+        `trusted` does not depend on `few_samples`.
+        """
+        needs = "a number for each column, as leave_one_out has no spherical columns"
+        refuse_spheres(getattr(data, "penalty", None), needs)
+        Q, at = require_trained(data, gamp)
+        if refits is not None:
+            refits = check.integer("refits", refits, low=0, high=data.n_samples)
+        if form is not None:
+            check.choice("form", form, FORMS)
+        size = min(data.dim, data.n_samples * data.n_tokens) * data.rank
+        chosen = form or FORMS[size > self.factored]
+        estimate, reasons = self._estimate_by_form(data, gamp, at, Q, chosen, refits)
+        if form is None and chosen == "cavity" and estimate.is_uncertain and size <= self.max_factored:
+            chosen = "hessian"
+            estimate, reasons = self._estimate_by_form(data, gamp, at, Q, chosen, refits)
+        with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
+        mean, error = mean_and_error(estimate.errors)
+        covariance = max(sum_products(estimate.changes, estimate.changes), 0.0)
+        selection = (
+            self.selection * max(mean - float(estimate.in_training.mean()), 0.0) if estimate.many_minima else 0.0
+        )
+        spread = float(np.sqrt(error**2 + covariance + estimate.correction_error**2 + selection**2))
+        loo = LeaveOneOut(
+            test_error=mean, test_error_error=spread, selection=selection,
+            dependent=estimate.order_effect > 0 or estimate.repeated > 0, covariance=covariance,
+            in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
+            trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
+            with_choice=with_choice, message=_describe(reasons, estimate),
+        )  # fmt: skip
+        return loo, estimate.changes
+
+    def _estimate_by_form(
+        self, data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
+    ) -> tuple["_CorrectedErrors", list[str]]:
+        """Return the estimate by a form, and the reasons not to trust it."""
+        tokens = token_rows(data) if form == "hessian" else TokenRows(data)
+        step = leave_out(data, at, Q, tokens) if form == "hessian" else None
+        fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
+        reasons = faults = _training_faults(gamp, step, fields)
+        estimate = _CorrectedErrors(data, at, fields, step, self)
+        if not reasons and not is_convex(data) and HysteresisTest().has_many_minima(data, at, Q):
+            estimate.many_minima = True
+            choice = "one of which was selected for these samples"
+            consequence = "the estimate may be too low, and its standard error includes this"
+            reasons = [f"the risk has many minima, {choice}: {consequence}"]
+        H = None if step is None else step.hessian
+        with one_thread():
+            if not reasons and (refits is not None or not estimate.is_exact):
+                estimate.refit(Q, tokens, H, self.refits_by_default(data) if refits is None else refits)
+                reasons = estimate.reasons()
+            if not faults:
+                estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
+                if H is not None and (effect := OrderTest().order_effect(data, at, Q, tokens, H)):
+                    estimate.order_effect = effect
+                    reasons = [*reasons, ABOUT_ORDER.format(effect)]
+        copies = CopySearch()
+        estimate.repeated, words = copies.repeated_fraction(data), ABOUT_REPEATED
+        if not estimate.repeated:
+            estimate.repeated, words = copies.nearly_repeated(data), ABOUT_COPIES
+        return estimate, [*reasons, words.format(estimate.repeated)] if estimate.repeated else reasons
+
+    def refits_by_default(self, data: Dataset) -> int:
+        """Return the number of samples that are refitted by default: all samples of small problems."""
+        n = data.n_samples
+        k = data.n_tokens * data.rank
+        every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= self.refit_all
+        return n if every else min(n, self.top + self.random)
+
+    def select_samples(self, changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the samples with the largest changes, and random other samples: `count` samples in total.
+
+        If all samples are refitted, all count as random samples.
+        """
+        top = -(-count * self.top // (self.top + self.random)) if count < n else 0
+        order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
+        drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
+        return order, drawn[~np.isin(drawn, order)][: count - top]
+
+
+def require_trained(data: Dataset, gamp: Any, limit: float = 1e-3) -> tuple[np.ndarray, RiskAtPoint]:
+    """Return the weights of a result and the exact risk at these weights; raise if they are no critical point.
+
+    `limit` is the maximum norm of the gradient of the exact risk, in units of the weights if these are small.
     """
-    needs = "a number for each column, as leave_one_out has no spherical columns"
-    refuse_spheres(getattr(data, "penalty", None), needs)
-    Q, at = require_trained(data, gamp)
-    if refits is not None:
-        refits = check.integer("refits", refits, low=0, high=data.n_samples)
-    if form is not None:
-        check.choice("form", form, FORMS)
-    size = min(data.dim, data.n_samples * data.n_tokens) * data.rank
-    chosen = form or FORMS[size > FACTORED]
-    estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
-    if form is None and chosen == "cavity" and estimate.is_uncertain and size <= MAX_FACTORED:
-        chosen = "hessian"
-        estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
-    with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
-    mean, error = mean_and_error(estimate.errors)
-    covariance = max(sum_products(estimate.changes, estimate.changes), 0.0)
-    selection = SELECTION * max(mean - float(estimate.in_training.mean()), 0.0) if estimate.many_minima else 0.0
-    spread = float(np.sqrt(error**2 + covariance + estimate.correction_error**2 + selection**2))
-    loo = LeaveOneOut(
-        test_error=mean, test_error_error=spread, selection=selection,
-        dependent=estimate.order_effect > 0 or estimate.repeated > 0, covariance=covariance,
-        in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
-        trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
-        with_choice=with_choice, message=_describe(reasons, estimate),
-    )  # fmt: skip
-    return loo, estimate.changes
-
-
-def _estimate(
-    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
-) -> tuple["_CorrectedErrors", list[str]]:
-    """Return the estimate by a form, and the reasons not to trust it."""
-    tokens = token_rows(data) if form == "hessian" else TokenRows(data)
-    step = leave_out(data, at, Q, tokens) if form == "hessian" else None
-    fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
-    reasons = faults = _training_faults(gamp, step, fields)
-    estimate = _CorrectedErrors(data, at, fields, step)
-    if not reasons and not is_convex(data) and has_many_minima(data, at, Q):
-        estimate.many_minima = True
-        choice = "one of which was selected for these samples"
-        consequence = "the estimate may be too low, and its standard error includes this"
-        reasons = [f"the risk has many minima, {choice}: {consequence}"]
-    H = None if step is None else step.hessian
-    with one_thread():
-        if not reasons and (refits is not None or not estimate.is_exact):
-            estimate.refit(Q, tokens, H, refits_by_default(data) if refits is None else refits)
-            reasons = estimate.reasons()
-        if not faults:
-            estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
-            if H is not None and (effect := order_effect(data, at, Q, tokens, H)):
-                estimate.order_effect = effect
-                reasons = [*reasons, ABOUT_ORDER.format(effect)]
-    estimate.repeated, words = repeated_fraction(data), ABOUT_REPEATED
-    if not estimate.repeated:
-        estimate.repeated, words = nearly_repeated(data), ABOUT_COPIES
-    return estimate, [*reasons, words.format(estimate.repeated)] if estimate.repeated else reasons
-
-
-def require_trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
-    """Return the weights of a result and the exact risk at these weights; raise if they are no critical point."""
     require_dataset(data)
-    if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
-        raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
+    names = "Q", "overlaps", "converged", "is_minimum", "gradient_norm"
+    check.require_attributes("gamp", gamp, "a result of run_gamp or minimize_risk", *names)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
     at = risk_at(data, Q, "exact")
-    if not at.gradient_norm <= GRADIENT_NORM * small_unit(data) + 10 * gamp.gradient_norm:
+    if not at.gradient_norm <= limit * small_unit(data) + 10 * gamp.gradient_norm:
         needs = f"weights trained on the exact risk of these data, where its gradient norm is {gamp.gradient_norm:.2g}"
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
@@ -336,8 +359,10 @@ class _CorrectedErrors:
         difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
     """
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: LeftOut | None) -> None:
-        self.data, self.at, self.step = data, at, step
+    def __init__(
+        self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: LeftOut | None, method: LeaveOneOutMethod
+    ) -> None:
+        self.data, self.at, self.step, self.method = data, at, step, method
         n = data.n_samples
         self.formula, self.fields, self.errors = fields, fields.copy(), sample_errors(data, fields)
         self.in_training = sample_errors(data, at.z)
@@ -351,21 +376,21 @@ class _CorrectedErrors:
     @property
     def is_exact(self) -> bool:
         """True if the Newton step is exact, because the risk is quadratic."""
-        return self.step is not None and isinstance(self.data.student, SquaredLoss) and self.data.penalty.quadratic
+        return self.step is not None and is_quadratic(self.data)
 
     @property
     def doubtful(self) -> np.ndarray:
         """(n,) True for samples for which the formula is doubtful."""
-        return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL) | self.unbounded
+        return (self.stiffness < self.method.sole) | (self.remainder > self.method.doubtful) | self.unbounded
 
     def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
         """Refit `count` samples; their errors replace the errors by the formula, and all other fields are corrected."""
         n = self.data.n_samples
-        top, random = _select_samples(np.abs(self.errors - self.in_training), n, count)
+        top, random = self.method.select_samples(np.abs(self.errors - self.in_training), n, count)
         drawn, m = np.concatenate([random, top]), len(random)
         fields, reached, remainder = self.at.z[drawn], np.zeros(count, bool), np.zeros(count)
-        for k in range(parts := -(-count // TOGETHER)):
-            part = refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
+        for k in range(parts := -(-count // self.method.together)):
+            part = Refitter().refit_samples(self.data, self.at, Q, drawn[k::parts], tokens, H)
             fields[k::parts], reached[k::parts], remainder[k::parts] = part.fields, part.reached, part.remainder
             self.unbounded[drawn[k::parts]] = part.unbounded
         self.remainder[drawn] = remainder
@@ -398,7 +423,7 @@ class _CorrectedErrors:
         def difference(factor: float) -> float:
             return float((sample_errors(self.data, z + factor * shifts, samples) - exact).mean())
 
-        low, high = SCALES
+        low, high = self.method.scales
         factors = np.unique(np.concatenate([np.geomspace(low, high, 25), [1.0]]))
         values = np.array([difference(factor) for factor in factors])
         changes = np.flatnonzero(values[:-1] * values[1:] <= 0)
@@ -420,7 +445,7 @@ class _CorrectedErrors:
         """True if the uncertainty of the correction is above 5 % / 3 of the estimate and above its standard error."""
         mean, error = mean_and_error(self.errors)
         unknown = self.bias + self.unknown + self.correction_error
-        return unknown > max(TRUSTED_ERROR * abs(mean), np.nan_to_num(error))
+        return unknown > max(self.method.trusted_error * abs(mean), np.nan_to_num(error))
 
     def reasons(self) -> list[str]:
         """Return the reasons not to trust the estimate."""
@@ -437,25 +462,6 @@ class _CorrectedErrors:
         if self.unknown > size:
             return [f"refits of {count_noun(self.lost, 'sample')} did not reach a minimum"]
         return [f"exact refits differ from the estimates by {size:.2g} on average"]
-
-
-def refits_by_default(data: Dataset) -> int:
-    """Return the number of samples that are refitted if the user does not choose it: all samples of small problems."""
-    n = data.n_samples
-    k = data.n_tokens * data.rank
-    every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= REFIT_ALL
-    return n if every else min(n, TOP + RANDOM)
-
-
-def _select_samples(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples with the largest changes, and random other samples: `count` samples in total.
-
-    If all samples are refitted, all count as random samples.
-    """
-    top = -(-count * TOP // (TOP + RANDOM)) if count < n else 0
-    order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
-    drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
-    return order, drawn[~np.isin(drawn, order)][: count - top]
 
 
 def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:
@@ -484,8 +490,7 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     if gamp.is_minimum and step is not None and not step.minimum:
         return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
-        remedy = "run_gamp(..., escape=True) (gamp-attention fit: --escape)"
-        return [f"the weights are a saddle of the risk; {remedy} continues to a minimum"]
+        return ["the weights are a saddle of the risk; training with `escape` continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]
     return []

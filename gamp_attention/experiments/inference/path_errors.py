@@ -7,7 +7,7 @@ adaptive quadrature.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -15,19 +15,13 @@ import numpy as np
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.experiments.inference.leave_one_out import (
-    TRUSTED_ERROR,
     LeaveOneOut,
-    leave_one_out_with_changes,
-    refits_by_default,
+    LeaveOneOutMethod,
     require_trained,
 )
 from gamp_attention.experiments.inference.left_out import cavity_fields, responses
 from gamp_attention.experiments.inference.refits import sample_errors
 from gamp_attention.gamp.result import GampResult
-
-FEW = 6  # number of values up to which all estimates are complete
-PARTS = 4  # corrections of any size are interpolated over at most this fraction, 1/4, of the path
-SMALL = 0.03  # maximum correction, relative to the estimate, that is interpolated over longer parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +63,8 @@ def path_errors(
     caution : factor by which mean errors that are not trusted are increased before they are compared.
     """
     path = _Path(problems, results, order, form)
-    small = refits_by_default(problems[0]) == problems[0].n_samples
-    if not interpolated or small or len(path.line) <= FEW:
+    small = path.method.refits_by_default(problems[0]) == problems[0].n_samples
+    if not interpolated or small or len(path.line) <= path.few:
         path.full = {index: path.estimate(k) for index, k in enumerate(path.line)}
         return path.collect()
     for index in (0, len(path.line) - 1, len(path.line) // 2):
@@ -87,6 +81,7 @@ def path_errors(
         path.complete_at(candidate)
 
 
+@dataclass(eq=False)
 class _Path:
     """Complete and interpolated estimates.
 
@@ -94,20 +89,27 @@ class _Path:
     (`outside`) there is nothing to interpolate, and all estimates are complete.
     """
 
-    def __init__(
-        self, problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None
-    ) -> None:
-        self.problems, self.results, self.form = problems, results, form
-        self.line = [k for k in order.tolist() if results[k].converged]  # number of the value in `problems`
+    problems: Sequence[Dataset]
+    results: Sequence[GampResult]
+    order: np.ndarray
+    form: str | None
+    method: LeaveOneOutMethod = field(default_factory=LeaveOneOutMethod)  # method of complete estimates
+    few: int = 6  # number of values up to which all estimates are complete
+    parts: int = 4  # corrections of any size are interpolated over at most this fraction, 1/4, of the path
+    small: float = 0.03  # maximum correction, relative to the estimate, that is interpolated over longer parts
+
+    def __post_init__(self) -> None:
+        # number of the value in `problems`
+        self.line = [k for k in self.order.tolist() if self.results[k].converged]
         self.changes: dict[int, np.ndarray] = {}  # changes of pairs at complete estimates, by number of the value
         self.full: dict[int, LeaveOneOut] = {}  # complete estimates by index
         self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by index
         self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by index
-        self.outside = {k: self.estimate(k) for k in order if k not in self.line}
+        self.outside = {k: self.estimate(k) for k in self.order if k not in self.line}
 
     def estimate(self, k: int) -> LeaveOneOut:
         """Return the complete estimate at the k-th value."""
-        estimate, self.changes[k] = leave_one_out_with_changes(self.problems[k], self.results[k], self.form)
+        estimate, self.changes[k] = self.method.estimate(self.problems[k], self.results[k], self.form)
         return estimate
 
     def complete_at(self, index: int) -> None:
@@ -188,9 +190,9 @@ class _Path:
         """
         means = np.array([self.full[k].test_error for k in (low, high)])
         corrections = means - [float(self.rough[k][0].mean()) for k in (low, high)]
-        is_short = high - low <= -(-len(self.line) // PARTS)
-        is_small = bool((np.abs(corrections) <= SMALL * means).all())
-        return self._uncertainty(low, high) <= TRUSTED_ERROR * means.min() and (is_short or is_small)
+        is_short = high - low <= -(-len(self.line) // self.parts)
+        is_small = bool((np.abs(corrections) <= self.small * means).all())
+        return self._uncertainty(low, high) <= self.method.trusted_error * means.min() and (is_short or is_small)
 
 
 def _interpolate(below: np.ndarray, above: np.ndarray, fraction: float) -> np.ndarray:

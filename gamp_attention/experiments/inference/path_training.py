@@ -21,13 +21,12 @@ from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.inference.covariance import fold_changes, scale_changes, select_paired
 from gamp_attention.experiments.inference.refits import sample_errors
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.train import train
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import IterationOptions, run_gamp
+from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import near_fixed_point
-from gamp_attention.gamp.successive_halving import AGREEMENT
-
-# relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
-LOWER = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +40,13 @@ class PathPlan:
     values: np.ndarray  # (k,) values of the hyperparameter
     problems: list[Dataset]  # the samples at each value
     order: list[int]  # indices of the values along the path
-    init: Any  # start of the first run, as for `run_gamp`
+    init: Any  # start of the first run, as for `train`
     n_starts: int  # number of starts of this run
     tol: float  # gradient norm at convergence, in units of the weights if these are below 1
     max_iter: int  # maximum number of iterations of a run
     seed: Any  # seed of random starts and of the folds
+    # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
+    lower: float = 1e-4
 
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
@@ -71,7 +72,7 @@ class PathPlan:
             if is_convex(data) or not self._has_jumped(data, lower, higher):
                 continue
             result = self._train(data, None, higher, None)
-            if result.converged and result.train_loss < lower.train_loss - LOWER * abs(lower.train_loss):
+            if result.converged and result.train_loss < lower.train_loss - self.lower * abs(lower.train_loss):
                 ends[below], known[str(below)] = result, {"Q": result.Q, "V": result.overlaps.V}
                 yield below, data, result
 
@@ -96,7 +97,7 @@ class PathPlan:
             return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
         fits = before is not None and before.converged and before.Q.shape == shape
         if before is None or not (fits and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0):
-            return run_gamp(data, self.init, n_starts=self.n_starts, seed=self.seed, **options)
+            return train(data, self.init, n_starts=self.n_starts, survey=False, escape=False, seed=self.seed, **options)
         Q = before.Q if ahead is None or ahead.shape != shape else ahead
         return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
 

@@ -15,38 +15,42 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.progress import Progress
-from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.covariance import sum_products
-from gamp_attention.experiments.inference.leave_one_out import FEW_SAMPLES, FORMS
+from gamp_attention.experiments.inference.leave_one_out import FORMS, LeaveOneOutMethod
 from gamp_attention.experiments.inference.path_errors import PathErrors, path_errors
 from gamp_attention.experiments.inference.path_training import PathPlan, fold_errors, require_groups, variance_of_mean
 from gamp_attention.experiments.inference.refits import sample_errors
+from gamp_attention.extensions.train.train import digest
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import digest
-from gamp_attention.gamp.step import GampState
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
 SAME = 1e-6  # relative difference of test errors below the accuracy of training
 ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
-SAME_START = 0.01  # relative difference of the weights of two starts up to which a path is resumed
-# number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be
-# on the other side of a transition, so that another λ is best
-FOLDS = 20
-GROUP_FOLDS = 5  # the same with groups, of which there may be few
-CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
     "groups": "by cross-validation that leaves out whole groups",
     "dependent": "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all "
-    "errors are too low for independent samples: pass `groups` (gamp-attention fit: --groups) with the same label for "
+    "errors are too low for independent samples: pass `groups` with the same label for "
     "samples that are equal or of one time or subject, or shuffle the samples if their order has no meaning",
 }
+
+
+@dataclass(frozen=True)
+class PathMethod:
+    """Settings of `regularization_path`."""
+
+    # number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they
+    # may be on the other side of a transition, so that another λ is best
+    folds: int = 20
+    group_folds: int = 5  # the same with groups, of which there may be few
+    caution: float = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +168,7 @@ def regularization_path(
     ----------
     data : the samples; or a dictionary with a Dataset for each value of a hyperparameter, such as a temperature.
     lams : (k,) values of λ; other parameters of the penalty do not change. Must be None for a dictionary.
-    init : start of the first run, as for `run_gamp`, and of runs whose previous run has no usable weights.
+    init : start of the first run, as for `train`, and of runs whose previous run has no usable weights.
     n_starts : number of starts of these runs.
     parameter : name of the hyperparameter of a dictionary, for tables.
     form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.
@@ -173,8 +177,8 @@ def regularization_path(
         differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none; if not given, 20 (5 with groups) or the number of samples if that is smaller. Estimates that are not
-        trusted are then increased by a quarter before they are compared.
+        0 for none; if not given, 20 (5 with groups) or the number of samples (of groups) if that is smaller. Estimates
+        that are not trusted are then increased by a quarter before they are compared.
     groups : (n,) labels of samples that depend on each other, such as the number of a subject who was measured several
         times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
         of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
@@ -208,6 +212,7 @@ def regularization_path(
     (0.003, (3,))
     """
     values, problems = _problems(data, lams)
+    method = PathMethod()
     form = None if form is None else check.choice("form", form, FORMS)
     if not isinstance(parameter, str):
         raise check.fail("parameter", parameter, "the name of a hyperparameter", TypeError)
@@ -218,8 +223,8 @@ def regularization_path(
     if check.flag("predict", predict) and any(problem.model is None for problem in problems):
         raise check.fail("predict", predict, "data sampled from a model")
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    folds, groups = _require_folds(folds, groups, problems, in_memory)
-    order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
+    folds, groups = _require_folds(method, folds, groups, problems, in_memory)
+    order = np.argsort(values, kind="stable") if not isinstance(data, Mapping) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
@@ -243,7 +248,7 @@ def regularization_path(
         estimates = None
         if groups is None:
             bar.describe("leave-one-out errors")
-            estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), CAUTION)
+            estimates = path_errors(problems, results, order, form, not isinstance(data, Mapping), method.caution)
         bar.update()
     if estimates is None or (folds and in_memory and _needs_folds(estimates, results)):
         used, correction = "folds", np.zeros(len(values))
@@ -254,13 +259,15 @@ def regularization_path(
         used, correction, changes = estimates.form, estimates.correction, estimates.changes
         errors, trusted = estimates.errors, estimates.agreed & estimates.tested
         remark = REMARKS["dependent"] if estimates.dependent else ""
-    trusted = trusted & (problems[0].n_samples >= FEW_SAMPLES)
+    trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
     pairs = list(zip(problems, results, strict=True))
     in_training = np.array([_training_error(*pair) for pair in pairs]) if estimates is None else estimates.in_training
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
     spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
-    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, remark)
+    best, best_1se, message = _select(
+        parameter, values, results, errors.mean(axis=1), spread, trusted, remark, method.caution
+    )
     predicted = np.array([_predict(*pair) if predict else np.nan for pair in pairs])
     path = RegularizationPath(
         parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
@@ -274,23 +281,23 @@ def regularization_path(
     return replace(path, message=f"{message} Within {PLAUSIBLE:g} standard errors, {scatter}.")
 
 
-def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: bool) -> tuple[int, np.ndarray | None]:
+def _require_folds(
+    method: PathMethod, folds: Any, groups: Any, problems: list[Dataset], in_memory: bool
+) -> tuple[int, np.ndarray | None]:
     """Return the number of folds, and the numbers (n,) of the groups if groups are given; raise if they do not fit."""
     n = {problem.n_samples for problem in problems}
     if len(n) > 1:
         raise check.fail("data", sorted(n), "the same number of samples at each value")
-    if folds is None:
-        folds = min(FOLDS if groups is None else GROUP_FOLDS, min(n)) if min(n) > 1 else 0
-    if check.integer("folds", folds, low=0, high=min(n)) == 1:
+    if folds is not None and check.integer("folds", folds, low=0, high=min(n)) == 1:
         raise check.fail("folds", folds, "0 or at least 2")
     if groups is None:
-        return folds, None
-    if not folds:
+        return (min(method.folds, min(n)) if min(n) > 1 else 0) if folds is None else folds, None
+    if folds == 0:
         raise check.fail("folds", folds, "at least 2 if `groups` are given")
-    groups = require_groups(groups, min(n), folds)
+    groups = require_groups(groups, min(n), folds or 2)
     if not in_memory:
         raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
-    return folds, groups
+    return folds or min(method.group_folds, groups.max() + 1), groups
 
 
 def _open_checkpoint(
@@ -327,14 +334,14 @@ def _weights_of(init: Any) -> np.ndarray | None:
     """Return the weights (d, r) of a start, or None for a name or no start."""
     if init is None or isinstance(init, str):
         return None
-    return check.array("init", init.Q if isinstance(init, GampResult | GampState) else init, ("d", "r"))
+    return check.array("init", getattr(init, "Q", init), ("d", "r"))
 
 
-def _are_equal(stored: np.ndarray, start: np.ndarray) -> bool:
-    """Return whether the start of a path is the stored start, up to the accuracy of a run that is resumed."""
+def _are_equal(stored: np.ndarray, start: np.ndarray, tol: float = 0.01) -> bool:
+    """Return whether the start of a path is the stored start, up to the accuracy of a run that is resumed, `tol`."""
     if stored.shape != start.shape:
         return False
-    return bool(np.linalg.norm(stored - start) <= SAME_START * np.linalg.norm(start))
+    return bool(np.linalg.norm(stored - start) <= tol * np.linalg.norm(start))
 
 
 def _training_error(data: Dataset, result: GampResult) -> float:
@@ -362,15 +369,15 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 
 def _select(
     parameter: str, values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray,
-    trusted: np.ndarray, remark: str,
+    trusted: np.ndarray, remark: str, caution: float,
 ) -> tuple[int, int, str]:  # fmt: skip
     """Return the best value, the largest value within one standard error of it, and a message.
 
-    The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased.
-    `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
+    The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased by
+    the factor `caution`. `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
     """
     converged = [k for k in range(len(values)) if results[k].converged]
-    cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
+    cautious = {k: mean[k] * (1.0 if trusted[k] else caution) for k in converged}
     best = min(converged, key=lambda k: cautious[k])
     near = [k for k in converged if cautious[k] <= mean[best] + spread[best]]
     best_1se = max([*near, best], key=lambda k: values[k])

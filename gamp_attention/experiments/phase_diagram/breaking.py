@@ -14,16 +14,14 @@ larger by one evaluation of the equations. A branch that is stable against break
 jumps of the proximal map) does not change.
 """
 
-from typing import Any
-
 import numpy as np
 
 from gamp_attention.experiments.phase_diagram.scan import Boundary
 from gamp_attention.models.model import Model
 from gamp_attention.results import ConvergenceError, Status
-from gamp_attention.state_evolution.fixed_points.broken import NEGLIGIBLE_JUMP, require_problem
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.rsb.broken import NEGLIGIBLE_JUMP, require_problem, solve_broken
 from gamp_attention.state_evolution.rsb.weights import Levels
 
 BROKEN_LINES = ("alpha_c_change", "semantic_from_change")
@@ -101,7 +99,7 @@ def _gain(model: Model, alpha: float, symmetric: StateEvolutionResult) -> tuple[
     """
     if _is_stable(symmetric):
         return 0.0, 0.0
-    step: Any = solve_state_evolution(model, alpha, symmetric.overlaps, rsb=1, rtol=RTOL)
+    step = solve_broken(model, alpha, symmetric.overlaps, rtol=RTOL)
     if step.status is Status.LOST:
         return 0.0, 0.0
     if not step.converged:
@@ -154,7 +152,7 @@ def _change_of_end(model: Model, appearance: Boundary) -> Boundary:
 
 def _log_growth(model: Model, alpha: float, rtol: float, resolution: int) -> float:
     """Return the logarithm of the growth of a small θ by one evaluation of the equations with one step."""
-    step: Any = solve_state_evolution(model, alpha, "random", rsb=1, rtol=rtol)
+    step = solve_broken(model, alpha, "random", rtol=rtol)
     if not step.converged:
         raise ConvergenceError(step.message, step)
     problem, one = require_problem(model, alpha), np.ones(model.n_tokens)

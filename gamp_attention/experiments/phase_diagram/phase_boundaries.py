@@ -1,4 +1,4 @@
-"""Phase boundaries α_c and α_l, and the α at which branches end or become unstable, as functions of ω, λ, σ or A.
+"""Phase boundaries α_c and α_l, and the α at which branches end or become unstable, as functions of ω.
 
 The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
@@ -6,7 +6,7 @@ The boundaries of each model are computed by one job, whose row is stored like t
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chain
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention, softmax_teacher, with_parameter
 from gamp_attention.results import Result, Status
-from gamp_attention.state_evolution.fixed_points.broken import require_problem
+from gamp_attention.state_evolution.rsb.broken import require_problem
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -69,8 +69,6 @@ class DiagramJob:
     """Job that computes the boundaries of one model, see `gamp_attention.experiments.sweeps.scheduler.Job`."""
 
     model: Model
-    name: str
-    value: Any
     search: Search
     bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
     rsb: int = 0  # number of steps of replica symmetry breaking, 0 or 1; 1 adds the changes of lines
@@ -83,21 +81,22 @@ class DiagramJob:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Name and value of the varied parameter, and the search."""
-        return {"parameter": self.name, "value": self.value, **asdict(self.search)}
+        """Value of ω, and the search."""
+        return {"omega": softmax_teacher(self.model).omega, **asdict(self.search)}
 
     @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
+        place = f"omega = {softmax_teacher(self.model).omega}"
         try:
             with Progress(total=STAGES + self.bayes + self.rsb) as task:
-                task.describe(f"{self.name} = {self.value}")
+                task.describe(place)
                 lines, scans = find_boundaries(self.model, self.search, task)
                 if self.bayes:
-                    task.describe(f"{self.name} = {self.value}, thresholds of the Bayes-optimal estimate")
+                    task.describe(f"{place}, thresholds of the Bayes-optimal estimate")
                     lines |= compute_thresholds(self.model)
                 if self.rsb:
-                    task.describe(f"{self.name} = {self.value}, replica symmetry breaking")
+                    task.describe(f"{place}, replica symmetry breaking")
                     lines |= find_changes(self.model, lines["alpha_c"], lines["semantic_from"])
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
@@ -175,12 +174,11 @@ def _find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
 
 @dataclass(frozen=True, eq=False)
 class PhaseBoundaries(Result):
-    """Boundaries in α for each value of a parameter. Errors are half-widths of 95 % confidence.
+    """Boundaries in α for each value of ω. Errors are half-widths of 95 % confidence.
 
     Attributes
     ----------
-    parameter : "omega", "lam", "sigma" or "A".
-    values : (K,) values of the parameter; (K, L, L) for A.
+    values : (K,) values of ω.
     low, high : range of α that was searched.
     lines : by name, K boundaries with value, error and note; a boundary that does not exist has value NaN and the
         reason as note. "alpha_c" and "alpha_l"; for "semantic" and "positional" the range of α in which the branch
@@ -195,7 +193,6 @@ class PhaseBoundaries(Result):
     rows : K stored results, one for each value.
     """
 
-    parameter: str
     values: np.ndarray
     low: float
     high: float
@@ -238,11 +235,11 @@ class PhaseBoundaries(Result):
     def _rows(self) -> Rows:
         """Return a row for each value with α_c, α_l and the ranges of the branches, and notes on missing lines."""
         columns = {name: head for name, head in HEADS.items() if name in self.lines}
-        rows: Rows = [[self.parameter, *columns.values(), "status"]]
+        rows: Rows = [["omega", *columns.values(), "status"]]
         for k, value in enumerate(self.values):
             cells = [self.lines[name][k] for name in columns]
             numbers = [format_with_error(boundary.value, boundary.error, 6) for boundary in cells]
-            rows.append([f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}", *numbers, self.status[k].value])
+            rows.append([f"{value:g}", *numbers, self.status[k].value])
             named = zip(columns.values(), cells, strict=True)
             rows += [f"    {head}: {boundary.note}" for head, boundary in named if np.isnan(boundary.value)]
             rows += [f"    {self.messages[k]}"] if self.messages[k] else []
@@ -254,18 +251,14 @@ def phase_boundaries(
     model: Model,
     omegas: Values | None = None,
     *,
-    lams: Values | None = None,
-    sigmas: Values | None = None,
-    matrices: Sequence[np.ndarray] | np.ndarray | None = None,
     alphas: Values = (0.05, 4.0),
     tol: float = 1e-3,
     bayes: bool = False,
     rsb: int = 0,
     folder: str | Path | None = None,
     executor: "Executor | None" = None,
-    threads: int | None = None,
 ) -> PhaseBoundaries:
-    """Compute the boundaries of phases in α as functions of one parameter of the model.
+    """Compute the boundaries of phases in α as functions of ω.
 
     Eq. :eq:`boundaries`.
 
@@ -275,8 +268,8 @@ def phase_boundaries(
 
     Parameters
     ----------
-    model : model with an attention layer as student; its ω is used if no values are given.
-    omegas, lams, sigmas, matrices : values of ω, λ, σ or A; at most one of these may be given.
+    model : model with an attention layer as student.
+    omegas : values of ω; if not given, the ω of the model.
     alphas : (lowest, highest) α.
     tol : requested error of every boundary, at least 1e-6.
     bayes : whether to add the α at which the Bayes-optimal estimate becomes better than random, becomes exact, and is
@@ -286,7 +279,6 @@ def phase_boundaries(
     folder : directory in which finished results are stored, so that the same call resumes; if not given, nothing is
         stored.
     executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
-    threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 
     Returns
     -------
@@ -295,9 +287,9 @@ def phase_boundaries(
     Raises
     ------
     TypeError : if `model` is not a model of attention, or an argument has the wrong type.
-    ValueError : if more than one of `omegas`, `lams`, `sigmas` and `matrices` is given, or one is empty or has a value
-        that the model does not allow; `alphas` is not increasing and positive; `tol` is below 1e-6; `rsb` is not 0 or 1
-        or not implemented for the model; or `folder` has results of other settings.
+    ValueError : if `omegas` is empty or has a value that the model does not allow; `alphas` is not increasing and
+        positive; `tol` is below 1e-6; `rsb` is not 0 or 1 or not implemented for the model; or `folder` has results of
+        other settings.
     RuntimeError : if a worker failed.
 
     Examples
@@ -308,7 +300,11 @@ def phase_boundaries(
     '1.25 1.49'
     """
     model = require_attention(model)
-    name, values, models = _parameter_models(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
+    values: Any = [softmax_teacher(model).omega] if omegas is None else omegas
+    if check.ndim("omegas", values) == 0 or len(values) == 0:
+        raise check.fail("omegas", values, "a list of at least one value")
+    with check.rename(omega="omegas"):
+        models = [with_parameter(model, "omega", value) for value in values]
     low, high = (check.real("alphas", float(end), low=0, strict=True) for end in check.array("alphas", alphas, (2,)))
     if not low < high:
         raise check.fail("alphas", (low, high), "(lowest, highest) α in this order")
@@ -317,15 +313,14 @@ def phase_boundaries(
     wanted = (*LINES, *(BAYES_LINES if bayes else ()), *(BROKEN_LINES if rsb else ()))
     for varied in models if rsb else ():
         require_problem(varied, high)
-    check_workers(executor, threads)
-    pairs = zip(models, values, strict=True)
-    jobs = [DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes, rsb) for varied, value in pairs]
-    base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
-    about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
+    check_workers(executor)
+    jobs = [DiagramJob(varied, search, bayes, rsb) for varied in models]
+    base = short_hash(["boundaries", base_digest(model)])
+    about = {"model": base, "settings": asdict(search), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
         store = Store(directory, temporary=folder is None)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
-        run_chains([[job] for job in jobs], store, executor, threads=threads)
+        run_chains([[job] for job in jobs], store, executor)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
     lost = [Boundary.none(f"not found: {row['message']}") for row in rows]
     lines = {
@@ -335,30 +330,4 @@ def phase_boundaries(
     statuses = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
     status = [statuses.get(row["status"], Status.NONFINITE) for row in rows]
     messages = [row["message"] for row in rows]
-    return PhaseBoundaries(name, np.array(values, dtype=float), low, high, lines, status, messages, rows)
-
-
-def _parameter_models(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[Model]]:
-    """Return the name of the varied parameter, its values, and the models."""
-    chosen = [name for name, values in given.items() if values is not None]
-    if len(chosen) > 1:
-        raise check.fail("omegas, lams, sigmas, matrices", chosen, "values of one of them")
-    name = chosen[0] if chosen else "omega"
-    argument = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}[name]
-    values: Any = given[name] if chosen else [softmax_teacher(model).omega]
-    if check.ndim(argument, values) == 0 or len(values) == 0:
-        raise check.fail(argument, values, "a list of at least one value")
-    L = model.n_tokens
-    if name == "A":
-        values = [check.array(f"{argument}[{i}]", A, (L, L)) for i, A in enumerate(values)]
-        return name, values, [_with_matrix(model, A) for A in values]
-    try:
-        models = [with_parameter(model, name, value) for value in values]
-        return name, [float(v) for v in values], models
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{argument}: {error}") from error
-
-
-def _with_matrix(model: Model, A: np.ndarray) -> Model:
-    """Return a model with the positional attention matrix A (L, L) of its teacher."""
-    return replace(model, teacher=replace(softmax_teacher(model), A=A))
+    return PhaseBoundaries(np.array(values, dtype=float), low, high, lines, status, messages, rows)

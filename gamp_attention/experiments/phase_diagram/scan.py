@@ -25,15 +25,7 @@ from gamp_attention.state_evolution.fixed_points.newton import Root, weights_are
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, sector_growth
 from gamp_attention.state_evolution.fixed_points.solve import first_root
 
-ROUGH = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
-MAX_ITER = 104  # iterations of a solution; near an end, where more are needed, the branch is continued instead
-POINTS_PER_E = 2.2  # number of α of the grid for each factor e
 ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
-# Settings of the search for the ends of a branch; distances in α are relative
-INSIDE = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
-SLACK = 0.05  # distance outside of an interval of α at which the meeting point computed from it is still accepted
-MAX_HALVINGS = 3  # bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
-SAME_GROWTH = 0.05  # relative difference below which two growth rates are considered equal
 
 
 @dataclass(eq=False)
@@ -45,6 +37,17 @@ class Scan:
     points: dict[float, TrackPoint] = field(default_factory=dict)  # points of the branch by α
     lost: dict[float, Root] = field(default_factory=dict)  # other solutions, by α at which the branch was not found
     track: BranchTrack = field(init=False)  # interpolates all of `points`; exists after the first point
+    rough: float = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
+    # maximum number of iterations of a solution; near an end, where more are needed, the branch is continued instead
+    max_iter: int = 104
+    points_per_e: float = 2.2  # number of α of the grid for each factor e
+    # relative distance in α from an end at which the branch is solved in addition, as it changes fast there
+    inside: float = 0.04
+    # relative distance outside of an interval of α at which the meeting point computed from it is still accepted
+    slack: float = 0.05
+    # maximum number of bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
+    max_halvings: int = 3
+    same_growth: float = 0.05  # relative difference below which two growth rates are considered equal
 
     def at(self, alpha: float) -> TrackPoint | None:
         """Return the fixed point at α, continued from known points or started by name; None if there is none."""
@@ -56,7 +59,7 @@ class Scan:
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a named start or overlaps; return whether the branch exists at α."""
-        root = first_root(self.model, alpha, init, MAX_ITER)
+        root = first_root(self.model, alpha, init, self.max_iter)
         if root.status.converged and self._follow(alpha, root.overlaps):
             self.lost.pop(alpha, None)
             return True
@@ -90,7 +93,7 @@ class Scan:
         if overlaps is not None:
             if not hasattr(self, "track"):
                 curve = curve_of(self.model, alpha, "alpha", overlaps)
-                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, ROUGH)
+                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, self.rough)
             self.track.known[alpha] = overlaps
         point = self.track(alpha, halvings=0)  # smaller steps do not find the branch beyond its end either
         if point is None or is_off(self.branch, point.overlaps):
@@ -104,7 +107,7 @@ class Scan:
 
         If no α of the grid is on the branch, the branch may exist between two of them: then also solve between them.
         """
-        grid = np.geomspace(low, high, max(2, int(np.ceil(POINTS_PER_E * np.log(high / low)))))
+        grid = np.geomspace(low, high, max(2, int(np.ceil(self.points_per_e * np.log(high / low)))))
         for alphas in (grid, np.sqrt(grid[1:] * grid[:-1])):
             with Progress(total=len(alphas)) as task:
                 for alpha in alphas[::-1] if self.branch == "semantic" else alphas:
@@ -149,7 +152,7 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
         return none, none
     ends = _end(scan, high, low, tol), _end(scan, low, high, tol)
     scan.trim(ends[0].value, ends[1].value)
-    for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
+    for end, inward in zip(ends, (1 + scan.inside, 1 - scan.inside), strict=True):
         if np.isfinite(end.value):
             scan.approach(end.value * inward)
     return ends
@@ -167,7 +170,7 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
         meeting = _meeting(scan, here, gone, tol)
         if meeting is not None:
             return meeting
-        if halvings < MAX_HALVINGS and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
+        if halvings < scan.max_halvings and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
             halvings += 1
             scan.at(float(np.sqrt(here * gone)))
             continue
@@ -192,7 +195,7 @@ def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | Non
     bare = scan.points[here].overlaps.without(family)
     curve = curve_of(scan.model, here, "alpha", bare)
     meeting = crossing(curve, (gone, here), (other.overlaps.without(family), bare), family, family_growth, tol)
-    inside = min(gone, here) * (1 - SLACK) <= meeting.value <= max(gone, here) * (1 + SLACK)
+    inside = min(gone, here) * (1 - scan.slack) <= meeting.value <= max(gone, here) * (1 + scan.slack)
     usable = inside and np.isfinite(meeting.error)
     return Boundary.found(meeting.value, meeting.error, tol, "vanished") if usable else None
 
@@ -210,7 +213,7 @@ def find_stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary,
 
     # `family_growth` takes half the time and is mostly equal to `sector_growth`: it is used if both agree at the ends
     by_family, by_sector = (growths(growth, [alphas[0], alphas[-1]]) for growth in (family_growth, sector_growth))
-    measure = family_growth if np.allclose(by_family, by_sector, rtol=SAME_GROWTH) else sector_growth
+    measure = family_growth if np.allclose(by_family, by_sector, rtol=scan.same_growth) else sector_growth
     rates = growths(measure, alphas)
     changes = []
     for (below, a), (above, b) in pairwise(zip(alphas, rates, strict=True)):

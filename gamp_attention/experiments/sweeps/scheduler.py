@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, connection, current_process, parent_process
+from multiprocessing import connection, current_process, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -49,9 +49,7 @@ class Job(Protocol):
         """Return a row of plain data, given the stored row of the previous job in the chain."""
 
 
-def run_chains(
-    chains: Sequence[Sequence[Job]], store: Store, executor: Any = None, *, threads: int | None = None
-) -> int:
+def run_chains(chains: Sequence[Sequence[Job]], store: Store, executor: Any = None) -> int:
     """Compute all jobs that are not stored yet, chain by chain; return the number of jobs that this call computed.
 
     Parameters
@@ -60,15 +58,15 @@ def run_chains(
         If several processes run the same chains in one folder, they divide the jobs among them, and each process
         returns when all jobs are stored.
     store : a store after `begin`, on a file system that all workers can access.
-    executor : object with `submit` that returns futures, as in concurrent.futures; serial if not given.
-    threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
+    executor : object with `submit` that returns futures, as in concurrent.futures, on which compiled kernels use one
+        thread; serial, with all threads, if not given.
 
     Raises
     ------
     RuntimeError : if a worker failed; the message explains how to resume.
     KeyboardInterrupt : by Ctrl-C; the message explains how to resume.
     """
-    check_workers(executor, threads)
+    check_workers(executor)
     missing = {job.key for chain in chains for job in chain if store.load(job.key) is None}
     waiting = [chain for chain in chains if any(job.key in missing for job in chain)]
     total = sum(len(chain) for chain in chains)
@@ -81,18 +79,16 @@ def run_chains(
 
         try:
             if executor is None:
-                return _run_in_turn(waiting, store, threads, advance)
-            return _submit(waiting, store, executor, threads or 1, advance)
+                return _run_in_turn(waiting, store, advance)
+            return _submit(waiting, store, executor, advance)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_resume("interrupted", store)) from None
 
 
-def check_workers(executor: Any, threads: Any) -> None:
-    """Raise the errors of `run_chains` for its arguments `executor` and `threads`."""
+def check_workers(executor: Any) -> None:
+    """Raise TypeError unless an executor can run jobs."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise check.fail("executor", executor, "an executor with submit(), or None", TypeError)
-    if threads is not None:
-        check.integer("threads", threads, low=1)
 
 
 class ChainRun(NamedTuple):
@@ -132,15 +128,13 @@ def run_chain(
     return ChainRun(count, True)
 
 
-def _run_in_turn(
-    chains: Sequence[Sequence[Job]], store: Store, threads: int | None, finished: Callable[[], Any]
-) -> int:
+def _run_in_turn(chains: Sequence[Sequence[Job]], store: Store, finished: Callable[[], Any]) -> int:
     """Run chains in this process; chains that other processes are computing are tried again after the others."""
     count, waiting = 0, list(chains)
     while waiting:
         before, postponed = count, []
         for chain in waiting:
-            done = run_chain(str(store.folder), chain, threads, finished)
+            done = run_chain(str(store.folder), chain, None, finished)
             count += done.computed
             if not done.complete:
                 postponed.append(chain)
@@ -163,9 +157,7 @@ def kernel_threads(threads: int | None) -> Iterator[None]:
         config.NUMBA_NUM_THREADS = before  # type: ignore[attr-defined]
 
 
-def _submit(
-    chains: Sequence[Sequence[Job]], store: Store, executor: Any, threads: int, advance: Callable[[], None]
-) -> int:
+def _submit(chains: Sequence[Sequence[Job]], store: Store, executor: Any, advance: Callable[[], None]) -> int:
     """Run chains on an executor, the longest first; postponed chains are submitted again after `WAIT` seconds."""
     done: SimpleQueue[Any] = SimpleQueue()
     futures: set[Any] = set()
@@ -174,7 +166,7 @@ def _submit(
 
     def submit(chain: Sequence[Job]) -> None:
         run = uuid.uuid4().hex  # dask caches results by arguments; a new argument makes it run the call again
-        future = executor.submit(run_chain, str(store.folder), chain, threads, run=run)
+        future = executor.submit(run_chain, str(store.folder), chain, 1, run=run)
         futures.add(future)
         future.add_done_callback(lambda ended: done.put((ended, chain)))
 
@@ -199,7 +191,7 @@ def _submit(
     except BaseException as error:
         if isinstance(error, BrokenExecutor) and getattr(executor, "lacks_guard", False):
             raise RuntimeError(NEEDS_GUARD) from None
-        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
+        if isinstance(error, KeyboardInterrupt) and hasattr(executor, "abandon"):
             executor.abandon()
         else:
             for future in futures:
@@ -212,7 +204,7 @@ def _submit(
 
 def _resume(event: str, store: Store) -> str:
     if store.temporary:
-        remedy = "run the same command again, with a folder (folder=..., or --folder) to be able to continue it"
+        remedy = "run the same command again, with `folder` to be able to continue it"
         return f"{event}; nothing was stored: {remedy}"
     return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
 
@@ -267,8 +259,8 @@ class _LocalPool(ProcessPoolExecutor):
 
     def abandon(self) -> None:
         """End all processes immediately; rows that are already stored remain."""
-        for process in active_children():
-            if isinstance(process, _QuietProcess):
+        for process in self._context.started:
+            if process.is_alive():
                 process.terminate()
 
 

@@ -15,7 +15,7 @@ from gamp_attention._core import check
 from gamp_attention._core.check import require_modules
 from gamp_attention._core.choices import SOLVERS, STARTS, suggestion
 from gamp_attention._core.display import Rows, count_noun
-from gamp_attention._core.files import MARK, mark, write_atomically
+from gamp_attention._core.files import DATASET, MARK, mark, write_atomically
 from gamp_attention._core.numerics import guard_call
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.jobs import (
@@ -104,7 +104,6 @@ def sweep(
     cells: Iterable[Mapping[str, Any]] | None = None,
     warm: bool = True,
     executor: "Executor | None" = None,
-    threads: int | None = None,
     **settings: Unpack[SettingOptions],
 ) -> Sweep:
     """Run solvers on a grid or list of cells and store each result in a folder; stored cells are not computed again.
@@ -123,9 +122,8 @@ def sweep(
         lacks are taken from the arguments above.
     warm : whether to start state evolution from the neighboring solution in α, if that stays on the branch.
     executor : object with `submit` as in concurrent.futures, for instance `gamp_attention.local_pool(2)` or
-        `get_executor()` of a dask client; serial if not given.
-    threads : number of threads of compiled kernels in a cell; if not given, all for serial runs, and one on an
-        executor.
+        `get_executor()` of a dask client, on which the kernels of a cell use one thread; serial, with all threads, if
+        not given.
     **settings : settings of the solvers. `rtol`: relative accuracy of state evolution (1e-3). For message passing and
         descent: `risk`, "exact" or "asymptotic" ("exact"); `n_test`, number of new samples on which the test error is
         measured (1000); `descent`, method of descent ("gd"); `gd_steps` and `gamp_steps`, maximum numbers of
@@ -154,12 +152,12 @@ def sweep(
     """
     model = require_model(model)
     for name in settings.keys() - SettingOptions.__annotations__.keys():
-        known = (*AXES, *SettingOptions.__annotations__, "cells", "warm", "executor", "threads")
+        known = (*AXES, *SettingOptions.__annotations__, "cells", "warm", "executor")
         near = suggestion(name, known)
         raise TypeError(f"sweep: {name}: unknown argument; arguments are {', '.join(known)}{near}")
     solver_settings = Settings(**settings)
     check.flag("warm", warm)
-    check_workers(executor, threads)
+    check_workers(executor)
     axes = {"omega": omega, "lam": lam, "sigma": sigma, "d": d, "seed": seed, "branch": branch, "method": method}
     if cells is not None:
         wanted = expand_cells(model, cells, alpha=alpha, **axes)
@@ -174,7 +172,7 @@ def sweep(
     keys = {job.cell: job.key for chain in work for job in chain}
     about = {"model": base_digest(model), "settings": asdict(solver_settings) | {"warm": warm}}
     store.begin(about | {"format": CELL_FORMAT, "cells": [asdict(cell) | {"key": keys[cell]} for cell in wanted]})
-    computed = run_chains(work, store, executor, threads=threads)
+    computed = run_chains(work, store, executor)
     rows = [store.load(keys[cell]) for cell in wanted]
     stored = [row for row in rows if row is not None]
     if len(stored) < len(rows):
@@ -236,16 +234,16 @@ def to_dataset(source: Any) -> "xarray.Dataset":
     require_modules("a dataset", "xarray")
     import xarray
 
-    if isinstance(source, (Store, str, os.PathLike)):
-        store = source if isinstance(source, Store) else Store(os.fspath(source))
+    if isinstance(source, (str, os.PathLike)):
+        store = Store(os.fspath(source))
         manifest = store.manifest()
         if manifest is None or "cells" not in manifest:
             raise check.fail("source", str(store.folder), "the folder of a sweep, with sweep.json")
         parameters, about = manifest["cells"], manifest
         rows: list[Any] = [store.load(cell["key"]) for cell in parameters]
-    elif not all(hasattr(source, name) for name in ("parameters", "rows", "about")):
-        raise check.fail("source", source, "the result of a sweep, or its folder", TypeError)
     else:
+        needs = "the result of a sweep, or its folder"
+        check.require_attributes("source", source, needs, "parameters", "rows", "about")
         parameters, rows, about = source.parameters, list(source.rows), source.about
     dims, coords, indices, shape = _layout(parameters)
     numbers, variables = [_numbers(row) for row in rows], {}
@@ -273,12 +271,12 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
-    about = mark("dataset") | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
+    about = mark(DATASET) | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
     memory = BytesIO()  # HDF5 ends the process if the disk is full, so it does not write to the disk itself
     with h5netcdf.File(memory, "w") as file:
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
-    write_atomically(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
+    write_atomically(path, lambda file: file.write(contents), kind=DATASET, overwrite=overwrite)
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:

@@ -4,10 +4,13 @@ The fields have a Gaussian prior u_l ~ N(ω_l, V_l), independent over the tokens
 (the cavity distribution of message passing). See Rangan (2011) for output channels in generalized message passing.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention._core.numerics import symmetrize
 
 
@@ -43,40 +46,100 @@ class Posterior(NamedTuple):
         return exact, exact
 
 
-class Channel(Protocol):
-    """Interface of an observation model. Observations y are arrays (N, …), whose form depends on the channel."""
+class Channel:
+    """Base class of observation models. Observations y are arrays (N, …), whose form depends on the channel.
+
+    Attributes
+    ----------
+    shape : shape (L, t) of the fields.
+    is_function : whether targets are a function of a user, whose columns are found separately, and whose posteriors
+        without exact moments are sums over random points.
+    has_mirror_images : whether a sample and its mirror image −u, −ω have equal averages over the same random points.
+    has_common_shifts : whether a common shift of all columns, or another order of the columns, does not change labels.
+    n_noise : number of Gaussian random numbers per sample that observations need in addition to the fields.
+    n_seen : number of components of a sample's y that have Gaussian noise of the standard deviation `noise`.
+    """
+
+    shape: tuple[int, int]
+    is_function = has_mirror_images = has_common_shifts = False
+
+    if TYPE_CHECKING:  # at run time, a property would be taken for the default of a field of a subclass
+
+        @property
+        def noise(self) -> float:
+            """Standard deviation of Gaussian noise; 0 if there is none."""
 
     @property
     def n_noise(self) -> int:
-        """Number of Gaussian random numbers per sample that observations need in addition to the fields."""
+        """Number of Gaussian random numbers per sample."""
+        return 0
+
+    @property
+    def n_seen(self) -> int:
+        """Number of components with noise."""
+        return 0
 
     @property
     def even(self) -> bool:
         """True if u and −u have the same distribution of y, so that samples do not determine the sign of u."""
+        return False
 
     @property
-    def jumps(self) -> bool:
-        """True if the likelihood is discontinuous; for small V only samples near the discontinuity are informative."""
+    def column_signs(self) -> np.ndarray:
+        """Changes of signs (F, t) of the columns, with the identity, that do not change the distribution of y."""
+        return np.array([[1.0], [-1.0]])[: 1 + self.even] * np.ones(self.shape[1])
 
     @property
-    def noise(self) -> float:
-        """Standard deviation of Gaussian noise; 0 if there is none."""
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign can be changed, alone or with others, without a change of the distribution of y."""
+        return np.asarray((self.column_signs < 0).any(axis=0))
 
     @property
-    def n_seen(self) -> int:
-        """Number of components of a sample's y that have this noise."""
+    def coupled_columns(self) -> np.ndarray:
+        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
+        signs = self.column_signs
+        return np.asarray((signs[:, :, None] * signs[:, None, :] > 0).all(axis=0))
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return observations y of fields (N, L, t), given white noise (N, n_noise)."""
+        raise NotImplementedError
 
     def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return observations y for targets (N, L, L) or labels (N, P)."""
+        return observed
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields given y, for prior means ω (N, L, t) and covariances V (L, t, t)."""
+        raise NotImplementedError
+
+    def reuse(self, y: np.ndarray, rho: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Return the posterior of given samples as a function of ω and V; `rho` is the largest V."""
+        return partial(self.posterior, y)
+
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> "Channel":
+        """Return the channel with other random points, if posteriors for rho (L, t, t) are sums over them."""
+        return self
 
     def with_noise(self, noise: float) -> "Channel":
-        """Return the channel with another standard deviation of its Gaussian noise."""
+        """Return the channel with another standard deviation of its Gaussian noise; ValueError if it has none."""
+        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
+
+    def integrate(self, known: np.ndarray, V: np.ndarray, rule: Any) -> tuple[np.ndarray, float] | None:
+        """Return E[g gᵀ] (L, t, t) and E[log Z] by an `IntegralRule`, or None if these averages are not integrals.
+
+        Parameters
+        ----------
+        known, V : (L, t, t) covariances of ω and of u − ω, whose sum is ρ.
+        rule : nodes of the quadrature rule.
+        """
+        return None
+
+
+def refuse_fixed_columns(model: Any) -> None:
+    """Raise ValueError if a model has fixed columns."""
+    if fixed := getattr(model, "fixed_columns", ()):
+        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
+        raise check.fail("model.fixed_columns", list(fixed), needs)
 
 
 def response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,12 @@
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.models.channels.channel import Channel
+from gamp_attention.models.channels.channel import Channel, refuse_fixed_columns
 from gamp_attention.models.channels.noiseless import PlaneChannel, SignChannel, hidden_fields
 from gamp_attention.models.channels.noisy import LABEL_CHANNELS, ScoreChannel
 from gamp_attention.models.channels.teacher import teacher_channel
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceModel
-from gamp_attention.models.sequence_labels import SequenceLabels
+from gamp_attention.models.sequence_labels import is_function
 
 
 def channel_of(model: Model) -> Channel:
@@ -25,10 +24,8 @@ def channel_of(model: Model) -> Channel:
     L, t = model.n_tokens, model.teacher_rank
     if model.is_mixture:
         raise check.fail_words("model", type(model).__name__, "tokens without classes")
-    if isinstance(model, SequenceModel) and model.fixed_columns:
-        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
-        raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
-    if isinstance(model.teacher, SequenceLabels):
+    refuse_fixed_columns(model)
+    if is_function(model.teacher):
         return teacher_channel(model.teacher, model.coordinates.rho)
     if not model.attention:
         label_channel = LABEL_CHANNELS.get(type(model.teacher))
@@ -42,7 +39,7 @@ def channel_of(model: Model) -> Channel:
         needs = "score_noise > 0, or at most 2 columns: averages over rotations of more columns are not implemented"
         raise check.fail("model.teacher_rank", t, needs)
     kind = SignChannel if t == 1 else PlaneChannel
-    return kind(model.teacher, t, hidden_fields(model.teacher, L, t))
+    return kind(model.teacher, (L, t), hidden_fields(model.teacher, L, t))
 
 
 ASSUMED_NOISE = 0.03  # score noise that is assumed if the exact posterior of noiseless targets is not available

@@ -24,8 +24,6 @@ from gamp_attention.models.sequence_labels import SequenceLabels
 
 SIZES, N_PROBES = (0.7, 1.0, 4.0, 20.0), 32  # sizes and number of random variables at which targets have to be linear
 LINEAR_ERROR = 1e-9  # relative deviation from a linear function that counts as rounding
-SUPPORT_ERROR = 1e-6  # relative distance up to which targets lie in a subspace
-N_TARGETS = 256  # number of points for the moments of targets that are not linear
 RANK_ERROR = 1e-9  # relative size of singular values that count as zero
 
 
@@ -62,6 +60,8 @@ class LinearTargets:
     slope: np.ndarray
     noise: np.ndarray
     basis: np.ndarray
+    support_error: float = 1e-6  # relative distance up to which targets lie in a subspace
+    is_sampled = False
 
     @property
     def rank(self) -> int:
@@ -72,7 +72,7 @@ class LinearTargets:
         """Return whether targets (n, P) lie in the subspace of the class."""
         rest = y - self.offset
         outside = rest - rest @ self.basis @ self.basis.T
-        return np.asarray(np.abs(outside).max(axis=1) <= SUPPORT_ERROR * (1 + np.abs(y).max(axis=1)))
+        return np.asarray(np.abs(outside).max(axis=1) <= self.support_error * (1 + np.abs(y).max(axis=1)))
 
     def moments(self, center: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (n, P) and total variances (n,) of the targets for fields N(center, V)."""
@@ -105,6 +105,8 @@ class SampledTargets:
     channel: TeacherChannel
     rank: int
     used: np.ndarray
+    n_points: int = 256  # number of points for the moments of targets
+    is_sampled = True
 
     def contain(self, y: np.ndarray) -> np.ndarray:
         """Return whether targets (n, P) are finite; targets without density have log Z = −∞ in `evidence`."""
@@ -148,15 +150,15 @@ class SampledTargets:
         """Return means (n, P) and total variances (n,) of the targets for fields N(center, V), averaged over points."""
         center, V = center[:, self.used], V[np.ix_(self.used, self.used)]
         (L, t), k = self.channel.shape, center.shape[1]
-        white = gaussian_points(N_TARGETS, k + self.channel.n_noise, np.random.default_rng(6))
+        white = gaussian_points(self.n_points, k + self.channel.n_noise, np.random.default_rng(6))
         noise, root = white[:, k:], psd_root(V)
         total, squares = np.zeros(1), np.zeros(1)
         for move, xi in zip(white[:, :k] @ root, noise, strict=True):
             fields = (center + move).reshape(-1, L, t)
             y = self.channel.observe(fields, np.broadcast_to(xi, (len(center), len(xi)))).reshape(len(center), -1)
             total, squares = total + y, squares + y**2
-        mean = total / N_TARGETS
-        return mean, np.sum(squares / N_TARGETS - mean**2, axis=1)
+        mean = total / self.n_points
+        return mean, np.sum(squares / self.n_points - mean**2, axis=1)
 
 
 def class_targets(labels: SequenceLabels, rho: np.ndarray, c: int) -> LinearTargets | SampledTargets:

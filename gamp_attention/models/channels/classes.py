@@ -30,7 +30,7 @@ from scipy.linalg import block_diag
 from gamp_attention._core import check
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention.models.channels.channel import Halves, Posterior, softmax_sum
+from gamp_attention.models.channels.channel import Channel, Halves, Posterior, refuse_fixed_columns, softmax_sum
 from gamp_attention.models.channels.class_targets import (
     Evidence,
     LinearTargets,
@@ -38,7 +38,6 @@ from gamp_attention.models.channels.class_targets import (
     SampledTargets,
     class_targets,
 )
-from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses
 
@@ -92,7 +91,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassChannel:
+class ClassChannel(Channel):
     """Observation model of samples with classes.
 
     Eq. :eq:`bayes-class`.
@@ -120,7 +119,7 @@ class ClassChannel:
     targets: tuple[LinearTargets | SampledTargets, ...]
     prior: np.ndarray
 
-    jumps = False
+    is_function = True
     noise = float("nan")
 
     @property
@@ -149,19 +148,10 @@ class ClassChannel:
         L = self.shape[0]
         return np.asarray((L * self.group[:, None] + np.arange(L)).ravel())
 
-    def with_noise(self, noise: float) -> "ClassChannel":
-        """Raise ValueError: the noise of a function cannot be learned."""
-        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
-
     @property
     def even(self) -> bool:
         """True if the sign of each column can be changed, alone or with others."""
         return bool(self.signless_columns.all())
-
-    @property
-    def signless_columns(self) -> np.ndarray:
-        """Columns (t,) whose sign can be changed, alone or with others, without a change of the samples."""
-        return np.asarray((self.column_signs < 0).any(axis=0))
 
     @cached_property
     def column_signs(self) -> np.ndarray:
@@ -239,7 +229,7 @@ class ClassChannel:
     @property
     def is_sampled(self) -> bool:
         """True if posteriors of a class are sums over random points."""
-        return any(isinstance(targets, SampledTargets) for targets in self.targets)
+        return any(targets.is_sampled for targets in self.targets)
 
     def _class_weights(
         self, seen: Seen, omega: np.ndarray, V: np.ndarray, known: np.ndarray, g: int
@@ -304,7 +294,7 @@ def draw_class_samples(channel: ClassChannel, n_points: int, rng: np.random.Gene
     return ClassSamples(of_class, u, white, weight, Seen(y.reshape(len(y), -1), channel.group[of_class], logs))
 
 
-def class_channel(model: Model) -> ClassChannel:
+def class_channel(model: SequenceMixture) -> ClassChannel:
     """Return the channel of a sequence model with classes.
 
     Raises
@@ -312,11 +302,8 @@ def class_channel(model: Model) -> ClassChannel:
     ValueError : if columns are fixed; if the variances of tokens or the prior of the teacher differ between
         coordinates; if the teacher has a mean; or if the targets of a class are not accepted by `class_targets`.
     """
-    assert isinstance(model, SequenceMixture)
+    refuse_fixed_columns(model)
     law, (C, L), t = model.coordinates, model.classes.patterns.shape, model.teacher_rank
-    if model.fixed_columns:
-        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
-        raise check.fail("model.fixed_columns", list(model.fixed_columns), needs)
     for name in ("gamma", "teacher_cov"):
         values = getattr(law, name)
         if (values != values[:1]).any():

@@ -31,7 +31,7 @@ prior therefore give the posterior for any similar prior, by other weights, at a
 `ReusedPoints` draws new points if the prior has changed too much:
 
 - the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
-- the effective number of points, in the mean over the samples, is less than a fraction `MIN_EFFECTIVE` of the number
+- the effective number of points, in the mean over the samples, is less than a fraction `min_effective` of the number
   immediately after the draw.
 
 Points are drawn with a covariance somewhat larger than V, so that they remain useful if V fluctuates.
@@ -39,7 +39,7 @@ Points are drawn with a covariance somewhat larger than V, so that they remain u
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -48,23 +48,16 @@ from numba import typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._core.compiled import kernel, sample_kernel
+from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
 from gamp_attention._core.expressions import Program, emit
 from gamp_attention._core.numerics import hash_bytes, symmetrize
 from gamp_attention._core.pointers import emit_call
 from gamp_attention.models.channels.channel import Halves, Posterior
 
-MAX_BRANCHES = 32  # maximum number of solutions for given free variables
-MAX_PREVIOUS = 8  # maximum number of solutions from which the search with the next free variables starts
-MAX_EVALUATIONS = 40  # maximum number of evaluations of h from one start
-SAME = 1e-5  # relative distance below which two solutions are equal
-STEP_ERROR = 1e-10  # size of a step at which a solution has converged
-STUCK_COST, STUCK_DECREASE, STUCK_STEP = 1e-6, 1e-2, 0.1  # squared distance, relative decrease and step at a minimum
-MAX_STEP = 3.0  # largest change of a variable in one step
 N_GROUPS = 4  # number of independent groups of points
 NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
 LOG_TWO_PI = float(np.log(2 * np.pi))
-VECTOR = types.float64[::1]
+VECTOR = types.Array(types.float64, 1, "C")
 
 
 class FiberProgram(NamedTuple):
@@ -93,6 +86,73 @@ class Fiber(NamedTuple):
     address: int  # of the compiled program
     n_targets: int
     n_variables: int
+
+
+class Fibers(NamedTuple):
+    """Fibers of n samples."""
+
+    fiber: Fiber  # the traced function h
+    y: np.ndarray  # (n, P) targets
+    error: np.ndarray  # (n, P) or more rows: allowed differences from the targets
+    flips: np.ndarray  # (F, D) changes of sign that leave h unchanged
+
+
+class Subsets(NamedTuple):
+    """Subsets of variables that are solved for."""
+
+    chosen: np.ndarray  # (s, p) the variables of each subset
+    affine: np.ndarray  # (s,) whether h is affine in them
+    single: np.ndarray  # (s,) whether all solutions with the same free variables are images of each other
+    kept: np.ndarray  # (s, F) whether a change of sign keeps the free variables
+
+
+class FreePrior(NamedTuple):
+    """Prior of the free variables of each subset; matrices are zero for the other variables."""
+
+    center: np.ndarray  # (n, D) prior means ω of the variables
+    roots: np.ndarray  # (s, D, D) matrices that map standard normal numbers to deviations
+    precisions: np.ndarray  # (s, D, D) inverse covariances
+    constants: np.ndarray  # (s,) logarithms of the normalization of the density times K_S/m_S
+
+
+class Search(NamedTuple):
+    """Search for all solutions with given free variables: random starts and settings.
+
+    The values are the results of trials: a smaller number of starts or evaluations loses solutions of some targets.
+    """
+
+    starts: np.ndarray  # (k, D) random starts, all of which the first node of a subset uses
+    n_starts: int = 3  # number of random starts of any other node, which also starts from the solutions before
+    max_branches: int = 32  # maximum number of solutions, which limits the memory
+    max_previous: int = 8  # maximum number of solutions from which the search with the next free variables starts
+    max_evaluations: int = 40  # maximum number of evaluations of h from one start
+    same: float = 1e-5  # relative distance below which two solutions are equal
+    step_error: float = 1e-10  # size of a step at which a solution has converged
+    max_step: float = 3.0  # largest change of a variable in one step, because h may overflow far away
+    # a start ends at a minimum that is no solution if the squared distance from the target is above `stuck_cost`, and
+    # its relative decrease and the step are below the other two
+    stuck_cost: float = 1e-6
+    stuck_decrease: float = 1e-2
+    stuck_step: float = 0.1
+
+
+class Work(NamedTuple):
+    """Memory of the search for one solution."""
+
+    v: np.ndarray  # (D,) variables
+    out: np.ndarray  # (P + P D,) h and its Jacobian at v
+    trial: np.ndarray  # (D,) variables after a step
+    trial_out: np.ndarray  # (P + P D,)
+    gram: np.ndarray  # (p, p)
+    step: np.ndarray  # (p,)
+
+
+class Points(NamedTuple):
+    """Memory of M points, see `FiberPoints`."""
+
+    fields: np.ndarray  # (M, k) fields of each point
+    logs: np.ndarray  # (M,) logarithm of the density of its noise over the density of the point
+    groups: np.ndarray  # (M,) group of its node, which is the node's index modulo `N_GROUPS`
 
 
 def for_kernels(fiber: FiberProgram) -> Fiber:
@@ -154,9 +214,10 @@ _evaluate: Any = intrinsic(_emit_call)
 
 
 @sample_kernel
-def _gram(out, P, D, chosen, p, gram):
+def _gram(fiber, out, chosen, gram):
     """Fill gram (p, p) with J_SᵀJ_S."""
-    for i in range(p):
+    P, D = fiber.n_targets, fiber.n_variables
+    for i in range(len(chosen)):
         for j in range(i + 1):
             total = 0.0
             for k in range(P):
@@ -191,17 +252,18 @@ def _copy(source, target):
 
 
 @sample_kernel
-def _cost(out, y, P):
+def _cost(out, y):
     total = 0.0
-    for k in range(P):
+    for k in range(len(y)):
         total += (out[k] - y[k]) ** 2
     return total
 
 
 @sample_kernel
-def _take_step(out, y, P, D, chosen, p, damp, gram, step):
+def _take_step(fiber, y, chosen, damp, out, gram, step):
     """Fill step (p,) with the Levenberg-Marquardt step; return whether its matrix is not singular."""
-    _gram(out, P, D, chosen, p, gram)
+    P, D, p = fiber.n_targets, fiber.n_variables, len(chosen)
+    _gram(fiber, out, chosen, gram)
     largest = 0.0
     for i in range(p):
         largest = max(largest, gram[i, i])
@@ -225,21 +287,21 @@ def _take_step(out, y, P, D, chosen, p, damp, gram, step):
 
 
 @sample_kernel
-def _solve(fiber, y, error, chosen, p, v, out, trial, trial_out, gram, step):
+def _solve(fiber, y, error, chosen, search, work):
     """Solve h(v) = y for the variables `chosen` of v, starting from v; return the number of evaluations of h.
 
-    It is negative if there is no solution nearby. At the end, out has h and its Jacobian at v.
+    It is negative if there is no solution nearby. At the end, work.out has h and its Jacobian at v.
     """
-    P, D = fiber.n_targets, fiber.n_variables
+    p, (v, out, trial, trial_out, gram, step) = len(chosen), work
     _evaluate(fiber, v, out)
-    cost, count = _cost(out, y, P), 1
+    cost, count = _cost(out, y), 1
     damp = 0.0 if cost < 1e-4 else 1e-3  # a start that is a solution needs no step that decreases the cost
-    for _ in range(MAX_EVALUATIONS):
+    for _ in range(search.max_evaluations):
         if not np.isfinite(cost):
             return -count
         if p == 0:
             break
-        if not _take_step(out, y, P, D, chosen, p, damp, gram, step):
+        if not _take_step(fiber, y, chosen, damp, out, gram, step):
             if damp > 1e3:
                 return -count
             damp = max(10 * damp, 1e-12)
@@ -247,67 +309,67 @@ def _solve(fiber, y, error, chosen, p, v, out, trial, trial_out, gram, step):
         size = 0.0
         for i in range(p):
             size = max(size, abs(step[i]))
-        if damp < 1e-6 and size < STEP_ERROR:
+        if damp < 1e-6 and size < search.step_error:
             break
-        scale = min(1.0, MAX_STEP / size) if size > 0 else 1.0
+        scale = min(1.0, search.max_step / size) if size > 0 else 1.0
         _copy(v, trial)
         for i in range(p):
             trial[chosen[i]] += scale * step[i]
         _evaluate(fiber, trial, trial_out)
         count += 1
-        new = _cost(trial_out, y, P)
+        new = _cost(trial_out, y)
         if new < cost or (damp < 1e-6 and size < 1e-6):
             _copy(trial, v)
             _copy(trial_out, out)
-            stuck = cost > STUCK_COST and cost - new < STUCK_DECREASE * cost and size < STUCK_STEP
+            stuck = cost > search.stuck_cost and cost - new < search.stuck_decrease * cost and size < search.stuck_step
             damp = 0.0 if cost < 1e-4 else 0.1 * damp
             cost = new
             if stuck:
                 return -count
-            if size < STEP_ERROR or cost == 0.0:
+            if size < search.step_error or cost == 0.0:
                 break
         else:
             damp = max(10 * damp, 1e-6)
             if damp > 1e6:
                 return -count
     solved = True
-    for k in range(P):
+    for k in range(len(y)):
         solved = solved and abs(out[k] - y[k]) <= error[k]
     return count if solved else -count
 
 
 @sample_kernel
-def _is_known(branches, n_branches, v, chosen, p, flips, kept):
+def _is_known(branches, n_branches, v, chosen, flips, kept, same):
     """Return whether v or an image of v under a change of sign that keeps the free variables is a known solution."""
     for f in range(len(flips)):
         if not kept[f]:
             continue
         for b in range(n_branches):
-            same = True
-            for i in range(p):
-                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > SAME * (1 + abs(v[chosen[i]])):
-                    same = False
-            if same:
+            equal = True
+            for i in range(len(chosen)):
+                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > same * (1 + abs(v[chosen[i]])):
+                    equal = False
+            if equal:
                 return True
     return False
 
 
 @sample_kernel
-def _log_density(fiber, out, v, center, precisions, constants, subsets, p, flips, gram):
-    """Return the logarithm of the density of points and their images at v."""
-    P, D = fiber.n_targets, fiber.n_variables
+def _log_density(fiber, flips, prior, center, chosen, work):
+    """Return the logarithm of the density of points of a sample with prior mean `center` and their images at work.v."""
+    p, D, v = chosen.shape[1], fiber.n_variables, work.v
     top, total = -np.inf, 0.0
-    for s in range(len(subsets)):
-        size = constants[s]
+    for s in range(len(chosen)):
+        size = prior.constants[s]
         if p > 0:
-            _gram(out, P, D, subsets[s], p, gram)
-            size += _log_root_det(gram, p)
+            _gram(fiber, work.out, chosen[s], work.gram)
+            size += _log_root_det(work.gram, p)
         for f in range(len(flips)):
             part = size
             for i in range(D):
                 for j in range(D):
                     left, right = flips[f, i] * v[i] - center[i], flips[f, j] * v[j] - center[j]
-                    part -= 0.5 * left * precisions[s, i, j] * right
+                    part -= 0.5 * left * prior.precisions[s, i, j] * right
             if part > top:
                 total = total * np.exp(top - part) + 1.0 if top > -np.inf else 1.0
                 top = part
@@ -317,128 +379,117 @@ def _log_density(fiber, out, v, center, precisions, constants, subsets, p, flips
 
 
 @sample_kernel
-def _fill_start(v, free, start, chosen, p, previous, n_previous, center, starts, row, scale):
+def _fill_start(v, free, start, chosen, previous, n_previous, center, starts, row):
     """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
-    for i in range(len(v)):
-        v[i] = free[i]
-    for i in range(p):
+    _copy(free, v)
+    for i in range(len(chosen)):
         if start < n_previous:
             v[chosen[i]] = previous[start, i]
         elif start == n_previous:
             v[chosen[i]] = center[chosen[i]]
         else:
-            v[chosen[i]] = scale[chosen[i]] * starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
+            v[chosen[i]] = starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
+
+
+@inner_kernel
+def _allocate(fiber, p):
+    """Return the memory of the search for p variables."""
+    D, size, k = fiber.n_variables, fiber.n_targets * (1 + fiber.n_variables), max(p, 1)
+    return Work(np.empty(D), np.empty(size), np.empty(D), np.empty(size), np.empty((k, k)), np.empty(k))
 
 
 @kernel
-def count_solutions(fiber, y, error, variables, chosen, affine, flips, kept, starts, scale, found, n_solutions):
+def count_solutions(fibers, variables, chosen, affine, kept, search, found, n_solutions):
     """Search for all solutions with given free variables from random starts.
 
     Parameters
     ----------
+    fibers, search : as for `fill_points`.
     variables : (n, D) variables, of which those that are not `chosen` are the free variables of the search.
+    chosen, affine, kept : one subset of variables.
     found : (n,) to be filled with True if the search finds the given variables themselves, or an image of them.
     n_solutions : (n,) to be filled with the number of solutions that are not images of each other.
-    Others : as for `fill_points`.
     """
-    P, D, p = fiber.n_targets, fiber.n_variables, len(chosen)
-    size = P + P * D
-    out, trial_out, v, trial, center = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.zeros(D)
-    gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
-    branches, truth = np.empty((MAX_BRANCHES, max(p, 1))), np.empty((1, max(p, 1)))
-    for mu in range(len(y)):
+    fiber, flips, p, center = fibers.fiber, fibers.flips, len(chosen), np.zeros(fibers.fiber.n_variables)
+    work = _allocate(fiber, p)
+    branches, truth = np.empty((search.max_branches, max(p, 1))), np.empty((1, max(p, 1)))
+    for mu in range(len(fibers.y)):
         found[mu], count = False, 0
         for i in range(p):
             truth[0, i] = variables[mu, chosen[i]]
-        for start in range(1 if affine else 1 + len(starts)):
-            _fill_start(v, variables[mu], start, chosen, p, branches, 0, center, starts, 0, scale)
-            if _solve(fiber, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step) < 0:
+        for start in range(1 if affine else 1 + len(search.starts)):
+            _fill_start(work.v, variables[mu], start, chosen, branches, 0, center, search.starts, 0)
+            if _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work) < 0:
                 continue
-            if count == MAX_BRANCHES or _is_known(branches, count, v, chosen, p, flips, kept):
+            full = count == search.max_branches
+            if full or _is_known(branches, count, work.v, chosen, flips, kept, search.same):
                 continue
-            found[mu] = found[mu] or _is_known(truth, 1, v, chosen, p, flips, kept)
+            found[mu] = found[mu] or _is_known(truth, 1, work.v, chosen, flips, kept, search.same)
             for i in range(p):
-                branches[count, i] = v[chosen[i]]
+                branches[count, i] = work.v[chosen[i]]
             count += 1
         n_solutions[mu] = count
 
 
 @kernel
-def fill_points(
-    fiber, y, error, center, nodes, n_nodes, roots, precisions, constants, subsets, affine, single, flips, kept, starts,
-    n_starts, scale, n_fields, first, ends, work, fields, logs, groups,
-):  # fmt: skip
+def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations):
     """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
 
     Parameters
     ----------
-    fiber : the traced function, from `for_kernels`.
-    y, error : (n, P) targets, and allowed differences from them. Other arrays may have more rows, which are not used.
-    center : (n, D) prior means ω of the variables.
+    fibers : the fibers. Other arrays may have more rows than its targets, which are not used.
+    prior : prior of the free variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
     n_nodes : (s,) number of nodes of each subset, at most K.
-    roots : (s, D, D) matrices that map them to deviations of the free variables, zero for the others.
-    precisions, constants : (s, D, D) and (s,) inverse covariances of the free variables, and the logarithms of the
-        normalization of their density times K_S/m_S.
-    subsets, affine : (s, p) variables that are solved for, and (s,) whether h is affine in them.
-    single : (s,) whether all solutions with the same free variables are images of each other.
-    flips, kept : (F, D) changes of sign that leave h unchanged, and (s, F) whether they keep the free variables.
-    starts, scale : (k, D) and (D,) standard normal numbers and their factors, for random starts; the first node of a
-        subset uses all of them.
-    n_starts : number of random starts of any other node, which also starts from the solutions of the node before.
-    n_fields : number of variables that are fields.
+    subsets : the subsets of variables that are solved for.
+    search : starts and settings of the search for solutions.
     first : index of the first sample.
-    ends, fields, logs, groups : (n,), (M, n_fields), (M,) and (M,) to be filled: the end of the points of each sample,
-        their fields, the logarithms of the noise's density over their density, and the group of their node, which is
-        the node's index modulo `N_GROUPS`.
-    work : (s,) numbers of evaluations of h, to which the new evaluations are added.
+    points, ends : memory of the points, to be filled, and (n,) the end of the points of each sample.
+    evaluations : (s,) numbers of evaluations of h, to which the new evaluations are added.
     """
-    n, P, D, p = len(y), fiber.n_targets, fiber.n_variables, subsets.shape[1]
-    size = P + P * D
-    out, trial_out, v, trial, free = np.empty(size), np.empty(size), np.empty(D), np.empty(D), np.empty(D)
-    gram, step = np.empty((max(p, 1), max(p, 1))), np.empty(max(p, 1))
-    branches, previous = np.empty((MAX_BRANCHES, max(p, 1))), np.empty((MAX_BRANCHES, max(p, 1)))
+    fiber, flips, p, n_fields = fibers.fiber, fibers.flips, subsets.chosen.shape[1], points.fields.shape[1]
+    n, D, free, work = len(fibers.y), fiber.n_variables, np.empty(fiber.n_variables), _allocate(fiber, p)
+    branches = np.empty((search.max_branches, max(p, 1)))
+    previous = np.empty((search.max_branches, max(p, 1)))
     for mu in range(first, n):
         end = 0 if mu == 0 else ends[mu - 1]
-        for s in range(len(subsets)):
-            chosen, n_previous = subsets[s], 0
+        for s in range(len(subsets.chosen)):
+            chosen, n_previous = subsets.chosen[s], 0
             for k in range(n_nodes[s]):
-                if end + MAX_BRANCHES > len(logs):
+                if end + search.max_branches > len(points.logs):
                     return mu
                 for i in range(D):
-                    free[i] = center[mu, i]
+                    free[i] = prior.center[mu, i]
                     for j in range(D):
-                        free[i] += roots[s, i, j] * nodes[mu, k, j]
+                        free[i] += prior.roots[s, i, j] * nodes[mu, k, j]
                 n_branches = 0
-                n_random = n_starts if k > 0 else len(starts)
-                for start in range(1 if p == 0 or affine[s] else n_previous + 1 + n_random):
-                    _fill_start(
-                        v, free, start, chosen, p, previous, n_previous, center[mu], starts, k * n_starts, scale
-                    )
-                    count = _solve(fiber, y[mu], error[mu], chosen, p, v, out, trial, trial_out, gram, step)
-                    work[s] += abs(count)
+                n_random = search.n_starts if k > 0 else len(search.starts)
+                for start in range(1 if p == 0 or subsets.affine[s] else n_previous + 1 + n_random):
+                    row = k * search.n_starts
+                    _fill_start(work.v, free, start, chosen, previous, n_previous, prior.center[mu], search.starts, row)
+                    count = _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work)
+                    evaluations[s] += abs(count)
                     if count < 0:
                         continue
-                    if n_branches == MAX_BRANCHES or _is_known(branches, n_branches, v, chosen, p, flips, kept[s]):
+                    full = n_branches == search.max_branches
+                    if full or _is_known(branches, n_branches, work.v, chosen, flips, subsets.kept[s], search.same):
                         continue
                     for i in range(p):
-                        branches[n_branches, i] = v[chosen[i]]
+                        branches[n_branches, i] = work.v[chosen[i]]
                     n_branches += 1
-                    log_density = _log_density(
-                        fiber, out, v, center[mu], precisions, constants, subsets, p, flips, gram
-                    )
+                    log_density = _log_density(fiber, flips, prior, prior.center[mu], subsets.chosen, work)
                     if np.isfinite(log_density):
                         for i in range(n_fields):
-                            fields[end, i] = v[i]
-                        logs[end] = -log_density
+                            points.fields[end, i] = work.v[i]
+                        points.logs[end] = -log_density
                         for i in range(n_fields, D):
-                            logs[end] -= 0.5 * (v[i] * v[i] + LOG_TWO_PI)
-                        groups[end] = k % N_GROUPS
+                            points.logs[end] -= 0.5 * (work.v[i] * work.v[i] + LOG_TWO_PI)
+                        points.groups[end] = k % N_GROUPS
                         end += 1
-                    if single[s]:
+                    if subsets.single[s]:
                         break
                 if n_branches > 0:
-                    n_previous = min(n_branches, MAX_PREVIOUS)
+                    n_previous = min(n_branches, search.max_previous)
                     for q in range(n_previous):
                         _copy(branches[q], previous[q])
         ends[mu] = end
@@ -489,17 +540,17 @@ def _divide(mean, second, size, mu, group):
 
 
 @sample_kernel
-def _fill_weights(fields, logs, groups, begin, end, flips, omega, inverse, weight, top, image):
+def _fill_weights(points, begin, end, flips, omega, inverse, weight, top, image):
     """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
 
     The arguments are described in `weigh_points`; image (k,) is overwritten.
     """
-    k = fields.shape[1]
+    fields, k = points.fields, points.fields.shape[1]
     for g in range(N_GROUPS):
         top[g] = -np.inf
     for q in range(begin, end):
         for f in range(len(flips)):
-            value = logs[q]
+            value = points.logs[q]
             for i in range(k):
                 image[i] = flips[f, i] * fields[q, i] - omega[i]
             for i in range(k):
@@ -508,16 +559,16 @@ def _fill_weights(fields, logs, groups, begin, end, flips, omega, inverse, weigh
                     part += inverse[i, j] * image[j]
                 value -= part * image[i]
             weight[q - begin, f] = value
-            top[groups[q]] = max(top[groups[q]], value)
+            top[points.groups[q]] = max(top[points.groups[q]], value)
 
 
 @kernel
-def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
+def weigh_points(points, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
     """Fill posterior moments of the fields of n samples, separately for the points of each group.
 
     Parameters
     ----------
-    fields, logs, groups, ends : points, as filled by `fill_points`.
+    points, ends : points, as filled by `fill_points`.
     flips : (F, k) changes of sign of the fields.
     omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
     normalization : logarithm of the normalization of the prior density.
@@ -525,14 +576,14 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalizatio
         (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
     log_z, effective : (n,) log Z and effective number of points, of all groups.
     """
-    n, k, F, longest = len(ends), fields.shape[1], len(flips), 0
+    n, k, F, longest = len(ends), points.fields.shape[1], len(flips), 0
     for mu in range(n):
         longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
     total = np.empty(N_GROUPS)
     weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
-        _fill_weights(fields, logs, groups, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
+        _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
         for g in range(N_GROUPS):
             total[g] = 0.0
         squares, highest = 0.0, -np.inf
@@ -544,7 +595,7 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalizatio
                 for j in range(i + 1):
                     second[g, mu, i, j] = 0.0
         for q in range(begin, ends[mu]):
-            g = groups[q]
+            g = points.groups[q]
             for f in range(F):
                 exponent = weight[q - begin, f] - top[g]
                 if not exponent > NEGLIGIBLE:
@@ -553,7 +604,7 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalizatio
                 total[g] += w
                 squares += (w * np.exp(top[g] - highest)) ** 2
                 for i in range(k):
-                    image[i] = flips[f, i] * fields[q, i]
+                    image[i] = flips[f, i] * points.fields[q, i]
                     mean[g, mu, i] += w * image[i]
                     for j in range(i + 1):
                         second[g, mu, i, j] += w * image[i] * image[j]
@@ -566,18 +617,11 @@ def weigh_points(fields, logs, groups, ends, flips, omega, inverse, normalizatio
         effective[mu] = both * both / squares if squares > 0 else 0.0
 
 
-WIDENED = 1.5  # ratio of the covariance of a draw to V, for V much smaller than the prior ρ
-MIN_EFFECTIVE = 0.6  # fraction of the first effective number of points below which points are drawn again
-COVERED = 1.02  # largest ratio of V to the covariance of a draw, in any direction
-
-
 @dataclass(frozen=True, eq=False)
 class FiberPoints:
     """Points of n samples, which `fill_points` has drawn."""
 
-    fields: np.ndarray  # (M, k) fields of each point
-    logs: np.ndarray  # (M,) logarithm of its weight without the prior of the fields
-    groups: np.ndarray  # (M,) its group, from 0 to 3
+    points: Points
     ends: np.ndarray  # (n,) end of the points of each sample
     flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
     shift: np.ndarray  # (n,) number that is added to log Z
@@ -598,8 +642,8 @@ class FiberPoints:
         mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
         log_z, effective = np.empty(n), np.empty(n)
         weigh_points(
-            self.fields, self.logs, self.groups, self.ends, self.flips, np.ascontiguousarray(center),
-            np.ascontiguousarray(np.linalg.inv(cov)), normalization, mean, second, log_z, effective,
+            self.points, self.ends, self.flips, np.ascontiguousarray(center), np.ascontiguousarray(np.linalg.inv(cov)),
+            normalization, mean, second, log_z, effective,
         )  # fmt: skip
         lost = ~np.isfinite(mean).all(axis=(0, 2))
         if lost.any():
@@ -618,29 +662,26 @@ def symmetric_product(halves: np.ndarray) -> np.ndarray:
     return np.asarray(symmetrize(crossed))
 
 
+@dataclass
 class ReusedPoints:
-    """Posteriors of given samples, from points that are drawn again only if the prior has changed too much.
+    """Posteriors of given samples, from points that are drawn again only if the prior has changed too much."""
 
-    Parameters
-    ----------
-    draw : function that draws points for prior means (n, L, t) and covariances (L, t, t).
-    rho : (L, t, t) covariances of the fields without information.
-    """
-
-    def __init__(self, draw: Callable[[np.ndarray, np.ndarray], FiberPoints], rho: np.ndarray) -> None:
-        self._draw, self._rho = draw, rho
-        self._points: FiberPoints | None = None
-        self._V, self._effective = rho, 0.0
+    draw: Callable[[np.ndarray, np.ndarray], FiberPoints]  # draws points for means (n, L, t) and covariances (L, t, t)
+    rho: np.ndarray  # (L, t, t) covariances of the fields without information
+    widened: float = 1.5  # ratio of the covariance of a draw to V, for V much smaller than the prior ρ
+    min_effective: float = 0.6  # fraction of the first effective number of points below which points are drawn again
+    covered: float = 1.02  # largest ratio of V to the covariance of a draw, in any direction
+    _points: FiberPoints | None = field(init=False, default=None)
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
         if self._points is not None and self._covers(V):
             posterior, effective = self._points.weigh(omega, V)
-            if effective.mean() >= MIN_EFFECTIVE * self._effective:
+            if effective.mean() >= self.min_effective * self._effective:
                 return posterior
-        inverse = np.linalg.inv(self._rho)
-        self._V = np.linalg.inv(inverse + (np.linalg.inv(V) - inverse) / WIDENED)
-        self._points = self._draw(omega, self._V)
+        inverse = np.linalg.inv(self.rho)
+        self._V = np.linalg.inv(inverse + (np.linalg.inv(V) - inverse) / self.widened)
+        self._points = self.draw(omega, self._V)
         posterior, effective = self._points.weigh(omega, V)
         self._effective = float(effective.mean())
         return posterior
@@ -648,4 +689,4 @@ class ReusedPoints:
     def _covers(self, V: np.ndarray) -> bool:
         """Return whether no direction has a larger variance than the covariance of the draw."""
         ratios = np.linalg.eigvals(np.linalg.solve(self._V, V))
-        return bool(np.real(ratios).max() <= COVERED)
+        return bool(np.real(ratios).max() <= self.covered)

@@ -12,10 +12,10 @@ angle θ, or such a rotation after a reflection, and averages are integrals over
 - All V_l are multiples of the identity, as in state evolution: the second term does not depend on θ, and the integrals
   are ratios of Bessel functions (`_average_by_bessel_functions`).
 - Other V_l: sums over equally spaced angles (`PlaneChannel._average`). If the fields are so well known that this takes
-  thousands of angles, only angles around the most likely angle are used (`_angles_around_peak`).
+  thousands of angles, only angles around the most likely angle are used (`Angles.around_peak`).
 - Two tokens and two columns: a softmax does not determine the mean of the fields of both tokens in the direction
   orthogonal to their difference. This component, called the shift, is Gaussian given θ and integrated exactly
-  (`_average_with_shift` for V_l that are multiples of the identity).
+  (`PlaneChannel._average_with_shift` for V_l that are multiples of the identity).
 """
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from scipy.special import i0e, i1e
 from gamp_attention._core import check
 from gamp_attention._core.numerics import symmetrize
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
+from gamp_attention.models.channels.integrals import IntegralRule, average_up_to_sign
 from gamp_attention.models.teachers import SoftmaxTeacher
 
 
@@ -75,32 +76,49 @@ def _factors(gram: np.ndarray, rank: int) -> np.ndarray:
     return vectors[:, :, -rank:] * size[:, None, :]
 
 
-# Averages over angles use n equally spaced angles: for weights exp(a cos θ) the error falls like exp(−n²/2a).
-MIN_ANGLES = 32
-ANGLES_PER_WIDTH = 9.0  # number of angles n in units of √a
-MAX_ANGLES = 1 << 8  # if more are needed, angles around the peak are used instead
-MAX_ANGLES_SHIFT = 1 << 11  # maximum with an undetermined shift, for which there may be two peaks
-N_ZOOMS = 4  # number of searches of the most likely angle, each in a narrower interval
-ZOOM = 0.08  # ratio of the widths of successive intervals
-PEAK_WIDTHS = 20.0  # width of the angles around the peak, in units of the width of the peak
-BLOCK_SIZE = 1 << 18  # maximum number of angles times samples in memory
+@dataclass(frozen=True)
+class Angles:
+    """Settings of averages over n equally spaced angles: for weights exp(a cos θ) the error falls like exp(−n²/2a)."""
+
+    smallest: int = 32  # minimum number of angles
+    per_width: float = 9.0  # number of angles in units of √a
+    most: int = 1 << 8  # if more are needed, angles around the peak are used instead
+    most_with_shift: int = 1 << 11  # maximum with an undetermined shift, for which there may be two peaks
+    n_zooms: int = 4  # number of searches of the most likely angle, each in a narrower interval
+    zoom: float = 0.08  # ratio of the widths of successive intervals
+    peak_widths: float = 20.0  # width of the angles around the peak, in units of the width of the peak
+    block_size: int = 1 << 18  # maximum number of angles times samples in memory
+
+    def around_peak(self, exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
+        line, rows, width = np.arange(self.most) / self.most - 0.5, np.arange(n), 2 * np.pi
+        center = np.zeros((n, 1))
+        for _ in range(self.n_zooms):
+            angle = center + width * line
+            best = exponent(angle).argmax(axis=1)
+            center, width = angle[rows, best][:, None], width * self.zoom
+            line = np.arange(-self.smallest // 2, self.smallest // 2 + 1) / self.smallest
+        step = width / self.zoom
+        at = exponent(center + step * np.array([-1.0, 0.0, 1.0]))
+        curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
+        reach = 0.5 * self.peak_widths / np.sqrt(curvature)
+        local = np.linspace(-reach[:, 0], reach[:, 0], self.smallest * 2, axis=1)
+        return center + local, 2 * reach / (2 * np.pi * (2 * self.smallest - 1))
 
 
 @dataclass(frozen=True)
-class KnownFields:
+class KnownFields(Channel):
     """Base class of channels without noise; the observations y are the fields (N, L, t') of `fields_of_targets`."""
 
     teacher: SoftmaxTeacher
-    rank: int
+    shape: tuple[int, int]  # L, t
     hidden: int  # number of columns with an undetermined common shift, see `hidden_fields`
     even = True
-    jumps = False
     noise = 0.0
-    n_noise = n_seen = 0
 
     def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the fields of the targets."""
-        return fields_of_targets(self.teacher, observed, self.rank)
+        return fields_of_targets(self.teacher, observed, self.shape[1])
 
     def with_noise(self, noise: float) -> Channel:
         """Raise ValueError: these channels have no noise."""
@@ -126,6 +144,11 @@ class SignChannel(KnownFields):
         cov = sign_variance[:, None, None] * flat[:, :, None] * flat[:, None, :]
         return Posterior(sign_mean[:, None, None] * y, cov, base + log_cosh)
 
+    def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
+        """Return E[g gᵀ] (L, 1, 1) and E[log Z]."""
+        squares, log_z = average_up_to_sign(known[:, 0, 0], V[:, 0, 0], rule)
+        return squares[:, None, None], log_z
+
 
 @dataclass(frozen=True)
 class PlaneChannel(KnownFields):
@@ -133,6 +156,8 @@ class PlaneChannel(KnownFields):
 
     The fields of two tokens, of which a softmax determines the difference only, are known up to a common shift as well.
     """
+
+    angles: Angles = Angles()
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return the fields; with an undetermined shift, their components along the difference of the two tokens."""
@@ -158,12 +183,12 @@ class PlaneChannel(KnownFields):
         mean, cov, log_z = np.empty((N, L, 2)), np.empty((N, 2 * L, 2 * L)), np.empty(N)
         for n in np.unique(count):
             rows = np.nonzero(count == n)[0]
-            step = max(1, BLOCK_SIZE // int(n or MIN_ANGLES))
+            step = max(1, self.angles.block_size // int(n or self.angles.smallest))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 sample = y[part], omega[part]
                 if isotropic:
-                    mean[part], cov[part], log_z[part] = _average_with_shift(*sample, variances, int(n))
+                    mean[part], cov[part], log_z[part] = self._average_with_shift(*sample, variances, int(n))
                 else:
                     mean[part], cov[part], log_z[part] = self._average(*sample, inverse, int(n))
         log_z += log_normal(omega, V)
@@ -177,8 +202,8 @@ class PlaneChannel(KnownFields):
         bound = bound + 4 * size**2 @ (spectrum[:, 1] - spectrum[:, 0])
         if self.hidden:
             bound = 4 * (bound + np.sum(omega**2, axis=2) @ spectrum[:, 1])
-        needed = np.maximum(ANGLES_PER_WIDTH * np.sqrt(bound), MIN_ANGLES)
-        most = MAX_ANGLES_SHIFT if self.hidden else MAX_ANGLES
+        needed = np.maximum(self.angles.per_width * np.sqrt(bound), self.angles.smallest)
+        most = self.angles.most_with_shift if self.hidden else self.angles.most
         return np.where(needed > most, 0, 2 ** np.ceil(np.log2(needed))).astype(int)
 
     def _average(
@@ -198,7 +223,7 @@ class PlaneChannel(KnownFields):
                 def exponent(at: np.ndarray, sign: float = sign) -> np.ndarray:
                     return self._exponent(y, omega, P, at, sign)[0]
 
-                angle, width = _angles_around_peak(exponent, len(y))
+                angle, width = self.angles.around_peak(exponent, len(y))
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))
@@ -233,22 +258,74 @@ class PlaneChannel(KnownFields):
         u = u + (pull / stiff)[:, :, None, None] * second[:, :, None]
         return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
 
+    def _average_with_shift(
+        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return mean, covariance and log Z of the fields u_l = y_l (c, s) + σ (−s, c), for isotropic V_l (L,).
 
-def _angles_around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
-    line, rows, width = np.arange(MAX_ANGLES) / MAX_ANGLES - 0.5, np.arange(n), 2 * np.pi
-    center = np.zeros((n, 1))
-    for _ in range(N_ZOOMS):
-        angle = center + width * line
-        best = exponent(angle).argmax(axis=1)
-        center, width = angle[rows, best][:, None], width * ZOOM
-        line = np.arange(-MIN_ANGLES // 2, MIN_ANGLES // 2 + 1) / MIN_ANGLES
-    step = width / ZOOM
-    at = exponent(center + step * np.array([-1.0, 0.0, 1.0]))
-    curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
-    reach = 0.5 * PEAK_WIDTHS / np.sqrt(curvature)
-    local = np.linspace(-reach[:, 0], reach[:, 0], MIN_ANGLES * 2, axis=1)
-    return center + local, 2 * reach / (2 * np.pi * (2 * MIN_ANGLES - 1))
+        (c, s) are the cosine and sine of the angle θ, and σ is the undetermined shift, which is common to both tokens.
+        Given θ, σ is Gaussian with the mean w·(−s, c), w = Σ_l V_l⁻¹ ω_l/Σ_l V_l⁻¹, and the variance 1/Σ_l V_l⁻¹. The
+        mean of u_l given θ is therefore linear in the cosines and sines of θ and 2θ, and its products contain waves up
+        to 4θ. There are n equally spaced angles, or for n = 0 angles around the most likely angle.
+        """
+        N, L, _ = omega.shape
+        precision = float(np.sum(1 / V))
+        w = np.einsum("nla,l->na", omega, 1 / V) / precision
+        first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
+        # coefficients of cos 2θ and sin 2θ in the exponent precision (w·(−s, c))²/2
+        second = 0.25 * precision * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
+        (c1, s1, c2, s2, c3, s3, c4, s4), log_z, spacing = self._average_waves(
+            np.concatenate([first, second], axis=1), n
+        )
+        one = np.ones(N)
+        # means and products of the functions (cos θ, sin θ, cos 2θ, sin 2θ)
+        f = np.stack([c1, s1, c2, s2], axis=1)
+        products = 0.5 * np.array(
+            [
+                [one + c2, s2, c3 + c1, s3 + s1],
+                [s2, one - c2, s3 - s1, c1 - c3],
+                [c3 + c1, s3 - s1, one + c4, s4],
+                [s3 + s1, c1 - c3, s4, one - c4],
+            ]
+        ).transpose(2, 0, 1)
+        spread = products - f[:, :, None] * f[:, None, :]
+        # coefficients F of the mean of u given θ, which is F·(cos θ, sin θ, cos 2θ, sin 2θ) + w/2
+        F = np.zeros((N, L, 2, 4))
+        F[:, :, 0, 0] = F[:, :, 1, 1] = y[:, :, 0]
+        F[:, :, 0, 2], F[:, :, 0, 3] = -0.5 * w[:, None, 0], -0.5 * w[:, None, 1]
+        F[:, :, 1, 2], F[:, :, 1, 3] = 0.5 * w[:, None, 1], -0.5 * w[:, None, 0]
+        mean = np.einsum("nlaf,nf->nla", F, f) + 0.5 * w[:, None]
+        flat = F.reshape(N, 2 * L, 4)
+        cov = flat @ spread @ flat.transpose(0, 2, 1)
+        of_shift = 0.5 / precision * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
+        cov += np.tile(of_shift, (1, L, L))
+        log_z += 0.25 * precision * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + np.log(spacing)
+        return mean, cov, log_z - 0.5 * np.log(precision / (2 * np.pi))
+
+    def _average_waves(self, factors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Return the means (8, N) of cos kθ and sin kθ for k = 1 to 4, in pairs, over angles θ.
+
+        The weights are exp of the sum of `factors` (N, 4) times the first four waves. There are n equally spaced
+        angles, or for n = 0 angles around the most likely angle. Also returns the logarithms (N,) of the sums of the
+        weights, and the spacing of the angles as a fraction of the circle.
+        """
+
+        def waves(angle: np.ndarray) -> np.ndarray:
+            return np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])
+
+        if n:
+            on_grid = waves(2 * np.pi * np.arange(n) / n)
+            weights, log_z = softmax_sum(factors @ on_grid[:4])
+            return (weights @ on_grid.T).T, log_z, 1 / n
+
+        def exponent(angle: np.ndarray) -> np.ndarray:
+            c, s = np.cos(angle), np.sin(angle)
+            a, b, p, q = (factors[:, k, None] for k in range(4))
+            return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
+
+        angle, spacing = self.angles.around_peak(exponent, len(factors))
+        weights, log_z = softmax_sum(exponent(angle))
+        return np.stack([np.einsum("nj,nj->n", weights, wave) for wave in waves(angle)]), log_z, spacing[:, 0]
 
 
 def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
@@ -283,72 +360,3 @@ def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray
             cov += weights[:, k, None, None] * column[:, :, None] * column[:, None, :]
     sizes = np.sum((y**2 + omega**2).sum(axis=2) / V + 2 * np.log(2 * np.pi * V), axis=1)
     return Posterior(mean.reshape(N, L, 2), cov, log_z - np.log(2) - 0.5 * sizes)
-
-
-def _average_with_shift(
-    y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean, covariance and log Z of the fields u_l = y_l (c, s) + σ (−s, c), for isotropic V_l (L,).
-
-    (c, s) are the cosine and sine of the angle θ, and σ is the undetermined shift, which is common to both tokens.
-    Given θ, σ is Gaussian with the mean w·(−s, c), w = Σ_l V_l⁻¹ ω_l/Σ_l V_l⁻¹, and the variance 1/Σ_l V_l⁻¹. The mean
-    of u_l given θ is therefore linear in the cosines and sines of θ and 2θ, and its products contain waves up to 4θ.
-    There are n equally spaced angles, or for n = 0 angles around the most likely angle.
-    """
-    N, L, _ = omega.shape
-    precision = float(np.sum(1 / V))
-    w = np.einsum("nla,l->na", omega, 1 / V) / precision
-    first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
-    # coefficients of cos 2θ and sin 2θ in the exponent precision (w·(−s, c))²/2
-    second = 0.25 * precision * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
-    (c1, s1, c2, s2, c3, s3, c4, s4), log_z, spacing = _average_waves(np.concatenate([first, second], axis=1), n)
-    one = np.ones(N)
-    # means and products of the functions (cos θ, sin θ, cos 2θ, sin 2θ)
-    f = np.stack([c1, s1, c2, s2], axis=1)
-    products = 0.5 * np.array(
-        [
-            [one + c2, s2, c3 + c1, s3 + s1],
-            [s2, one - c2, s3 - s1, c1 - c3],
-            [c3 + c1, s3 - s1, one + c4, s4],
-            [s3 + s1, c1 - c3, s4, one - c4],
-        ]
-    ).transpose(2, 0, 1)
-    spread = products - f[:, :, None] * f[:, None, :]
-    # coefficients F of the mean of u given θ, which is F·(cos θ, sin θ, cos 2θ, sin 2θ) + w/2
-    F = np.zeros((N, L, 2, 4))
-    F[:, :, 0, 0] = F[:, :, 1, 1] = y[:, :, 0]
-    F[:, :, 0, 2], F[:, :, 0, 3] = -0.5 * w[:, None, 0], -0.5 * w[:, None, 1]
-    F[:, :, 1, 2], F[:, :, 1, 3] = 0.5 * w[:, None, 1], -0.5 * w[:, None, 0]
-    mean = np.einsum("nlaf,nf->nla", F, f) + 0.5 * w[:, None]
-    flat = F.reshape(N, 2 * L, 4)
-    cov = flat @ spread @ flat.transpose(0, 2, 1)
-    of_shift = 0.5 / precision * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
-    cov += np.tile(of_shift, (1, L, L))
-    log_z += 0.25 * precision * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + np.log(spacing)
-    return mean, cov, log_z - 0.5 * np.log(precision / (2 * np.pi))
-
-
-def _average_waves(factors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the means (8, N) of cos kθ and sin kθ for k = 1 to 4, in pairs, over angles θ.
-
-    The weights are exp of the sum of `factors` (N, 4) times the first four waves. There are n equally spaced angles, or
-    for n = 0 angles around the most likely angle. Also returns the logarithms (N,) of the sums of the weights, and the
-    spacing of the angles as a fraction of the circle.
-    """
-
-    def waves(angle: np.ndarray) -> np.ndarray:
-        return np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])
-
-    if n:
-        on_grid = waves(2 * np.pi * np.arange(n) / n)
-        weights, log_z = softmax_sum(factors @ on_grid[:4])
-        return (weights @ on_grid.T).T, log_z, 1 / n
-
-    def exponent(angle: np.ndarray) -> np.ndarray:
-        c, s = np.cos(angle), np.sin(angle)
-        a, b, p, q = (factors[:, k, None] for k in range(4))
-        return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
-
-    angle, spacing = _angles_around_peak(exponent, len(factors))
-    weights, log_z = softmax_sum(exponent(angle))
-    return np.stack([np.einsum("nj,nj->n", weights, wave) for wave in waves(angle)]), log_z, spacing[:, 0]

@@ -19,6 +19,7 @@ points, and products of averages over both halves have no bias from the finite n
 of sums of order 1/K², see `gamp_attention.models.channels.fibers`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations, product
@@ -35,11 +36,15 @@ from gamp_attention._core.quadrature import inside_cube
 from gamp_attention._core.sobol import sobol_points
 from gamp_attention.models.channels.channel import Channel, Posterior
 from gamp_attention.models.channels.fibers import (
-    MAX_BRANCHES,
     N_GROUPS,
     FiberPoints,
     FiberProgram,
+    Fibers,
+    FreePrior,
+    Points,
     ReusedPoints,
+    Search,
+    Subsets,
     count_solutions,
     fiber_program,
     fill_points,
@@ -47,30 +52,32 @@ from gamp_attention.models.channels.fibers import (
 )
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
 
-MAX_FIELDS = 6  # maximum number of fields L t
-MAX_VARIABLES = 24  # maximum number of fields and random numbers
-N_NODES = 256  # default number of points for each subset, before solutions are multiplied by signs
-N_INTERRUPTIBLE = 256  # number of samples after whose points a run can be interrupted
-N_STARTS = 3  # number of random starts of a search, in addition to the prior mean and the solutions found before
-N_FIRST_STARTS = 24  # number of random starts of the first search of a sample, and of searches on trial
-WIDER = 3.0  # ratio of the standard deviations of both draws of the fields of targets that are steps
-SPREAD = 1.5  # standard deviation of random starts, in units of the prior's
 
-# Analysis of a teacher on random samples
-N_PROBES = 256
-N_PILOT = 24  # number of samples from which the nodes are divided among the subsets
-N_TRIALS = 32  # number of samples from which the effective number of points is computed
-MAX_SUBSETS = 500  # maximum number of subsets that are tested
-POSITIVE_AT = (1.0, 3.0, 10.0)  # standard deviations of samples at which targets with a logarithm are not negative
-RANK_ERROR = 1e-9  # singular values of the Jacobian below this, relative to the largest, count as zero
-MIN_SAME_RANK = 0.98  # least fraction of samples with the most frequent rank
-MIN_FOUND = 0.98  # least fraction of samples whose true variables are found
-ENOUGH = 0.2  # effective fraction of points above which a subset of noise is used alone
-TARGET_ERROR, ROUNDING = 1e-7, 1e-13  # allowed difference from a target: absolute, and of a number before its logarithm
+@dataclass(frozen=True)
+class TeacherSettings:
+    """Settings of a `TeacherChannel`: sizes of draws, and the selection of its subsets on random samples."""
+
+    max_fields: int = 6  # maximum number of fields L t: with more, few points have weight
+    max_variables: int = 24  # maximum number of fields and random numbers, which limits the dimension of Sobol points
+    n_interruptible: int = 256  # number of samples after whose points a run can be interrupted
+    n_first_starts: int = 24  # number of random starts of the first search of a sample, and of searches on trial
+    wider: float = 3.0  # ratio of the standard deviations of both draws of the fields of targets that are steps
+    spread: float = 1.5  # standard deviation of random starts, in units of the prior's: solutions far out are found
+    target_error: float = 1e-7  # allowed difference from a target
+    rounding: float = 1e-13  # allowed difference of a number before its logarithm
+    n_probes: int = 256  # number of random samples of the selection
+    n_pilot: int = 24  # number of samples from which the nodes are divided among the subsets
+    n_trials: int = 32  # number of samples from which the effective number of points is computed
+    max_subsets: int = 500  # maximum number of subsets that are tested, which takes about a minute
+    positive_at: tuple[float, ...] = (1.0, 3.0, 10.0)  # standard deviations at which targets with a logarithm are >= 0
+    rank_error: float = 1e-9  # singular values of the Jacobian below this, relative to the largest, count as zero
+    min_same_rank: float = 0.98  # minimum fraction of samples with the most frequent rank
+    min_found: float = 0.98  # minimum fraction of samples whose true variables are found
+    enough: float = 0.2  # effective fraction of points above which a subset of noise is used alone
 
 
 @dataclass(frozen=True, eq=False)
-class TeacherChannel:
+class TeacherChannel(Channel):
     """Observation model of `SequenceLabels`, for teachers that can be traced.
 
     Attributes
@@ -85,7 +92,8 @@ class TeacherChannel:
     flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
     spread : (D,) standard deviations of the variables.
     found : fraction of random samples whose true variables were found when they were solved for.
-    n_nodes, seed : number of points for each subset, and the seed of their shifts.
+    n_nodes, seed : number of points for each subset, before they are multiplied by signs, and the seed of their shifts.
+    settings : further settings.
     """
 
     labels: SequenceLabels
@@ -101,10 +109,11 @@ class TeacherChannel:
     flips: np.ndarray
     spread: np.ndarray
     found: float
-    n_nodes: int = N_NODES
+    n_nodes: int = 256
     seed: int = 0
+    settings: TeacherSettings = TeacherSettings()
 
-    jumps = False
+    is_function = True
 
     @property
     def n_noise(self) -> int:
@@ -127,18 +136,14 @@ class TeacherChannel:
         return bool(self.signless_columns.all())
 
     @property
-    def signless_columns(self) -> np.ndarray:
-        """Columns (t,) whose sign can be changed, alone or with others and with the noise, at unchanged targets."""
-        L, t = self.shape
-        return np.asarray((self.flips[:, : L * t].reshape(-1, L, t) < 0).all(axis=1).any(axis=0))
+    def column_signs(self) -> np.ndarray:
+        """Changes of signs (F, t) of the columns, together with the noise, that leave targets unchanged."""
+        return self.flips[:, : self.shape[1]]
 
     @property
-    def coupled_columns(self) -> np.ndarray:
-        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
-        L, t = self.shape
-        signs = self.flips[:, : L * t].reshape(-1, L, t)
-        of_columns = signs[(signs == signs[:, :1]).all(axis=(1, 2))][:, 0]
-        return np.asarray((of_columns[:, :, None] * of_columns[:, None, :] > 0).all(axis=0))
+    def has_mirror_images(self) -> bool:
+        """True if targets do not change if all fields and the noise change sign."""
+        return bool((self.flips < 0).all(axis=1).any())
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
@@ -148,17 +153,17 @@ class TeacherChannel:
         """Return the targets (N, P)."""
         return observed.reshape(len(observed), -1)
 
-    def with_noise(self, noise: float) -> Channel:
-        """Raise ValueError: the noise of any teacher cannot be learned."""
-        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> Channel:
+        """Return the channel with another seed of the points."""
+        return replace(self, seed=int(rng.integers(1 << 62)))
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields, with the moments of two independent halves of the points."""
         return self.draw(y, omega, V).weigh(omega, V)[0]
 
-    def reuse(self, y: np.ndarray, rho: np.ndarray) -> ReusedPoints:
-        """Return the posteriors of samples y as a function of ω and V, with points that are drawn only if necessary."""
-        return ReusedPoints(partial(self.draw, y), rho)
+    def reuse(self, y: np.ndarray, rho: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Return the posterior of samples y as a function of ω and V, with points that are drawn only if necessary."""
+        return ReusedPoints(partial(self.draw, y), rho).posterior
 
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
@@ -169,7 +174,7 @@ class TeacherChannel:
 
     def _divide(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, total: int) -> np.ndarray:
         """Return numbers of nodes (s,) in proportion to the effective number of points per evaluation of h."""
-        pilot = np.linspace(0, len(y) - 1, min(len(y), N_PILOT)).astype(int)
+        pilot = np.linspace(0, len(y) - 1, min(len(y), self.settings.n_pilot)).astype(int)
         gain = np.empty(len(self.subsets))
         for s in range(len(gain)):
             alone = replace(
@@ -191,25 +196,30 @@ class TeacherChannel:
         cov[:k, :k] = 0
         for l in range(L):
             cov[l * t : (l + 1) * t, l * t : (l + 1) * t] = V[l]
-        field_flips, kept = np.unique(self.flips[:, :k], axis=0), self.kept
-        prior = _free_priors(cov, self.subsets, n_nodes / kept.sum(axis=1) * len(field_flips) / len(self.flips))
-        ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + MAX_BRANCHES
-        arrays: tuple[Any, ...] = np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64)
-        nodes, work = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
+        field_flips, kept, search = np.unique(self.flips[:, :k], axis=0), self.kept, self.search
+        factors = n_nodes / kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        prior = _free_prior(center, cov, self.subsets, factors, self.settings.wider)
+        subsets = Subsets(self.subsets, self.affine, self.single, kept)
+        ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + search.max_branches
+        points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
+        nodes, evaluations = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
-            last = min(first + N_INTERRUPTIBLE, n)
-            first = fill_points(
-                for_kernels(self.fiber), transformed[:last], error, center, nodes, n_nodes, *prior, self.subsets,
-                self.affine, self.single, self.flips, kept, _starts(D), N_STARTS, SPREAD * self.spread, k, first, ends,
-                work, *arrays,
-            )  # fmt: skip
+            last = min(first + self.settings.n_interruptible, n)
+            fibers = Fibers(for_kernels(self.fiber), transformed[:last], error, self.flips)
+            first = fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations)
             if first < last:
-                arrays = tuple(np.concatenate([array, np.empty_like(array)]) for array in arrays)
+                points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
         shift = np.zeros(n)
         if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
-        fields, logs, groups = (array[: ends[-1]].copy() for array in arrays)
-        return FiberPoints(fields, logs, groups, ends, field_flips, shift), work
+        used = Points(*(array[: ends[-1]].copy() for array in points))
+        return FiberPoints(used, ends, field_flips, shift), evaluations
+
+    @property
+    def search(self) -> Search:
+        """Starts and settings of the search for solutions."""
+        white = np.random.default_rng(1).standard_normal((self.settings.n_first_starts, len(self.spread)))
+        return Search(self.settings.spread * self.spread * white)
 
     @property
     def kept(self) -> np.ndarray:
@@ -226,9 +236,9 @@ class TeacherChannel:
     def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
         out = np.array(y, dtype=float)
-        error = np.full(out.shape, TARGET_ERROR)
+        error = np.full(out.shape, self.settings.target_error)
         positive = np.maximum(out[:, self.logarithm], np.finfo(float).tiny)
-        error[:, self.logarithm] += ROUNDING / positive
+        error[:, self.logarithm] += self.settings.rounding / positive
         out[:, self.logarithm] = np.log(positive)
         return out / self.scale, error
 
@@ -243,27 +253,23 @@ class TeacherChannel:
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
 
 
-def _starts(D: int) -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((N_FIRST_STARTS, D))
-
-
-def _free_priors(
-    cov: np.ndarray, subsets: np.ndarray, factors: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return roots, precisions and constants of `fill_points` for the prior covariance (D, D).
+def _free_prior(
+    center: np.ndarray, cov: np.ndarray, subsets: np.ndarray, factors: np.ndarray, wider: float
+) -> FreePrior:
+    """Return the prior of the free variables for prior means (n, D) and a covariance (D, D) of all variables.
 
     `factors` (s,) multiply the density of the free variables. If targets are steps, no variable is solved for, and
-    points of a target that is unlikely for this prior need a wider density.
+    points of a target that is unlikely for this prior need a density that is `wider`.
     """
     D = len(cov)
     (roots, precisions), constants = np.zeros((2, len(subsets), D, D)), []
     for s, chosen in enumerate(subsets):
         free = np.setdiff1d(np.arange(D), chosen)
-        part, entries = cov[np.ix_(free, free)] * WIDER ** (2 * s * (not len(chosen))), np.ix_(free, free)
+        part, entries = cov[np.ix_(free, free)] * wider ** (2 * s * (not len(chosen))), np.ix_(free, free)
         roots[s][entries] = psd_root(part) if len(free) else part
         precisions[s][entries] = np.linalg.inv(part)
         constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
-    return roots, precisions, np.array(constants)
+    return FreePrior(center, roots, precisions, np.array(constants))
 
 
 def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:
@@ -285,22 +291,23 @@ def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:
 @lru_cache(maxsize=64)
 def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...]) -> Any:
     rho = np.frombuffer(content).reshape(shape)
-    (L, t), rng = rho.shape[:2], np.random.default_rng(2)
+    (L, t), rng, settings = rho.shape[:2], np.random.default_rng(2), TeacherSettings()
     if labels.program is None:
         raise check.fail_words("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
-    if L * t > MAX_FIELDS:
-        raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {MAX_FIELDS}")
+    if L * t > settings.max_fields:
+        raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {settings.max_fields}")
     read = {arguments[0] for name, *arguments in labels.program.drop_unused().code if name == "input"}
     used = tuple(sorted(i - L * t for i in read if i >= L * t))
     D = L * t + len(used)
-    if D > MAX_VARIABLES:
-        raise check.fail_words("model", f"{D} fields and random numbers of a sample", f"at most {MAX_VARIABLES}")
+    if settings.max_variables < D:
+        got = f"{D} fields and random numbers of a sample"
+        raise check.fail_words("model", got, f"at most {settings.max_variables}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
-    probes = _draw(rho, len(used), N_PROBES, rng)
-    h, logarithm, scale = _transform_targets(labels.program, used, probes)
+    probes = _draw(rho, len(used), settings.n_probes, rng)
+    h, logarithm, scale = _transform_targets(labels.program, used, probes, settings.positive_at)
     compiled = _differentiate(h, D)
     fiber = fiber_program(compiled, len(scale), D)
-    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(N_PROBES, -1, D) * spread)
+    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
         subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
@@ -316,9 +323,12 @@ def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np
 
 
 def _transform_targets(
-    program: Program, used: tuple[int, ...], probes: np.ndarray
+    program: Program, used: tuple[int, ...], probes: np.ndarray, sizes: tuple[float, ...]
 ) -> tuple[Program, np.ndarray, np.ndarray]:
-    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`."""
+    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`.
+
+    Targets with a logarithm are not negative at `sizes` times the random variables.
+    """
     D = probes.shape[1]
     n_fields = D - len(used)
     graph = Graph(D)
@@ -328,7 +338,7 @@ def _transform_targets(
     results = graph.include(program, inputs)
     raw = graph.program(results)
     with np.errstate(all="ignore"):
-        values = [evaluate_rows(raw, size * probes) for size in POSITIVE_AT]
+        values = [evaluate_rows(raw, size * probes) for size in sizes]
     # an exponential that overflows far away gives NaN, which says nothing about the sign
     logarithm = (values[0] > 0).all(axis=0) & ~np.any([(v < 0).any(axis=0) for v in values], axis=0)
     results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
@@ -356,13 +366,13 @@ def _read_inputs(program: Program) -> list[frozenset[int]]:
     return [read[k] for k in program.outputs]
 
 
-def _common_rank(jacobians: np.ndarray) -> int:
+def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
     """Return the rank of Jacobians (N, P, D); ValueError if it differs between samples."""
     values = np.linalg.svd(jacobians, compute_uv=False)
-    ranks = np.sum(values > RANK_ERROR * np.maximum(values[:, :1], np.finfo(float).tiny), axis=1)
+    ranks = np.sum(values > settings.rank_error * np.maximum(values[:, :1], np.finfo(float).tiny), axis=1)
     rank = int(np.bincount(ranks).argmax())
     same = float(np.mean(ranks == rank))
-    if same < MIN_SAME_RANK:
+    if same < settings.min_same_rank:
         got = f"a rank of the Jacobian that is {rank} for {same:.0%} of random samples only"
         needs = "targets that determine the same number of fields for all samples, for example by noise on each target"
         raise check.fail_words("model.teacher", got, needs)
@@ -387,29 +397,29 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
 
 def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
     """Return the channel with the subsets of variables that are solved for; see the description of the module."""
-    D, p, n_fields = probes.shape[1], channel.subsets.shape[1], rho[:, :, 0].size
+    D, p, n_fields, settings = probes.shape[1], channel.subsets.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
         return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
     slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
     noise_only = list(combinations(range(n_fields, D), p))
-    if comb(D, p) > MAX_SUBSETS:
+    if comb(D, p) > settings.max_subsets:
         rng = np.random.default_rng(6)
-        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(MAX_SUBSETS)]
+        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(settings.max_subsets)]
         every = list(dict.fromkeys(tuple(map(int, draw)) for draw in draws))
     else:
         every = list(combinations(range(D), p))
-    tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[:MAX_SUBSETS]]
+    tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[: settings.max_subsets]]
     noise = max(
         (test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None
     )
-    if noise is not None and noise.effective > ENOUGH:
+    if noise is not None and noise.effective > settings.enough:
         return _with_subsets(channel, [noise])
     others = [_test(channel, chosen, slopes, rho, probes) for chosen in every]
-    valid = sorted((test for test in others if test.found >= MIN_FOUND), key=lambda test: -test.effective)
+    valid = sorted((test for test in others if test.found >= settings.min_found), key=lambda test: -test.effective)
     if not valid:
         best = max((test.found for test in others), default=0.0)
         got = f"a teacher for which the fields of at most {best:.0%} of random samples were found from their targets"
-        raise check.fail_words("model.teacher", got, f"at least {MIN_FOUND:.0%}, or noise on each target")
+        raise check.fail_words("model.teacher", got, f"at least {settings.min_found:.0%}, or noise on each target")
     selected = [valid[0] if noise is None else noise]
     for test in valid:
         if not set(test.chosen) <= {i for other in selected for i in other.chosen}:
@@ -436,24 +446,21 @@ def _test(
     affine = not any(read & set(chosen) for read in jacobian)
     out = evaluate_rows(_differentiate(channel.h, D), probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
-    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < RANK_ERROR:
+    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
         return _Test(chosen, affine, affine, 0.0, 0.0)
     one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
     y = _targets_of(one, probes)
     transformed, error = one._transform(y)
     found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
-    largest = 0
+    fibers, largest = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0
     # the free variables of another sample, for the number of solutions, then of the sample itself
     for variables in (np.roll(probes, 1, axis=0), probes):
-        count_solutions(
-            for_kernels(one.fiber), transformed, error, variables, one.subsets[0], affine, one.flips, one.kept[0],
-            _starts(D), SPREAD * one.spread, found, n_solutions,
-        )  # fmt: skip
+        count_solutions(fibers, variables, one.subsets[0], affine, one.kept[0], one.search, found, n_solutions)
         largest = max(largest, int(n_solutions.max()))
-    if found.mean() < MIN_FOUND:
+    if found.mean() < channel.settings.min_found:
         return _Test(chosen, affine, False, float(found.mean()), 0.0)
     one = replace(one, single=np.array([largest == 1]))
-    few = slice(N_TRIALS)
+    few = slice(channel.settings.n_trials)
     effective, count = one.effective_points(y[few], np.zeros((len(y[few]), *rho.shape[:2])), rho)
     return _Test(chosen, affine, largest == 1, float(found.mean()), float(np.median(effective)) / count)
 

@@ -21,23 +21,30 @@ import numpy as np
 from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, DIFFERENCE, broyden_update
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, broyden_update
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
 from gamp_attention.state_evolution.rules.rule import Rule
 
-# Arclengths are in units of the overlaps and the parameter
-FIRST_ARC = 0.05  # arclength of the first step
-MIN_ARC = 1e-4  # arclength of a step below which the continuation gives up
-MAX_ARC = 0.3  # largest arclength of a step, and largest Newton step
-MIN_COSINE = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
-RESIDUAL = 1e-5  # largest residual of a point
-MAX_CORRECTIONS = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
-FEW_CORRECTIONS = 3  # number of Newton steps up to which the next step is longer and Broyden's Jacobian is reused
-LONGER = 1.5  # factor of the next arclength in this case
-ZERO = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
-MAX_PARABOLAS = 5  # maximum number of parabolas fitted to a fold
-PARABOLA_ARC = 0.04  # smallest half-width of a parabola, large enough that the noise of the averages is negligible
+
+@dataclass(frozen=True)
+class WalkSettings:
+    """Settings of the continuation; arclengths are in units of the overlaps and the parameter."""
+
+    first_arc: float = 0.05  # arclength of the first step
+    min_arc: float = 1e-4  # arclength of a step below which the continuation gives up
+    max_arc: float = 0.3  # largest arclength of a step, and largest Newton step
+    min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
+    residual: float = 1e-5  # largest residual of a point
+    max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
+    # number of Newton steps up to which the next step is longer and Broyden's Jacobian is reused
+    few_corrections: int = 3
+    longer: float = 1.5  # factor of the next arclength in this case
+    difference: float = 5e-3  # step of finite differences of the residual
+    shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
+    zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
+    max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
+    # smallest half-width of a parabola, large enough that the noise of the averages is negligible
+    parabola_arc: float = 0.04
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Curve:
     response: str  # form of V̂, "stein" or "derivative"
     packing: Packing  # conversion between overlaps and x
     unit: float  # parameter value at p = 1
+    settings: WalkSettings = WalkSettings()
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
@@ -73,8 +81,8 @@ class Curve:
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
         """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
-        steps = DIFFERENCE * np.eye(len(u))
-        return np.stack([(self.residual(u + step) - base) / DIFFERENCE for step in steps], axis=1)
+        steps = self.settings.difference * np.eye(len(u))
+        return np.stack([(self.residual(u + step) - base) / self.settings.difference for step in steps], axis=1)
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
@@ -89,8 +97,8 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
     u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
-    step = FIRST_ARC
-    while step >= MIN_ARC:
+    step = curve.settings.first_arc
+    while step >= curve.settings.min_arc:
         ahead = u + step * tangent
         if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the step would pass the goal: solve at the goal
             ahead = u + tangent * (goal - u[-1]) / tangent[-1]
@@ -106,14 +114,14 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
             there, J_there, corrections = corrected
             chord = there - u
             direction = chord / np.linalg.norm(chord)
-            if direction @ tangent >= MIN_COSINE:
+            if direction @ tangent >= curve.settings.min_cosine:
                 u, J = there, J_there
-                if corrections > FEW_CORRECTIONS:
+                if corrections > curve.settings.few_corrections:
                     J = curve.derivative(u, curve.residual(u))
                 tangent = _tangent(J, direction)
                 yield u
-                longer = LONGER if corrections <= FEW_CORRECTIONS else 1.0
-                step = min(step * longer, MAX_ARC)
+                longer = curve.settings.longer if corrections <= curve.settings.few_corrections else 1.0
+                step = min(step * longer, curve.settings.max_arc)
                 continue
         step *= 0.5
         J = curve.derivative(u, curve.residual(u))  # Broyden's updates may have made J inaccurate
@@ -133,20 +141,20 @@ def _correct(
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
     residual = curve.residual(u)
-    for number in range(MAX_CORRECTIONS):
+    for number in range(curve.settings.max_corrections):
         if not (np.isfinite(residual).all() and np.isfinite(J).all()):
             return None
-        if np.abs(residual).max() <= RESIDUAL:
+        if np.abs(residual).max() <= curve.settings.residual:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # the parameter is given: keep it exactly
             step[-1] = 0.0
-        if np.linalg.norm(step) > MAX_ARC:
+        if np.linalg.norm(step) > curve.settings.max_arc:
             return None
         after = curve.residual(u + step)
         J = broyden_update(J, step, after - residual - J @ step)
         u, residual = u + step, after
-    return (u, J, MAX_CORRECTIONS) if np.abs(residual).max() <= RESIDUAL else None
+    return (u, J, curve.settings.max_corrections) if np.abs(residual).max() <= curve.settings.residual else None
 
 
 def has_folded(points: list[np.ndarray]) -> bool:
@@ -161,7 +169,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
-            np.sum(old * new) < 0 or np.abs(new).max() < ZERO * np.sqrt(np.abs(after.q).max())
+            np.sum(old * new) < 0 or np.abs(new).max() < curve.settings.zero * np.sqrt(np.abs(after.q).max())
         ):
             return name
     return None
@@ -170,7 +178,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
 def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
     """Return whether all weights go to zero at the last points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
-    return bool(np.abs(after.q).max() < ZERO * np.abs(first.q).max())
+    return bool(np.abs(after.q).max() < curve.settings.zero * np.abs(first.q).max())
 
 
 def find_vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
@@ -186,7 +194,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
     """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(MAX_PARABOLAS):
+    for _ in range(curve.settings.max_parabolas):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -197,7 +205,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         corrected = _correct(curve, middle, tangent, J)
         if corrected is None:
             break
-        step = max(0.5 * min(-s[0], s[2]), PARABOLA_ARC)
+        step = max(0.5 * min(-s[0], s[2]), curve.settings.parabola_arc)
         tangent = _tangent(corrected[1], tangent)
         sides = [_correct(curve, corrected[0] + side * step * tangent, tangent, corrected[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:
@@ -207,7 +215,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
     shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + SHIFT_ERROR * abs(shift), points[:-1]
+    return values[-1] + shift, spread + curve.settings.shift_error * abs(shift), points[:-1]
 
 
 def _rule_shift(curve: Curve, u: np.ndarray) -> float:

@@ -26,11 +26,7 @@ from gamp_attention.state_evolution.fixed_points.observables import SECTORS, fam
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-from gamp_attention.state_evolution.rules.choice import first_rule, prefers_nested, prefers_split
-from gamp_attention.state_evolution.rules.nested import NestedRule
-from gamp_attention.state_evolution.rules.rule import Rule
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.rules.choice import first_rule
 
 MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
 MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
@@ -280,11 +276,7 @@ def continue_branch(
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
-    rule: Rule = SobolRule(1024, lines=True)
-    if prefers_split(model):
-        rule = SplitRule(level=1)
-    elif prefers_nested(model):
-        rule = NestedRule.of(model, level=1)
+    rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
 

@@ -19,31 +19,48 @@ import numpy as np
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, MAX_LAST_STEP, newton, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
 from gamp_attention.state_evolution.rules.rule import Rule
 
-# Points of a branch; lengths are in units of the overlaps
-MAX_RESIDUAL = 2e-3  # largest residual before the final Newton step
-TOL_RESIDUAL = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
-MIN_RESIDUAL = 0.03  # lower limit of the requested residual, in units of the rule's unresolved error
-MAX_NEWTON = 8  # maximum number of Newton steps; if more are needed, the value was too far from known points
-HALVINGS = 2  # number of times that the distance to a value that is too far may be halved
-MAX_CHANGE = 1.0  # largest relative change from the prediction; beyond, the point is on another branch
-MIN_FAMILY = 0.1  # smallest m and θ relative to the prediction; below, the point is on a branch without them
-MAX_WEIGHT = 1.2  # largest extrapolation along a line through two known points, in units of their distance
 
-# Roots of functions that each rule evaluates with a small error
-MAX_SECANTS = 12  # maximum number of secant steps on one rule
-CLOSE = 2e-3  # relative width of the last bracket on the first rule
-CLEAR = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
-SLACK = 1.0  # largest distance of the root beyond the two given values, in units of their distance
-MAX_FINER = 6  # maximum number of finer rules; each takes about three times as long as the last
-SLOPE_ERROR = 0.2  # assumed relative error of a secant's slope
-STEP_FRACTION = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
-UNRESOLVED = 1.0  # smallest error in units of the rule's unresolved error, because shifts can be small by accident
+@dataclass(frozen=True)
+class TrackSettings:
+    """Settings of the points of a branch; lengths are in units of the overlaps."""
+
+    max_residual: float = 2e-3  # largest residual before the final Newton step
+    tol_residual: float = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
+    min_residual: float = 0.03  # lower limit of the requested residual, in units of the rule's unresolved error
+    max_steps: int = 8  # maximum number of Newton steps; if more are needed, the value was too far from known points
+    halvings: int = 2  # number of times that the distance to a value that is too far may be halved
+    max_change: float = 1.0  # largest relative change from the prediction; beyond, the point is on another branch
+    min_family: float = 0.1  # smallest m and θ relative to the prediction; below, the point is on a branch without them
+    max_weight: float = 1.2  # largest extrapolation along a line through two known points, in units of their distance
+
+
+TRACK = TrackSettings()
+
+
+@dataclass(frozen=True)
+class RootSettings:
+    """Settings of roots of functions that each rule evaluates with a small error."""
+
+    max_secants: int = 12  # maximum number of secant steps on one rule
+    close: float = 2e-3  # relative width of the last bracket on the first rule
+    clear: float = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
+    slack: float = 1.0  # largest distance of the root beyond the two given values, in units of their distance
+    max_finer: int = 6  # maximum number of finer rules; each takes about three times as long as the last
+    shift_error: float = 0.5  # error of a root, in units of its shift by a finer rule
+    slope_error: float = 0.2  # assumed relative error of a secant's slope
+    step_fraction: float = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
+    # smallest error in units of the rule's unresolved error, because shifts can be small by accident
+    unresolved: float = 1.0
+
+
+ROOT = RootSettings()
+
+
 CURVE_TOL = 5e-4  # requested error of a crossing in units of the curve's parameter, if none is given
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
@@ -65,13 +82,14 @@ class BranchTrack:
     curve: Curve
     known: dict[float, Overlaps]  # fixed points by parameter value, at least one
     tol: float  # requested error of the parameter, which sets the accuracy of the fixed points
+    settings: TrackSettings = TRACK
     _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # Jacobian at the last point
 
     def on(self, rule: Rule, tol: float) -> "BranchTrack":
         """Return the branch on another rule and with another tolerance; both use the same dict of known points."""
         return replace(self, curve=replace(self.curve, rule=rule), tol=tol)
 
-    def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
+    def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
         """Return the fixed point at a parameter value, or None if there is none near the expected overlaps.
 
         If necessary, intermediate points are solved first.
@@ -88,10 +106,10 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        requested = TOL_RESIDUAL * self.tol / max(abs(value), 1e-3)
-        tol = min(MAX_RESIDUAL, max(requested, MIN_RESIDUAL * self.curve.rule.tol))
+        requested = self.settings.tol_residual * self.tol / max(abs(value), 1e-3)
+        tol = min(self.settings.max_residual, max(requested, self.settings.min_residual * self.curve.rule.tol))
         try:
-            root = newton(F, guess, tol, MAX_NEWTON, self._jacobian[0], packing)
+            root = newton(F, guess, tol, self.settings.max_steps, self._jacobian[0], packing)
             self._jacobian[0] = None
             if not root.solves(tol):
                 return None
@@ -101,7 +119,7 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > MAX_LAST_STEP or _on_other_branch(guess, best):
+        if np.abs(step).max() > root.settings.max_last_step or _on_other_branch(guess, best, self.settings):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
@@ -116,7 +134,7 @@ class BranchTrack:
         for other in (opposite or by_distance[1:])[:1]:
             weight = (value - by_distance[0]) / (other - by_distance[0])
             guess = _between(nearest, self.known[other], weight)
-            if abs(weight) <= MAX_WEIGHT and is_feasible(self.curve.model, guess):
+            if abs(weight) <= self.settings.max_weight and is_feasible(self.curve.model, guess):
                 return guess
         return nearest
 
@@ -132,11 +150,13 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
     return Overlaps(**line)
 
 
-def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
+def _on_other_branch(guess: Overlaps, solution: Overlaps, settings: TrackSettings = TRACK) -> bool:
     """Return whether the solution is on another branch than the guess."""
     expected, solved = guess.arrays(), solution.arrays()
-    faded = any(np.abs(solved[name]).max() < MIN_FAMILY * np.abs(expected[name]).max() for name in ("m", "theta"))
-    return faded or relative_change(guess, solution) > MAX_CHANGE
+    faded = any(
+        np.abs(solved[name]).max() < settings.min_family * np.abs(expected[name]).max() for name in ("m", "theta")
+    )
+    return faded or relative_change(guess, solution) > settings.max_change
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +223,9 @@ def root_along(
 
 
 def root_on_rules(
-    measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float
-) -> tuple[float, float, float]:
+    measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float,
+    settings: RootSettings = ROOT,
+) -> tuple[float, float, float]:  # fmt: skip
     """Return the root of a function on finer and finer rules, its error (infinite if there is none) and the slope.
 
     Brent's method between the ends gives the root and the slope on the first rule. Finer rules then shift the root
@@ -212,24 +233,26 @@ def root_on_rules(
     its relative tolerance times this magnitude.
     """
     coarse = measure(rule)
-    value, slope = _root_between(coarse, *ends, CLEAR * rule.tol * size)
+    value, slope = _root_between(coarse, *ends, settings.clear * rule.tol * size, settings)
     error, finer = np.inf, rule.finer()
-    for _ in range(MAX_FINER):
+    for _ in range(settings.max_finer):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
         fine, has_levels = measure(finer), finer.deterministic
         remainder = fine(value)
         shift = (remainder - coarse(value)) / slope
         value, last, slope = _polish(
-            fine, value, remainder, slope, tol if has_levels else np.inf, CLEAR * finer.tol * size
+            fine, value, remainder, slope, tol if has_levels else np.inf, settings.clear * finer.tol * size, settings
         )
-        unresolved = UNRESOLVED * finer.tol * size / abs(slope)
-        error = SHIFT_ERROR * abs(shift) + SLOPE_ERROR * abs(last) + unresolved
+        unresolved = settings.unresolved * finer.tol * size / abs(slope)
+        error = settings.shift_error * abs(shift) + settings.slope_error * abs(last) + unresolved
         coarse, finer = fine, finer.finer() if has_levels else None
     return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
+def _root_between(
+    measure: Measure, a: float, b: float, clear: float, settings: RootSettings = ROOT
+) -> tuple[float, float]:
     """Return an approximate root and the slope there; NaN if the branch is lost or no root is near the two values.
 
     If the function has the same sign at both, the interval is extended at the end with the smaller value. The slope is
@@ -249,8 +272,8 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
     try:
         if evaluate(a) * evaluate(b) > 0:
             a, b = (a, b) if abs(evaluate(b)) < abs(evaluate(a)) else (b, a)
-            a, b = b, b + SLACK * (b - a)
-        root = float(brentq(evaluate, a, b, xtol=CLOSE * max(abs(a), abs(b))))
+            a, b = b, b + settings.slack * (b - a)
+        root = float(brentq(evaluate, a, b, xtol=settings.close * max(abs(a), abs(b))))
     except (BranchLost, ValueError):  # the second error if the sign is still the same
         return np.nan, np.nan
     x, f = np.array(sorted(values.items())).T
@@ -264,16 +287,16 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
 
 
 def _polish(
-    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float
+    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float, settings: RootSettings
 ) -> tuple[float, float, float]:
     """Refine a root by secants from `value`, at which the function has the value `remainder`.
 
     Return the root, the last step and the slope. Steps end when the error of the slope affects the root by a small
     fraction of `tol`; the slope is updated only from values that differ by at least `clear`.
     """
-    for _ in range(MAX_SECANTS):
+    for _ in range(settings.max_secants):
         step = -remainder / slope
-        if not SLOPE_ERROR * abs(step) > STEP_FRACTION * tol:
+        if not settings.slope_error * abs(step) > settings.step_fraction * tol:
             break
         ahead = measure(value + step)
         if abs(ahead - remainder) >= clear:

@@ -1,6 +1,6 @@
 """Trajectories: overlaps and losses at every iteration of message passing or gradient descent."""
 
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths, RareResponses
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, bytes_per_path
 from gamp_attention.state_evolution.dynamics.finite_surveys import NormalMatrix, sample_survey
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths, follow

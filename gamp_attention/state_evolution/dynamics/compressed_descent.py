@@ -17,19 +17,20 @@ With P stored times, a path takes a memory of order P and each step a time of or
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.descent_steps import PlainSteps
 from gamp_attention._core.numerics import one_thread
 from gamp_attention._core.progress import Progress
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import curvature_of
 from gamp_attention.results import Overlaps, stack_overlaps
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
 from gamp_attention.state_evolution.dynamics.start_law import SampleForces, StartLaw
@@ -38,11 +39,20 @@ from gamp_attention.state_evolution.equations.channel import select_sources
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
-TOLERANCE = 1e-3  # default relative standard deviation of a field that stored times do not determine
-COARSER = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
-NEGLIGIBLE = 1e-6  # relative standard deviation that is zero up to rounding
-N_COMPARED = 4  # maximum number of replicas that are repeated with the larger tolerance
-EXPECTED = 64  # number of stored times for which components of mixtures have enough paths
+
+@dataclass(frozen=True)
+class Compression:
+    """Accuracy and limits of histories at stored times."""
+
+    tolerance: float = 1e-3  # relative standard deviation of a field that stored times may leave undetermined
+    max_memory: float = np.inf  # maximum memory in bytes
+    negligible: float = 1e-6  # relative standard deviation that is zero up to rounding
+    coarser: float = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
+    n_compared: int = 4  # maximum number of replicas that are repeated with the larger tolerance
+
+    def coarsen(self) -> "Compression":
+        """Return the compression with the larger tolerance."""
+        return replace(self, tolerance=self.coarser * self.tolerance)
 
 
 class StoredValues:
@@ -88,7 +98,8 @@ class CompressedPaths:
         self, component: Component, model: Model, n_paths: int, rng: np.random.Generator, even: bool
     ) -> None:  # fmt: skip
         self.probability, self.sources, self.model = component
-        self._paths = FieldPaths(self.model, component_paths(component, n_paths, EXPECTED), rng, even)
+        expected = 64  # number of stored times for which components of mixtures have enough paths
+        self._paths = FieldPaths(self.model, component_paths(component, n_paths, expected), rng, even)
         self._even, law = even, model.coordinates
         self._gamma, self._weight = law.gamma[:, self.sources], law.weight
         self._h = np.zeros((len(law.weight), self.model.n_tokens, self.model.rank, self._paths.n))
@@ -170,7 +181,7 @@ class CompressedPaths:
             test_error=float(np.mean(model.task.errors(self.fields + now.m, self._paths.y, terms))),
         )
 
-    def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: DescentMethod, t: int) -> None:
+    def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self._force - rows @ self._stored.array - A[-1][:, None] @ self._h
@@ -215,7 +226,7 @@ class CompressedWeights:
         squares = np.einsum("k,kaa->a", self.model.coordinates.weight, self._second)
         return 0.5 * float(np.sum(np.ravel(self.strengths) * squares))
 
-    def descend(self, forces: DescentForces, A: np.ndarray, method: DescentMethod, t: int) -> None:
+    def descend(self, forces: DescentForces, A: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of gradient descent, for memory A (P + 1, K, r, r) of stored times and of this time."""
         first = self.model.rank + self.model.n_sources
         slope = self.strengths * self._x
@@ -238,8 +249,7 @@ class CompressedDescent:
     method : the first-order method, without minibatches.
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
-    tolerance : relative standard deviation of a field that the stored times may leave undetermined.
-    max_memory : maximum memory in bytes.
+    compression : tolerance of stored times, and the maximum memory.
     doubling : whether the times 0, 1, 2, 4, 8, … are stored as well. A run without them has larger errors at all times,
         also before the second time whose rest exceeds the tolerance.
 
@@ -252,12 +262,12 @@ class CompressedDescent:
     _paths: Sequence[CompressedPaths]
 
     def __init__(
-        self, model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_paths: int,
-        rng: np.random.Generator, tolerance: float, max_memory: float, doubling: bool = True,
+        self, model: Model, alpha: float, start: StartLaw, method: PlainSteps, n_paths: int,
+        rng: np.random.Generator, compression: Compression, doubling: bool = True,
     ) -> None:  # fmt: skip
         self._model, self._alpha, self._method, self._n_paths = model, alpha, method, n_paths
         self._n_given = n_paths  # the number of paths that error messages refer to
-        self._tolerance, self._max_memory, self._doubling, self._V = tolerance, max_memory, doubling, start.V
+        self._compression, self._doubling, self._V = compression, doubling, start.V
         self._forces = start.forces
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
@@ -280,8 +290,8 @@ class CompressedDescent:
         now, covariances = self._weights.evaluate(np.asarray(noise))
         now = replace(now, V=self._V)
         rest = max(path.project(now, covariances) for path in self._paths)
-        regular = self._doubling and t & (t - 1) == 0 and rest > NEGLIGIBLE
-        if t == 0 or regular or not rest <= self._tolerance:
+        regular = self._doubling and t & (t - 1) == 0 and rest > self._compression.negligible
+        if t == 0 or regular or not rest <= self._compression.tolerance:
             self._require_capacity()
             for i, path in enumerate(self._paths):
                 like = None if reference is None else reference._paths[i].fields
@@ -302,22 +312,22 @@ class CompressedDescent:
         """Return the paths of a component."""
         return CompressedPaths(component, self._model, n_paths, rng, even)
 
-    def _select_method(self, t: int) -> DescentMethod:
+    def _select_method(self, t: int) -> PlainSteps:
         """Return the method of step t, after the forces at this time have been evaluated."""
         return self._method
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""
-        n_stored, model = len(self.stored) + 1, self._model
+        n_stored, model, limits = len(self.stored) + 1, self._model, self._compression
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
             enough *= self._n_given // self._n_paths
-            needs = f"at least {enough} at step {len(self.states)}, or a larger compression than {self._tolerance:g}"
+            needs = f"at least {enough} at step {len(self.states)}, or a larger compression than {limits.tolerance:g}"
             raise check.fail("n_paths", self._n_given, needs)
         needed = bytes_at_times(model, sum(path.n for path in self._paths), n_stored)
-        if needed > self._max_memory:
+        if needed > limits.max_memory:
             needs = f"at least {needed:.3g} bytes at step {len(self.states)}, or fewer paths, or a larger compression"
-            raise check.fail("max_memory", self._max_memory, needs)
+            raise check.fail("max_memory", limits.max_memory, needs)
 
 
 def bytes_at_times(model: Model, n_paths: int, n_stored: int) -> float:
@@ -329,19 +339,19 @@ def bytes_at_times(model: Model, n_paths: int, n_stored: int) -> float:
 
 
 def follow_compressed(
-    model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_paths: int,
-    rng: np.random.Generator, tolerance: float, max_memory: float, compared: bool, bar: Progress,
+    model: Model, alpha: float, start: StartLaw, method: PlainSteps, n_iter: int, n_paths: int,
+    rng: np.random.Generator, compression: Compression, compared: bool, bar: Progress,
 ) -> tuple[CompressedDescent, CompressedDescent | None]:  # fmt: skip
     """Return a replica of a descent, and if `compared`, a replica with fewer stored times and the same random numbers.
 
-    The tolerance of the second replica is larger by `COARSER`, and times 1, 2, 4, … are not stored regardless of it.
+    The tolerance of the second replica is larger, and times 1, 2, 4, … are not stored regardless of it.
     """
     settings = model, alpha, start, method, n_paths
     coarse = None
     with one_thread():
         if compared:
-            coarse = CompressedDescent(*settings, deepcopy(rng), COARSER * tolerance, max_memory, doubling=False)
-        fine = CompressedDescent(*settings, rng, tolerance, max_memory)
+            coarse = CompressedDescent(*settings, deepcopy(rng), compression.coarsen(), doubling=False)
+        fine = CompressedDescent(*settings, rng, compression)
         advance_together(fine, coarse, n_iter, bar)
     return fine, coarse
 

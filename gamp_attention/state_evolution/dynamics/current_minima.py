@@ -16,12 +16,13 @@ at a few of the times, as in `compressed_descent`. Eq. :eq:`current-minima`.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.descent_steps import PlainSteps
 from gamp_attention._core.numerics import one_thread
 from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
@@ -32,33 +33,25 @@ from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.state_evolution.dynamics.compressed_descent import (
-    COARSER,
-    N_COMPARED,
     CompressedDescent,
     CompressedPaths,
+    Compression,
     advance_together,
     compression_errors,
 )
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import select_sources
 
-CURRENT_TOLERANCE = 1e-2  # default relative standard deviation of a field that stored times do not determine
-N_PATHS = 2**15  # default number of paths of a replica
-NEVER = 2**31 - 1  # number of iterations with global minima that no run reaches
-FEWER = 4  # ratio of both numbers of paths, from which results are extrapolated to infinitely many paths
-UNSURE = 2.0  # error of this extrapolation in units of its change; 2 covers a bias that decreases as N^(−1/2)
-
 
 @dataclass(frozen=True)
-class Preconditioned(DescentMethod):
+class Preconditioned(PlainSteps):
     """The step Q ← Q − β C ∇R of message passing, in the form of a method of descent."""
 
-    C: np.ndarray | None = None  # (K, r, r) β C for each class of coordinates
+    C: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (K, r, r) β C for each class of coordinates
 
     def step(self, x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
         """Return x after a step with the gradient `slope`, both (K, …, r, n), and an unused velocity."""
-        assert self.C is not None
         K, r, _ = self.C.shape
         return x - self.C.reshape(K, *[1] * (x.ndim - 3), r, r) @ slope, velocity
 
@@ -108,8 +101,8 @@ class CurrentMinimaRun(CompressedDescent):
     alpha : sample complexity.
     start : second moments of the initial weights.
     damping : step β, or a sequence of steps, see `Damping`.
-    hold_after : iteration from which paths keep their current minima.
-    n_paths, rng, tolerance, max_memory : as for `CompressedDescent`.
+    hold_after : iteration from which paths keep their current minima; None for global minima.
+    n_paths, rng, compression : as for `CompressedDescent`.
     fewer : number by which the number of paths is divided.
 
     Attributes
@@ -120,12 +113,11 @@ class CurrentMinimaRun(CompressedDescent):
     _paths: Sequence[CurrentMinimaPaths]
 
     def __init__(
-        self, model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int, n_paths: int,
-        rng: np.random.Generator, tolerance: float, max_memory: float, fewer: int = 1,
+        self, model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int | None, n_paths: int,
+        rng: np.random.Generator, compression: Compression, fewer: int = 1,
     ) -> None:  # fmt: skip
-        method = Preconditioned(steps=(0.0,))
         n_sampled = n_paths // fewer // 2 * 2
-        super().__init__(model, alpha, start, method, n_sampled, rng, tolerance, max_memory, doubling=False)
+        super().__init__(model, alpha, start, Preconditioned(), n_sampled, rng, compression, doubling=False)
         self._n_given = n_paths
         self._damping, self._hold_after = Damping(damping), hold_after
         self.V_hats: list[np.ndarray] = []
@@ -138,10 +130,10 @@ class CurrentMinimaRun(CompressedDescent):
     def advance(self, reference: CompressedDescent | None = None) -> None:
         """Compute overlaps and losses at the next time, and take an iteration. Arguments as for `CompressedDescent`."""
         for path in self._paths:
-            path.hold = len(self.states) >= self._hold_after
+            path.hold = self._hold_after is not None and len(self.states) >= self._hold_after
         super().advance(reference)
 
-    def _select_method(self, t: int) -> DescentMethod:
+    def _select_method(self, t: int) -> PlainSteps:
         """Return the step β C of iteration t, and update V and the Onsager memories."""
         V_hat, beta, law = np.zeros_like(self._V), self._damping(t), self._model.coordinates
         for path in self._paths:
@@ -151,7 +143,7 @@ class CurrentMinimaRun(CompressedDescent):
         for path in self._paths:
             path.remember(W, beta)
         self.V_hats.append(V_hat)
-        return Preconditioned(steps=(beta,), C=beta * C)
+        return Preconditioned(C=beta * C)
 
 
 class CurrentMinima(NamedTuple):
@@ -166,40 +158,42 @@ class CurrentMinima(NamedTuple):
 
 
 def follow_current_minima(
-    model: Model, alpha: float, starts: Sequence[StartLaw], damping: Steps, hold_after: int, n_iter: int, n_paths: int,
-    rng: np.random.Generator, tolerance: float, max_memory: float, bar: Progress,
+    model: Model, alpha: float, starts: Sequence[StartLaw], damping: Steps, hold_after: int | None, n_iter: int,
+    n_paths: int, rng: np.random.Generator, compression: Compression, bar: Progress, fewer: int = 4,
+    unsure: float = 2.0,
 ) -> CurrentMinima:  # fmt: skip
     """Return message passing with current minima at times 0, …, n_iter, with errors. Each replica has a start.
 
-    Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `FEWER`
+    Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `fewer`
     times fewer paths, and the results are extrapolated linearly in the inverse number of paths. The errors contain
-    the spread of replicas, `UNSURE` times the change by this extrapolation, and the error of the compression: up to
-    `N_COMPARED` replicas are repeated with a tolerance that is larger by `COARSER`, with equal random numbers.
+    the spread of replicas, `unsure` times the change by this extrapolation (2 covers a bias that decreases as N^(−1/2)
+    for N paths), and the error of the compression: some replicas are repeated with a larger tolerance and equal random
+    numbers.
     """
     n_replicas = len(starts)
 
-    def run(start: StartLaw, fewer: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
+    def run(start: StartLaw, divisor: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
         settings, coarse = (model, alpha, start, damping, hold_after, n_paths), None
         if compared:
-            coarse = CurrentMinimaRun(*settings, deepcopy(rng), COARSER * tolerance, max_memory, fewer)
-        fine = CurrentMinimaRun(*settings, rng, tolerance, max_memory, fewer)
+            coarse = CurrentMinimaRun(*settings, deepcopy(rng), compression.coarsen(), divisor)
+        fine = CurrentMinimaRun(*settings, rng, compression, divisor)
         advance_together(fine, coarse, n_iter, bar)
         return fine, coarse
 
     with one_thread():
-        pairs = [run(start, 1, i < N_COMPARED) for i, start in enumerate(starts)]
-        small = [run(start, FEWER, False)[0] for start in starts]
+        pairs = [run(start, 1, i < compression.n_compared) for i, start in enumerate(starts)]
+        small = [run(start, fewer, False)[0] for start in starts]
     many, few = _stack([fine for fine, _ in pairs]), _stack(small)
     compared = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
     names = ("q", "m", "theta", "V", "train", "test")
-    compression = compared[0] | compared[1]
+    by_compression = compared[0] | compared[1]
     values, errors = {}, {}
     for name in (*names, "V_hat"):
-        change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (FEWER - 1)
+        change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (fewer - 1)
         values[name] = many[name].mean(axis=0) + change
         variances = [np.var(runs[name], axis=0, ddof=1) / n_replicas for runs in (many, few)]
-        spread = variances[0] * (FEWER / (FEWER - 1)) ** 2 + variances[1] / (FEWER - 1) ** 2
-        errors[name] = np.sqrt(spread + (UNSURE * change) ** 2 + np.square(compression.get(name, 0.0)))
+        spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
+        errors[name] = np.sqrt(spread + (unsure * change) ** 2 + np.square(by_compression.get(name, 0.0)))
     return CurrentMinima(
         {name: values[name] for name in names[:4]}, {name: values[name] for name in names[4:]}, values["V_hat"],
         {name: errors[name] for name in names[:4]}, {name: errors[name] for name in names[4:]},
@@ -216,13 +210,11 @@ def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def require_current_minima(model: Model, hold_after: int) -> int:
-    """Return `hold_after` as a number of iterations; raise an error if the model has no such equations."""
-    hold_after = check.integer("hold_after", hold_after, low=0)
+def require_current_minima(model: Model, hold_after: int | None) -> None:
+    """Raise ValueError if the model has no equations with kept minima."""
     if not model.penalty.quadratic:
         needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
         raise check.fail("hold_after", hold_after, needs)
     refuse_spheres(model.penalty, "a number for each column, as hold_after has no spherical columns")
     if model.intercept:
         raise check.fail("hold_after", hold_after, "None for a model with an intercept")
-    return hold_after

@@ -1,4 +1,4 @@
-"""Gradient descent for d → ∞: the first-order methods, and sampled paths of the fields and forces.
+"""Gradient descent for d → ∞: sampled paths of the fields and forces.
 
 The field of a sample at step t depends on the forces f = −∇ℓ(z) of all earlier steps,
 
@@ -6,29 +6,33 @@ The field of a sample at step t depends on the forces f = −∇ℓ(z) of all ea
 
 with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
 Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPaths` samples these paths,
-`weight_paths` has the weights, and `trajectory` the loop over steps.
+`weight_paths` has the weights, and `gradient_descent` the loop over steps.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention._core.choices import DESCENTS, ONLINE
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, PathValues, component_paths
 from gamp_attention.state_evolution.equations.channel import select_sources
 
-# Rare large derivatives: if samples choose between two wells, the derivatives grow exponentially in time on a fraction
-# of the paths, and this fraction decreases as fast. If only a few sampled paths remain in it, the average over samples
-# is wrong and is corrected by Stein's lemma.
-MIN_CARRIERS = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
-MIN_CARRIER_FRACTION = 0.25  # the same as a fraction of the paths in minibatches at both times, if that is smaller
-MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
+
+@dataclass(frozen=True)
+class RareResponses:
+    """Thresholds of the correction of averages that few paths carry, by Stein's lemma.
+
+    If samples choose between two wells, the derivatives grow exponentially in time on a fraction of the paths, and this
+    fraction decreases as fast. If only a few sampled paths remain in it, the average over samples is wrong.
+    """
+
+    min_carriers: float = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
+    min_fraction: float = 0.25  # the same as a fraction of the paths in minibatches at both times, if that is smaller
+    max_times: int = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +58,15 @@ class DescentPaths:
     batch : fraction of the data in a minibatch; 1 for full-batch descent.
     rng : generator of the paths and minibatches.
     even : the argument of `FieldPaths`; if it is true, m̂ = 0.
+    rare : thresholds of the correction of responses.
     """
 
     def __init__(
         self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator,
-        even: bool = False,
+        even: bool = False, rare: RareResponses = RareResponses(),
     ) -> None:  # fmt: skip
         self.probability, self.sources, self.model = component
-        self._batch, self._rng, self._even = batch, rng, even
+        self._batch, self._rng, self._even, self._thresholds = batch, rng, even, rare
         self._paths = FieldPaths(self.model, component_paths(component, n_paths, n_iter), rng, even)
         self._n = self._paths.n
         L, r = self.model.n_tokens, self.model.rank
@@ -114,9 +119,9 @@ class DescentPaths:
 
         An initial time that was corrected once is corrected at all later steps.
         """
-        copies = self._paths.copies
-        enough = min(MIN_CARRIERS / copies, MIN_CARRIER_FRACTION * self._batch**2 * self._n)
-        while self._rare < min(MAX_CORRECTED, len(response)) and self._responses.carriers[self._rare] < enough:
+        limits = self._thresholds
+        enough = min(limits.min_carriers / self._paths.copies, limits.min_fraction * self._batch**2 * self._n)
+        while self._rare < min(limits.max_times, len(response)) and self._responses.carriers[self._rare] < enough:
             self._rare += 1
         if not self._rare:
             return theta, response
@@ -153,75 +158,3 @@ def sum_forces(model: Model, paths: Iterable[ComponentPart], forces: list[Descen
     return DescentForces(
         sum_field("m", 0), sum_field("theta", 0), sum_field("q", 1), sum_field("response", 1), loss, error
     )
-
-
-COMPRESSED = ("gd", "momentum", "nesterov")  # methods whose histories can be compressed: without minibatches
-USED_BY = {
-    "lr": (*DESCENTS, ONLINE), "momentum": ("momentum", "nesterov"), "batch": ("sgd", ONLINE),
-    "damping": ("gamp", "survey"), "hold_after": ("gamp",), "parisi": ("survey",), "jumps": ("survey",),
-    "one_sample": (ONLINE,), "spherical": (ONLINE,), "compression": COMPRESSED, "d": (ONLINE,), "alpha": (ONLINE,),
-}  # fmt: skip
-MOMENTUM = 0.9  # default momentum μ
-BATCH = 0.1  # default fraction of the data in a minibatch
-
-
-@dataclass(frozen=True)
-class DescentMethod:
-    """First-order method with the steps v ← μ v + ∇R, Q ← Q − η_t v, as in `torch.optim.SGD`.
-
-    Nesterov's method takes the steps Q ← Q − η_t (∇R + μ v) instead.
-    """
-
-    steps: tuple[float, ...]  # step sizes η_0, η_1, …; the last is repeated
-    momentum: float = 0.0  # μ, in [0, 1)
-    nesterov: bool = False  # True for Nesterov's method
-    # fraction of the data that is drawn at random at every step to estimate ∇R; for "online" the number of new samples
-    # in units of α d
-    batch: float = 1.0
-    # True if the samples of a batch are used one after the other, in steps of size η/(batch α d)
-    one_sample: bool = False
-    spherical: bool = False  # True if the columns of Q are rescaled to ‖Q_a‖² = d after every step
-
-    def lr(self, t: int) -> float:
-        """Return the step size η_t."""
-        return self.steps[min(t, len(self.steps) - 1)]
-
-    def step(self, x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and the velocity after step t with the gradient `slope`."""
-        velocity = self.momentum * velocity + slope
-        move = slope + self.momentum * velocity if self.nesterov else velocity
-        return x - self.lr(t) * move, velocity
-
-
-def descent_method(
-    method: str, lr: Any, momentum: Any = None, batch: Any = None, one_sample: Any = None, spherical: Any = None
-) -> DescentMethod:
-    """Return the method of a given name, after checking its settings; None stands for the default of a setting."""
-    if check.ndim("lr", lr) == 1:
-        if len(lr) == 0:
-            raise check.fail("lr", lr, "a number > 0, or a sequence of at least one such number")
-        steps = tuple(check.real(f"lr[{t}]", step, low=0, strict=True) for t, step in enumerate(lr))
-    else:
-        steps = (check.real("lr", lr, low=0, strict=True),)
-    require_unused(method, momentum=momentum, batch=batch, one_sample=one_sample, spherical=spherical)
-    if method == ONLINE:
-        size = check.real("batch", BATCH if batch is None else batch, low=0, strict=True)
-        single = check.flag("one_sample", False if one_sample is None else one_sample)
-        on_sphere = check.flag("spherical", False if spherical is None else spherical)
-        return DescentMethod(steps, batch=size, one_sample=single, spherical=on_sphere)
-    if method in ("momentum", "nesterov"):
-        momentum = check.real("momentum", MOMENTUM if momentum is None else momentum, low=0, high=1)
-        if momentum == 1:
-            raise check.fail("momentum", momentum, "a number in [0, 1)")
-        return DescentMethod(steps, momentum, method == "nesterov")
-    fraction = check.real("batch", BATCH if batch is None else batch, low=0, high=1, strict=True)
-    return DescentMethod(steps, batch=fraction if method == "sgd" else 1.0)
-
-
-def require_unused(method: str, **settings: Any) -> None:
-    """Raise ValueError if a setting is given, not None, with a method that does not use it."""
-    for name, value in settings.items():
-        methods = USED_BY[name]
-        if value is not None and method not in methods:
-            needs = f"method {' or '.join(map(repr, methods))}, as {method!r} does not use it"
-            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")

@@ -26,9 +26,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.rules.sobol import component_points
 
-FRESH = 1e-3  # size of independent random numbers in new columns that are taken from other paths
 ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
-EQUAL = 1e-12  # largest relative difference between loss parameters of two mirror images that counts as rounding
 
 
 class Columns:
@@ -197,8 +195,8 @@ class FieldPaths:
         white = whiten_and_mirror(shuffled_half(n_paths, teacher_size(model), rng))
         self.y, self.terms = fields_and_terms(model, white)
         arrays = self.terms.params, self.terms.constant
-        # labels, and targets with noise, change with the signs of the fields
-        mirrored = even and all(np.allclose(v[:half], v[half:], rtol=EQUAL, atol=EQUAL) for v in arrays)
+        # labels, and targets with noise, change with the signs of the fields; differences below 1e-12 are rounding
+        mirrored = even and all(np.allclose(v[:half], v[half:], rtol=1e-12, atol=1e-12) for v in arrays)
         self.copies = 2 if mirrored else 1
         self.n = n_paths // self.copies
         if mirrored:
@@ -225,7 +223,7 @@ class FieldPaths:
         L, r = self.model.n_tokens, self.model.rank
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)
         if like is not None:
-            half = self._new_part(like) + FRESH * half
+            half = self._new_part(like) + 1e-3 * half  # few independent numbers, for columns without a new part
         fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._white.array)
         self._white.append(fresh)
         fields = np.empty((self.n, L, r))

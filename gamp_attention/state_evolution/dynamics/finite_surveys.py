@@ -31,8 +31,6 @@ from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.dynamics.survey_paths import SurveySample, axes_of
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 
-SAME = 1e-10  # norm of the new part of a vector, relative to the vector, below which its product is already known
-
 
 class _Products:
     """Orthonormal vectors, and the products of a matrix with them."""
@@ -60,10 +58,11 @@ class NormalMatrix:
     ----------
     n, d : numbers of rows and of columns.
     rng : generator of the products.
+    same : norm of the new part of a vector, relative to the vector, below which its product is already known.
     """
 
-    def __init__(self, n: int, d: int, rng: np.random.Generator) -> None:
-        self._right, self._left, self._rng = _Products(d, n), _Products(n, d), rng
+    def __init__(self, n: int, d: int, rng: np.random.Generator, same: float = 1e-10) -> None:
+        self._right, self._left, self._rng, self._same = _Products(d, n), _Products(n, d), rng, same
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """Return Z x (n,)."""
@@ -76,7 +75,7 @@ class NormalMatrix:
     def _multiply(self, vector: np.ndarray, side: _Products, other: _Products) -> np.ndarray:
         product, rest = side.split(vector)
         norm = float(np.linalg.norm(rest))
-        if norm <= SAME * np.linalg.norm(vector):
+        if norm <= self._same * np.linalg.norm(vector):
             return product
         unit, fresh = rest / norm, self._rng.standard_normal(side.products.shape[1])
         fresh += (other.products @ unit - other.vectors @ fresh) @ other.vectors

@@ -8,9 +8,6 @@ from gamp_attention._core.display import format_to_error
 from gamp_attention._core.numerics import half_width
 from gamp_attention.state_evolution.equations.channel import Hats
 
-NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is called consistent
-HARMFUL = 0.1  # jump mass, relative to V̂, that must be excluded by three standard errors before it is called so
-
 
 def average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with an interval of it."""
@@ -33,7 +30,9 @@ def jump_share(hats: Hats) -> float:
     return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
 
 
-def state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
+def state_validity(
+    share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray, harmful: float = 0.1
+) -> str:
     """Return a statement whether message passing on data follows the prediction.
 
     Parameters
@@ -42,10 +41,11 @@ def state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shi
     error : (T,) standard error of `share`.
     unsure : (T,) size up to which `share` is not significant.
     shift : (T,) relative change of V without jumps.
+    harmful : jump mass that three standard errors must exclude before a prediction is called consistent.
     """
     if not has_jumps(share, unsure):
         lowest = int(np.argmin(share - 3 * error))
-        if share[lowest] - 3 * error[lowest] > -HARMFUL:
+        if share[lowest] - 3 * error[lowest] > -harmful:
             return f"consistent within its errors ({state_mass(share)})"
         mass = format_to_error(100 * share[lowest], 100 * error[lowest])
         return f"unknown: too few paths show whether the proximal map jumps (jump mass {mass} % of V̂); raise n_paths"
@@ -56,9 +56,9 @@ def state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shi
     return f"{words}; with the ridge, hold_after=20 predicts the runs, and {follows}"
 
 
-def has_jumps(share: np.ndarray, unsure: np.ndarray) -> bool:
+def has_jumps(share: np.ndarray, unsure: np.ndarray, negligible: float = 1e-2) -> bool:
     """Return whether the relative jump mass is not negligible at some iteration."""
-    return bool((share < -np.maximum(NEGLIGIBLE, unsure)).any())
+    return bool((share < -np.maximum(negligible, unsure)).any())
 
 
 def state_mass(share: np.ndarray) -> str:

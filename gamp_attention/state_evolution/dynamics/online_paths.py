@@ -18,21 +18,23 @@ An intercept without a penalty moves by η Σ_l m̂_l in a step, or Σ_l m̂_l p
 all samples of a batch, so that it has no noise for d → ∞.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.choices import ONLINE
+from gamp_attention._core.descent_steps import PlainSteps
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
-from gamp_attention.penalties.columns import has_one_strength
+from gamp_attention.penalties.columns import has_one_strength, refuse_spheres
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod, sum_forces
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
+from gamp_attention.state_evolution.dynamics.replicas import Task, Trajectory, average_descents
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import InterceptPath
 from gamp_attention.state_evolution.equations.channel import (
@@ -44,8 +46,57 @@ from gamp_attention.state_evolution.equations.channel import (
 )
 from gamp_attention.state_evolution.equations.weights import drift, overlaps_of_moments
 
-# Relative and absolute tolerance of the differential equations: far below the errors of averages over sampled points
-RTOL, ATOL = 1e-6, 1e-9
+
+@dataclass(frozen=True)
+class SinglePass(PlainSteps):
+    """Gradient descent on samples that are used once, as `single_pass` runs it. Needs the ridge with one λ.
+
+    Parameters
+    ----------
+    lr : step size, or a sequence of step sizes, whose last entry is repeated.
+    batch : number of new samples in each iteration, in units of alpha·d; positive, may exceed 1.
+    one_sample : whether the samples of an iteration are used one after the other, each in a step of size
+        lr/(batch·alpha·d). For d → ∞ this is a system of ordinary differential equations; `lr` remains the training
+        time of an iteration.
+    spherical : whether the columns of Q are rescaled to ‖Q_a‖² = d at the start and after every step.
+
+    Raises
+    ------
+    TypeError, ValueError : if an argument has a wrong type or is out of its range.
+    """
+
+    lr: float | Sequence[float] | np.ndarray = 0.1
+    batch: float = 0.1
+    one_sample: bool = False
+    spherical: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.real("batch", self.batch, low=0, strict=True)
+        check.flag("one_sample", self.one_sample)
+        check.flag("spherical", self.spherical)
+
+    def follow(self, task: Task) -> Trajectory:
+        """Return the prediction of all iterations."""
+        model, n_points = task.model, task.count_paths(4096, 0)
+        task.refuse_spectral("descent on new samples")
+        refuse_spheres(model.penalty, "a number for each column; SinglePass(spherical=True) rescales all columns")
+        self.require_ridge(model)
+        start = task.starts(needs_V=False)[0]
+        squares = np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, : model.rank, : model.rank])
+        if self.spherical and not (squares > 0).all():
+            needs = "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False"
+            raise check.fail_words("init", "a column of zeros", needs)
+        with task.finite("lr"):
+            sizes = task.n_iter, n_points, task.rng
+            runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
+        return average_descents(self, runs, start.V.shape)
+
+    def require_ridge(self, model: Model) -> None:
+        """Raise ValueError unless the penalty is a ridge with one λ."""
+        if not has_one_strength(model.penalty):
+            name = type(model.penalty).__name__
+            raise check.fail("method", self, f"GradientDescent for {name}, because SinglePass needs a ridge with one λ")
 
 
 class OnlineFields:
@@ -112,7 +163,7 @@ class OnlineWeights:
     moments : (K, r + S + t, r + S + t) second moments.
     """
 
-    def __init__(self, model: Model, start: StartLaw, method: DescentMethod) -> None:
+    def __init__(self, model: Model, start: StartLaw, method: SinglePass) -> None:
         self.model, self.method, self._V = model, method, start.V
         self.moments = self._normalize_columns(start.moments) if method.spherical else start.moments.copy()
         self._intercept = InterceptPath(model, start)
@@ -139,7 +190,7 @@ class OnlineWeights:
 
     def step(self, forces: DescentForces, t: int) -> None:
         """Take step t on a batch."""
-        lr = self.method.lr(t)
+        lr = self.method.step_size(t)
         rates, noise = self._rates(forces)
         r, move = self.model.rank, np.eye(rates.shape[2]) + np.zeros_like(self.moments)
         move[:, :r] += lr * rates
@@ -181,25 +232,8 @@ class OnlineWeights:
         return scale[:, None] * moments * scale
 
 
-def require_ridge(model: Model) -> None:
-    """Raise ValueError unless the penalty is a ridge with one λ."""
-    penalty = model.penalty
-    if not has_one_strength(penalty):
-        name = type(penalty).__name__
-        raise check.fail("method", ONLINE, f"'gd' or 'sgd' for {name}, because 'online' needs a ridge with one λ")
-
-
-def require_norms(model: Model, start: StartLaw, method: DescentMethod) -> None:
-    """Raise ValueError if columns of weights that are zero are to be rescaled to a given norm."""
-    r = model.rank
-    if method.spherical and not (np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, :r, :r]) > 0).all():
-        raise check.fail_words(
-            "init", "a column of zeros", "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False"
-        )
-
-
 def follow_online(
-    model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_points: int,
+    model: Model, alpha: float, start: StartLaw, method: SinglePass, n_iter: int, n_points: int,
     rng: np.random.Generator,
 ) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
     """Return overlaps and losses after every batch, from one set of points of the fields. Eq. :eq:`online`."""
@@ -218,7 +252,7 @@ def follow_online(
 
     if method.one_sample:
         record(forces_at(weights.overlaps()))
-        for lr, steps in groupby(method.lr(t) for t in range(n_iter)):
+        for lr, steps in groupby(method.step_size(t) for t in range(n_iter)):
             for state in _integrate(weights, forces_at, lr, len(list(steps))):
                 weights.state = state
                 record(forces_at(weights.overlaps()))
@@ -232,9 +266,13 @@ def follow_online(
 
 
 def _integrate(
-    weights: OnlineWeights, forces_at: Callable[[Overlaps], DescentForces], lr: float, n_iter: int
-) -> np.ndarray:
-    """Return the states (n_iter, ·) after training times η, 2 η, …, by the method of Dormand and Prince."""
+    weights: OnlineWeights, forces_at: Callable[[Overlaps], DescentForces], lr: float, n_iter: int, rtol: float = 1e-6,
+    atol: float = 1e-9,
+) -> np.ndarray:  # fmt: skip
+    """Return the states (n_iter, ·) after training times η, 2 η, …, by the method of Dormand and Prince.
+
+    The tolerances are far below the errors of averages over sampled points.
+    """
     from scipy.integrate import solve_ivp  # imported here because it takes long to load
 
     def velocity(_: float, state: np.ndarray) -> np.ndarray:
@@ -242,7 +280,7 @@ def _integrate(
         return weights.velocity(forces_at(weights.overlaps()), lr)
 
     times = lr * np.arange(1, n_iter + 1)
-    solution = solve_ivp(velocity, (0, times[-1]), weights.state, t_eval=times, rtol=RTOL, atol=ATOL)
+    solution = solve_ivp(velocity, (0, times[-1]), weights.state, t_eval=times, rtol=rtol, atol=atol)
     if not solution.success:
         raise FloatingPointError(solution.message)
     return np.array(solution.y.T)

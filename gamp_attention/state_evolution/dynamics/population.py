@@ -21,12 +21,6 @@ from gamp_attention.results import Overlaps, Result, add_display
 from gamp_attention.state_evolution.dynamics.field_paths import min_paths
 from gamp_attention.state_evolution.dynamics.online_paths import OnlineFields
 
-SPACING = 2e-2  # displacement of the cosines in differences that give the curvature at zero
-SAME = 0.1  # distance of cosines below which two minima are the same; errors of the points can split a minimum
-MAX_GRID = 1001  # maximum number of values of each cosine
-SEARCH_TOL = 1e-6  # norm of the gradient at which the local search for a minimum ends
-
-
 Replica = list[OnlineFields]  # points of the fields of every component
 
 
@@ -119,13 +113,13 @@ def population_loss(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> path = ga.trajectory(ga.paper_model(), 1.5, method="online", lr=1.0, n_iter=3, n_paths=512)
+    >>> path = ga.trajectory(ga.paper_model(), 1.5, method=ga.SinglePass(lr=1.0), n_iter=3, n_paths=512)
     >>> loss = ga.population_loss(ga.paper_model(), path)
     >>> bool((loss.value[1:] < loss.value[:-1]).all())
     True
     """
     model = require_model(model)
-    if not isinstance(overlaps, Overlaps):
+    if not all(hasattr(overlaps, name) for name in ("q", "m", "theta")):
         raise check.fail("overlaps", overlaps, "Overlaps", TypeError)
     S, r, t = model.n_sources, model.rank, model.teacher_rank
     times = ("T",) if check.ndim("overlaps.m", overlaps.m) == 3 else ()
@@ -173,9 +167,7 @@ def population_map(
     >>> landscape.minima[0].positional > 0.99
     True
     """
-    from scipy.optimize import minimize  # imported here because it takes long to load
-
-    model, n_grid = require_model(model), check.integer("n_grid", n_grid, low=5, high=MAX_GRID)
+    model, n_grid = require_model(model), check.integer("n_grid", n_grid, low=5, high=1001)
     law = model.coordinates
     if model.rank != 1 or model.teacher_rank != 1 or len(law.weight) != 1 or model.is_mixture or law.teacher_mean.any():
         needs = "one column of weights and teacher, one class of coordinates, no mixture and a teacher of mean zero"
@@ -190,6 +182,25 @@ def population_map(
             _mean_loss(fields, overlaps_of_cosines(model, *at)) for at in zip(e[inside], c[inside], strict=True)
         ]
     loss, scale = values.mean(axis=0), 1 / np.sqrt(n_replicas)
+    curvatures = np.array([_curvature(model, fields) for fields in replicas])
+    minima, error = _find_minima(model, replicas, cosines, loss), values.std(axis=0, ddof=1) * scale
+    curvature_error = curvatures.std(axis=0, ddof=1) * scale
+    return PopulationMap(cosines, loss, error, minima, curvatures.mean(axis=0), curvature_error)
+
+
+def _find_minima(
+    model: Model, replicas: list[Replica], cosines: np.ndarray, loss: np.ndarray, same: float = 0.1, gtol: float = 1e-6
+) -> tuple[PopulationMinimum, ...]:
+    """Return the minima by local searches from the minima of the grid, lowest first.
+
+    Parameters
+    ----------
+    model, replicas : the model, and points of its fields.
+    cosines, loss : the grid, and the loss on it.
+    same : distance of cosines below which two minima are the same; errors of the points can split a minimum.
+    gtol : norm of the gradient at which a local search ends.
+    """
+    from scipy.optimize import minimize  # imported here because it takes long to load
 
     def on_sphere(point: np.ndarray) -> float:
         """Return the loss at a point of the ball, moved to the upper half of the sphere in three dimensions."""
@@ -199,24 +210,17 @@ def population_map(
     minima = list[PopulationMinimum]()
     for i, k in _grid_minima(loss):
         start = np.array([cosines[i], cosines[k], np.sqrt(max(1 - cosines[i] ** 2 - cosines[k] ** 2, 0))])
-        end = minimize(on_sphere, start, method="BFGS", options={"gtol": SEARCH_TOL}).x
+        end = minimize(on_sphere, start, method="BFGS", options={"gtol": gtol}).x
         at = (end / np.linalg.norm(end))[:2]
         if model.even and (at[np.argmax(np.abs(at))] < 0):
             at = -at
         signs = (1, -1) if model.even else (1,)
         known = [sign * np.array([old.positional, old.semantic]) for old in minima for sign in signs]
-        if all(np.linalg.norm(at - other) > SAME for other in known):
+        if all(np.linalg.norm(at - other) > same for other in known):
             losses = [_mean_loss(fields, overlaps_of_cosines(model, *at)) for fields in replicas]
-            minima.append(
-                PopulationMinimum(
-                    float(at[0]), float(at[1]), float(np.mean(losses)), float(np.std(losses, ddof=1) * scale)
-                )
-            )
-    curvatures = np.array([_curvature(model, fields) for fields in replicas])
-    return PopulationMap(
-        cosines, loss, values.std(axis=0, ddof=1) * scale, tuple(sorted(minima, key=lambda at: at.loss)),
-        curvatures.mean(axis=0), curvatures.std(axis=0, ddof=1) * scale,
-    )  # fmt: skip
+            error = float(np.std(losses, ddof=1) * (1 / np.sqrt(len(losses))))
+            minima.append(PopulationMinimum(float(at[0]), float(at[1]), float(np.mean(losses)), error))
+    return tuple(sorted(minima, key=lambda at: at.loss))
 
 
 def overlaps_of_cosines(model: Model, positional: float, semantic: float) -> Overlaps:
@@ -251,12 +255,12 @@ def _grid_minima(loss: np.ndarray) -> list[tuple[int, int]]:
     return [(int(i), int(k)) for i, k in np.argwhere(lowest)]
 
 
-def _curvature(model: Model, fields: Replica) -> np.ndarray:
+def _curvature(model: Model, fields: Replica, spacing: float = 2e-2) -> np.ndarray:
     """Return the second derivatives (2, 2) of the loss in the cosines at zero, by central differences."""
 
     def at(e: float, c: float) -> float:
-        return _mean_loss(fields, overlaps_of_cosines(model, e * SPACING, c * SPACING))
+        return _mean_loss(fields, overlaps_of_cosines(model, e * spacing, c * spacing))
 
     here, across = at(0, 0), (at(1, 1) + at(-1, -1) - at(1, -1) - at(-1, 1)) / 4
     along = at(1, 0) + at(-1, 0) - 2 * here, at(0, 1) + at(0, -1) - 2 * here
-    return np.array([[along[0], across], [across, along[1]]]) / SPACING**2
+    return np.array([[along[0], across], [across, along[1]]]) / spacing**2

@@ -35,7 +35,6 @@ from gamp_attention.state_evolution.equations.channel import fields_and_terms, t
 from gamp_attention.state_evolution.equations.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 from gamp_attention.state_evolution.equations.weights import drift, overlaps_of_moments
 
-N_POINTS = 4096  # number of points of averages over the teacher's fields, as in `spectral_overlap`
 NEGLIGIBLE = 1e-6  # overlap relative to its largest possible value that is zero by symmetry up to rounding
 
 
@@ -65,7 +64,7 @@ def require_spectral(model: Model) -> None:
             raise check.fail("init", SPECTRAL, f"another start for {case}")
 
 
-def spectral_start(model: Model, alpha: float, rng: np.random.Generator, n_points: int = N_POINTS) -> StartLaw:
+def spectral_start(model: Model, alpha: float, rng: np.random.Generator, n_points: int = 4096) -> StartLaw:
     """Return the distribution of the first spectral start for d → ∞, with the sign of a positive overlap.
 
     Eq. :eq:`spectral-memory`.

@@ -20,8 +20,6 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
 SPECTRAL = "spectral"  # name of the start that is computed from the samples, see `sample_starts`
-EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
-CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest possible overlap
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +40,7 @@ class StartLaw:
     V: np.ndarray  # (S, r, r)
     intercept: np.ndarray | None = None  # (r,) initial intercept; 0 if not given
     forces: SampleForces | None = None  # None if x⁰ does not depend on the samples
+    V_is_given: bool = False  # True if overlaps determine V; otherwise it is the V that message passing starts from
 
     def overlaps(self, model: Model) -> Overlaps:
         """Return the initial overlaps."""
@@ -80,22 +79,28 @@ def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
     return StartLaw(moments, initial_variances(law.trace, model.penalty.strength, r))
 
 
-def require_overlaps(model: Model, init: Any) -> Overlaps:
-    """Return initial overlaps as finite arrays of the model's shapes; raise TypeError or ValueError otherwise."""
-    if not isinstance(init, Overlaps):
+def require_overlaps(model: Model, init: Any, V: np.ndarray | None = None) -> Overlaps:
+    """Return initial overlaps as finite arrays of the model's shapes; raise TypeError or ValueError otherwise.
+
+    If `V` is given, it replaces the V of the overlaps.
+    """
+    if not all(hasattr(init, name) for name in ("q", "m", "theta", "V")):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     S, r, t = model.n_sources, model.rank, model.teacher_rank
     shapes = {"q": (S, r, r), "m": (S, r), "theta": (S, r, t), "V": (S, r, r)}
-    return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
+    values = {name: getattr(init, name) for name in shapes} | ({} if V is None else {"V": V})
+    return Overlaps(**{name: check.array(f"init.{name}", values[name], shape) for name, shape in shapes.items()})
 
 
-def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) -> StartLaw:
-    """Return the second moments of weights with given overlaps; `moments` has the moments of (τ, π) and is filled."""
+def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool, excess: float = 0.2) -> StartLaw:
+    """Return the second moments of weights with given overlaps; `moments` has the moments of (τ, π) and is filled.
+
+    Overlaps may exceed their bounds for d → ∞ by a relative `excess`, as overlaps of weights at finite d do.
+    """
     r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
     V = initial_variances(law.trace, model.penalty.strength, r)
-    if isinstance(init, Overlaps) and (not needs_V or is_unknown(init.V)):
-        init = Overlaps(init.q, init.m, init.theta, V)
-    given = require_overlaps(model, init)
+    V_is_given = needs_V and not is_unknown(getattr(init, "V", V))
+    given = require_overlaps(model, init, None if V_is_given else V)
     if K != 1:
         raise check.fail_words("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
     if np.linalg.eigvalsh(given.V).min() <= 0:
@@ -109,15 +114,15 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
     for name, value in (("q", second), ("theta", first)):
         actual, proportional = getattr(given, name), gamma[:, None, None] * value
-        if np.abs(actual - proportional).max() > EXCESS * np.abs(proportional).max():
+        if np.abs(actual - proportional).max() > excess * np.abs(proportional).max():
             needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
             raise check.fail(f"init.{name}", actual, needs)
     products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
-    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], S)
+    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], S, excess)
     moments[0, :r, :r] = second
     moments[0, :r, r:] = products
     moments[0, r:, :r] = products.T
-    return StartLaw(moments, given.V, intercept)
+    return StartLaw(moments, given.V, intercept, V_is_given=V_is_given)
 
 
 def is_unknown(V: Any) -> bool:
@@ -127,12 +132,13 @@ def is_unknown(V: Any) -> bool:
 
 
 def _reduce_to_possible(
-    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int
-) -> np.ndarray:
+    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int, excess: float,
+    chance: float = 0.03,
+) -> np.ndarray:  # fmt: skip
     """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
 
     The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
-    this bound by EXCESS, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound. If there
+    this bound by `excess`, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound. If there
     are no such weights, ValueError is raised.
 
     Parameters
@@ -142,6 +148,8 @@ def _reduce_to_possible(
     products : (r, S + t) E[x (τ, π)ᵀ] according to the overlaps.
     law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
     S : number of sources.
+    excess : accepted relative excess.
+    chance : overlap that weights at finite d have by chance, in units of the largest possible overlap.
     """
     spectrum = np.linalg.eigvalsh(symmetrize(second))
     if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
@@ -152,7 +160,7 @@ def _reduce_to_possible(
     # products must be in the range of `law`: for example m_l = m_k if the positions of both tokens are equal
     outside = np.abs(products - products @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
     for name, columns in (("m", slice(None, S)), ("theta", slice(S, None))):
-        allowed = np.maximum(EXCESS * np.abs(products[:, columns]).max(initial=0.0), CHANCE * size[columns])
+        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns])
         if (outside[columns] > allowed + 1e-300).any():
             of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
             raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
@@ -163,7 +171,7 @@ def _reduce_to_possible(
         part = products[:, columns]
         covariance = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
         beyond = np.abs(part - second @ np.linalg.pinv(second, rcond=1e-6, hermitian=True) @ part).max(initial=0.0)
-        if beyond > EXCESS * size[columns].max(initial=0.0):
+        if beyond > excess * size[columns].max(initial=0.0):
             return np.inf
         return float(np.linalg.eigvalsh(root @ covariance @ root)[-1])
 
@@ -175,7 +183,7 @@ def _reduce_to_possible(
     fraction = 0.0
     for name, columns, needs in bounds:  # in the last step, of all columns together
         fraction = explained_fraction(columns)
-        if fraction > 1 + EXCESS:
+        if fraction > 1 + excess:
             more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
             raise check.fail(f"init.{name}", getattr(given, name), needs + more)
     return products / np.sqrt(max(fraction, 1.0))

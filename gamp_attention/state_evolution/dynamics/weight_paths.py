@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.descent_steps import PlainSteps
 from gamp_attention._core.numerics import psd_root, symmetrize
 from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
@@ -25,7 +26,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import curvature_of, has_spheres
 from gamp_attention.penalties.standard import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
 from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, PathResponses
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
@@ -59,7 +60,7 @@ class InterceptPath:
             response = intercept_response(self._strength, hats.V, spread, parisi)
             self.value = self.value + damping * response @ hats.m.sum(axis=0)
 
-    def descend(self, m_hat: np.ndarray, method: DescentMethod, t: int) -> None:
+    def descend(self, m_hat: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of gradient descent, for conjugates m̂ (S, r)."""
         if self._present:
             self.value, self._velocity = method.step(self.value, self._velocity, -m_hat.sum(axis=0), t)
@@ -160,7 +161,7 @@ class LinearWeights:
         self._V = (1 - damping) * self._V + damping * self.W
         self._intercept.survey(hats, damping, spread, parisi)
 
-    def descend(self, forces: DescentForces, method: DescentMethod) -> None:
+    def descend(self, forces: DescentForces, method: PlainSteps) -> None:
         """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
         t = len(self._x) - 1
         slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, forces.q)
@@ -319,14 +320,14 @@ class SampledWeights:
         self._V = (1 - damping) * self._V + damping * self.W
         self._intercept.survey(hats, damping, spread, parisi)
 
-    def descend(self, forces: DescentForces, method: DescentMethod) -> None:
+    def descend(self, forces: DescentForces, method: PlainSteps) -> None:
         """Take one proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`.
 
         The derivatives F(t, s) = ∂x^{t+1}/∂ζ_s follow the recursion of `PathResponses`, because earlier iterates enter
         the argument of the proximal map: S^t = prox'/η, c = η and R(t, u) = η A(t, u + 1) + δ_{u+1,t}.
         """
         t, x, r = len(self._x) - 1, self._x[-1], self.model.rank
-        lr, after = method.lr(t), np.empty_like(x)
+        lr, after = method.step_size(t), np.empty_like(x)
         if not self._responses:
             self._responses = [PathResponses(len(part), self._n_iter, 1, r) for part in self._parts]
         memory = np.zeros((t + 1, len(self._parts), r, r))

@@ -61,6 +61,27 @@ from gamp_attention.models.sources import Group, single_group
 from gamp_attention.state_evolution.equations.weights import drift
 
 
+@dataclass(frozen=True)
+class SpectrumSettings:
+    """Settings of the solutions below, outside and inside the bulk."""
+
+    max_newton: int = 30  # maximum number of Newton steps
+    converged: float = 1e-11  # relative change of V and x at which Newton steps end
+    growth: float = 1.3  # ratio of the sizes of V of successive solutions
+    max_bisections: int = 40  # maximum number of bisections of the interval of sizes that contains the edge
+    # relative error of the size at the edge; the error of x, which is maximal there, is of second order
+    edge_rtol: float = 1e-6
+    # size of V relative to the first, above which the edge counts as zero: some eigenvalues are zero
+    max_size: float = 1e12
+    size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
+    # smallest excess over 1 of an eigenvalue of the map of overlaps at the edge, for an eigenvalue below it
+    outside: float = 1e-3
+    lowered: float = 0.5  # ratio of successive distances η from the real axis
+    # distance η in units of the largest eigenvalue, below which the next distance is the requested one
+    nearest: float = 1e-7
+    damped_steps: int = 100  # maximum number of damped iterations far from the real axis
+
+
 @dataclass(frozen=True, eq=False)
 class Student:
     """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher."""
@@ -83,6 +104,7 @@ class Ensemble:
     # rows of samples with the same sources of tokens; one source for each token if not given
     groups: tuple[Group, ...] | None = None
     student: Student | None = None  # the dependence of h on a student, if there is one
+    settings: SpectrumSettings = SpectrumSettings()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -288,24 +310,6 @@ def _are_positive_definite(matrices: np.ndarray) -> bool:
     return True
 
 
-# Solutions below the spectrum
-MAX_NEWTON = 30  # maximum number of Newton steps
-CONVERGED = 1e-11  # relative change of V and x at which Newton steps end
-GROWTH = 1.3  # ratio of the sizes of V of successive solutions
-MAX_BISECTIONS = 40  # maximum number of bisections of the interval of sizes that contains the edge
-EDGE_RTOL = 1e-6  # relative error of the size at the edge; the error of x, which is maximal there, is of second order
-MAX_SIZE = 1e12  # size of V relative to the first, above which the edge counts as zero: some eigenvalues are zero
-
-# Eigenvalues outside the bulk
-SIZE_RTOL = 1e-8  # relative error of the sizes of V at which eigenvalues lie
-OUTSIDE = 1e-3  # smallest excess over 1 of an eigenvalue of the map of overlaps at the edge, for an eigenvalue below it
-
-# Density
-LOWERED = 0.5  # ratio of successive distances η from the real axis
-NEAREST = 1e-7  # distance η in units of the largest eigenvalue, below which the next distance is the requested one
-DAMPED_STEPS = 100  # maximum number of damped iterations far from the real axis
-
-
 def size_of(V: np.ndarray) -> float:
     """Return the size of V (S, c, c): the sum of the traces."""
     return float(np.trace(V, axis1=1, axis2=2).sum())
@@ -316,7 +320,7 @@ def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent
     V, x = near.V * (size / size_of(near.V)), near.x
     identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
     unit = ensemble.law.trace.sum() / size  # typical distance of x from the spectrum
-    for _ in range(MAX_NEWTON):
+    for _ in range(ensemble.settings.max_newton):
         here = Resolvent(ensemble, x, V)
         if not here.inside:
             return None
@@ -326,7 +330,8 @@ def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent
         step = np.linalg.lstsq(system, residual, rcond=None)[0]
         change = step[:-1].reshape(V.shape)
         V, x = V + symmetrize(change), x + float(step[-1])
-        if np.abs(change).max() <= CONVERGED * np.abs(V).max() and abs(step[-1]) <= CONVERGED * max(abs(x), unit):
+        limit = ensemble.settings.converged
+        if np.abs(change).max() <= limit * np.abs(V).max() and abs(step[-1]) <= limit * max(abs(x), unit):
             here = Resolvent(ensemble, x, V)
             return here if here.inside else None
     return None
@@ -361,15 +366,15 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
         raise check.fail("model", scale, "a spectrum within the range of doubles")
     path, low = [first], size_of(first.V)
     high = low
-    while high < MAX_SIZE * size_of(first.V):
-        high = GROWTH * low
+    while high < ensemble.settings.max_size * size_of(first.V):
+        high = ensemble.settings.growth * low
         solution = solve_at_size(ensemble, high, path[-1])
         if solution is None or not is_below(solution):
             break
         path.append(solution)
         low = high
-    for _ in range(MAX_BISECTIONS):
-        if high - low <= EDGE_RTOL * low:
+    for _ in range(ensemble.settings.max_bisections):
+        if high - low <= ensemble.settings.edge_rtol * low:
             break
         middle = 0.5 * (low + high)
         solution = solve_at_size(ensemble, middle, path[-1])
@@ -397,7 +402,7 @@ class OutsideEigenvalue(NamedTuple):
 
 def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[OutsideEigenvalue]:
     """Return the eigenvalues below the bulk in ascending order, given the solutions of `lowest_edge`."""
-    n_outside = int(np.count_nonzero(growths(path[-1]) > 1 + OUTSIDE))
+    n_outside = int(np.count_nonzero(growths(path[-1]) > 1 + ensemble.settings.outside))
     outside = []
     for j in range(n_outside):
         solution = _solve_eigenvalue(ensemble, path, j)
@@ -428,7 +433,8 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
     first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
     if first_above == 0:
         return path[0]
-    size = brentq(excess, *(size_of(path[k].V) for k in (first_above - 1, first_above)), rtol=SIZE_RTOL)
+    ends = (size_of(path[k].V) for k in (first_above - 1, first_above))
+    size = brentq(excess, *ends, rtol=ensemble.settings.size_rtol)
     excess(size)
     return solutions[size]
 
@@ -462,16 +468,16 @@ def _heights(ensemble: Ensemble, x: float, width: float) -> Iterator[float]:
     L, c = ensemble.h.shape[1:3]
     scale = np.abs(ensemble.h).max() * ensemble.law.gamma.max() * L * c * (1 + np.sqrt(ensemble.alpha * L)) ** 2
     height = float(max(scale, abs(x), width))
-    while height > max(width, NEAREST * scale):
+    while height > max(width, ensemble.settings.nearest * scale):
         yield height
-        height *= LOWERED
+        height *= ensemble.settings.lowered
     yield width
 
 
 def _far_solution(ensemble: Ensemble, x: complex) -> np.ndarray:
     """Return V after damped iterations at x far from the real axis."""
     V = np.einsum("l,ab->lab", ensemble.law.trace / -x, np.eye(ensemble.shape[1]))
-    for _ in range(DAMPED_STEPS):
+    for _ in range(ensemble.settings.damped_steps):
         W = Resolvent(ensemble, x, V).W
         change = float(np.abs(W - V).max())
         V = 0.5 * (V + W)
@@ -482,7 +488,7 @@ def _far_solution(ensemble: Ensemble, x: complex) -> np.ndarray:
 
 def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:
     """Return the solution at complex x by Newton steps from V; None if they fail."""
-    for _ in range(MAX_NEWTON):
+    for _ in range(ensemble.settings.max_newton):
         try:
             here = Resolvent(ensemble, x, V)
             if not here.inside:
@@ -491,7 +497,7 @@ def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:
         except np.linalg.LinAlgError:
             return None
         V = V + symmetrize(step)
-        if np.abs(step).max() <= CONVERGED**0.5 * np.abs(V).max():
+        if np.abs(step).max() <= ensemble.settings.converged**0.5 * np.abs(V).max():
             here = Resolvent(ensemble, x, V)
             return here if here.inside else None
     return None

@@ -1,11 +1,5 @@
 """Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""
 
-from gamp_attention.state_evolution.fixed_points.broken import (
-    BrokenStateEvolutionResult,
-    Ladder,
-    extrapolate,
-    extrapolate_steps,
-)
 from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF
 from gamp_attention.state_evolution.fixed_points.indicators import Indicators
 from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, root_near, solve_near
@@ -31,10 +25,11 @@ from gamp_attention.state_evolution.fixed_points.observables import (
     test_error_slopes,
     validity,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import (
     LOSSES,
     Point,
+    PointSettings,
     errors_of,
     point_of,
     response_slopes,

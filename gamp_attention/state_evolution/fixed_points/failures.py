@@ -10,10 +10,9 @@ from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
-    SMALL_FAMILY,
+    FADING,
     Root,
     breakdown,
     describe_breakdown,
@@ -43,14 +42,6 @@ def record_breakdown(root: Root, error: Exception) -> Root:
     return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
 
 
-def broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
-    """Return the root for message passing that broke down: the overlaps of the named start."""
-    start = start_law(F.model, name).overlaps(F.model)
-    return Root(
-        breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F, reason=describe_breakdown(error)
-    )
-
-
 def describe_zero(result: StateEvolutionResult, family: str) -> str:
     """Return a message if a family of overlaps is zero within its error; otherwise an empty string."""
     value, error = result.overlaps.arrays()[family], result.overlaps_error.arrays()[family]
@@ -76,7 +67,7 @@ def describe_lost_branch(
 ) -> StateEvolutionResult:
     """Return a LOST result with the replicon where the branch was last seen, and a description of its end.
 
-    `F` is the map of the search, and `path` is message passing up to the start of the search. With `other_form`, and if
+    `F` is the map of the search, and `path` are the overlaps up to the start of the search. With `other_form`, and if
     jumps break replica symmetry, the description includes whether the derivative form of V̂ has the branch.
     """
     history, family = result.history.arrays(), FAMILY_OF[branch]
@@ -116,7 +107,7 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
     root = find_fixed_point(other, start, F.rule.initial_tolerance, OTHER_FORM_STEPS)
     option = 'response="derivative", which leaves the jumps out of V̂,'
-    is_clear = family_size(root.overlaps, family) > SMALL_FAMILY  # larger than the noise of random points
+    is_clear = family_size(root.overlaps, family) > FADING.small_family  # larger than the noise of random points
     if root.status.converged and is_clear:
         size = np.abs(root.overlaps.arrays()[family]).max()
         return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, as its `validity` states"

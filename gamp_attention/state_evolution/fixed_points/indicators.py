@@ -15,19 +15,29 @@ from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.fixed_points.observables import NEGLIGIBLE_JUMPS, column_sums, replicon
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import Point, size_of
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
-from gamp_attention.state_evolution.rules.rule import work_of
+from gamp_attention.state_evolution.rules.rule import WorkExceeded, work_of
 
-# averages of squared derivatives, which diverge where jumps begin, converge like a square root: the requested errors of
-# jump mass and replicon are these multiples of √rtol, but at most INDICATOR_LIMIT
-INDICATOR_ERRORS = (1.0, 10.0)
-INDICATOR_LIMIT = 0.1
-INDICATOR_SHIFT = 1.5  # error of an indicator in units of its change from the coarser level
-INDICATOR_DRIFT = 5.0  # relative change of the replicon in units of the relative change of the overlaps
-INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
-FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
-JUMP_SENSITIVITY = 10.0  # relative change of the jump mass in units of the largest relative change of an overlap
-UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
+
+@dataclass(frozen=True)
+class IndicatorSettings:
+    """Settings of the indicators of replica symmetry."""
+
+    # averages of squared derivatives, which diverge where jumps begin, converge like a square root: the requested
+    # errors of jump mass and replicon are these multiples of √rtol, but at most `limit`
+    errors: tuple[float, ...] = (1.0, 10.0)
+    limit: float = 0.1
+    shift: float = 1.5  # error of an indicator in units of its change from the coarser level
+    drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
+    level: int = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
+    few_jumps: float = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
+    # relative change of the jump mass in units of the largest relative change of an overlap
+    jump_sensitivity: float = 10.0
+    # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
+    unseen: float = 20.0
+
+
+INDICATORS = IndicatorSettings()
+
 
 Values = tuple[np.ndarray, float]  # jump mass and replicon
 
@@ -47,7 +57,7 @@ class Indicators:
         On a random rule, no accuracy is required of the replicon if the jumps show already that replica symmetry is
         broken: squared derivatives then have no finite variance.
         """
-        allowed = np.minimum(np.array(INDICATOR_ERRORS) * np.sqrt(rtol), INDICATOR_LIMIT)
+        allowed = np.minimum(np.array(INDICATORS.errors) * np.sqrt(rtol), INDICATORS.limit)
         decided = random and self.show_jumps(hats)
         return bool(
             self.jump_mass_error.max() <= allowed[0] * size_of(hats) and (decided or self.replicon_error <= allowed[1])
@@ -60,7 +70,12 @@ class Indicators:
 
 
 def measure_indicators(
-    points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float
+    points: list[Point],
+    slopes: np.ndarray,
+    errors: np.ndarray,
+    rtol: float,
+    max_work: float,
+    settings: IndicatorSettings = INDICATORS,
 ) -> Indicators:
     """Return the indicators at the last point, on rules as fine as they need; `slopes` are of both forms of V̂."""
     last = points[-1]
@@ -69,11 +84,11 @@ def measure_indicators(
     if not last.root.F.rule.deterministic:
         if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
             slopes = np.zeros_like(slopes)
-            propagated = JUMP_SENSITIVITY * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
-        return _measure_by_replicas(last, slopes, propagated, rtol)
+            propagated = settings.jump_sensitivity * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
+        return _measure_by_replicas(last, slopes, propagated, rtol, settings)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
-    for level in range(max(last.root.F.rule.level, INDICATOR_LEVEL) + 1):
+    for level in range(max(last.root.F.rule.level, settings.level) + 1):
         F = last.root.F.on(last.root.F.rule.at_level(level))
         if indicators is not None and work_of(F.rule, F.model) > max_work:
             break
@@ -84,10 +99,10 @@ def measure_indicators(
                 values = _values_of(F, F.images(last.overlaps, squares=True)[0])
         except WorkExceeded:
             break
-        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
+        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol, settings)
         if indicators is not None and level in solved:
             step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
-            drift = INDICATOR_DRIFT * step * values[1]
+            drift = settings.drift * step * values[1]
             indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
         if indicators is not None and indicators.are_accurate(rtol, last.image.hats):
             break
@@ -112,28 +127,36 @@ def _values_of(F: OverlapMap, image: Image) -> Values:
 
 
 def _compare_levels(
-    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float
+    values: Values,
+    coarser: Values | None,
+    last: Point,
+    slopes: np.ndarray,
+    propagated: np.ndarray,
+    tol: float,
+    settings: IndicatorSettings = INDICATORS,
 ) -> Indicators | None:
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
     if coarser is None:
-        if np.abs(values[0]).max() >= FEW_JUMPS * np.abs(last.image.hats.V).max():
+        if np.abs(values[0]).max() >= settings.few_jumps * np.abs(last.image.hats.V).max():
             return None
         # without jumps, the averages of the last point resolve squares as well
         values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
     jump_mass, value = values
-    jump_error = INDICATOR_SHIFT * np.abs(jump_mass - coarser[0]) + propagated
-    value_error = INDICATOR_SHIFT * abs(value - coarser[1])
+    jump_error = settings.shift * np.abs(jump_mass - coarser[0]) + propagated
+    value_error = settings.shift * abs(value - coarser[1])
     return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
 
 
-def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float) -> Indicators:
+def _measure_by_replicas(
+    last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float, settings: IndicatorSettings = INDICATORS
+) -> Indicators:
     """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
     step = last.best - last.root.packing.pack(at)
     # if no point is near a jump, jumps may still lie between the points
     all_seen = jumps.any() or F.contracts(at)
-    unseen = 0.0 if all_seen else UNSEEN / F.rule.work(1) * np.abs(last.image.hats.V)
+    unseen = 0.0 if all_seen else settings.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
     jump_mass = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
     coarse: OverlapMap | None = F.on(F.rule.for_stability())
     while True:

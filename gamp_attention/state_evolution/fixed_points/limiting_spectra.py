@@ -49,8 +49,7 @@ from gamp_attention.state_evolution.equations.spectrum import (
     solve_near_axis,
 )
 from gamp_attention.state_evolution.equations.weights import drift_and_noise, linear_response
-from gamp_attention.state_evolution.fixed_points.broken import BrokenStateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.indicators import FEW_JUMPS
+from gamp_attention.state_evolution.fixed_points.indicators import INDICATORS
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.rules.choice import first_rule
@@ -147,8 +146,8 @@ def limiting_spectrum(
     ----------
     model : a model with a ridge penalty, in which no column is spherical and there is no intercept.
     alpha : sample complexity α > 0 of the fixed point.
-    fixed_point : result of `solve_state_evolution` for this model and α that has converged, without or with one step of
-        replica symmetry breaking. With one step, eigenvalues outside the bulk are not computed (k = 0).
+    fixed_point : result of `solve_state_evolution`, or of `solve_broken` with one step, for this model and α that has
+        converged. With one step, eigenvalues outside the bulk are not computed (k = 0).
     x : (G,) increasing points for the density; by default 128 points from below the lower to above the upper edge.
     width : scale of the Cauchy distribution with which the density is convolved; by default 1/200 of the bulk.
     n_points : number of random points of an average over fields, even and at least 64.
@@ -192,7 +191,7 @@ def limiting_spectrum(
         raise check.fail("x", points, "at least one point, in increasing order")
     rng = generator(seed)
     hats = None
-    if not isinstance(fixed_point, BrokenStateEvolutionResult):
+    if not fixed_point.n_steps:
         rule = first_rule("auto", model, (0,))
         hats = OverlapMap(model, alpha, rule, fixed_point.response).images(fixed_point.overlaps)[0].hats
         size = np.abs(fixed_point.V_hat).max()
@@ -232,10 +231,8 @@ def _require_problem(model: Model, fixed_point: Any) -> None:
     if fixed_point.overlaps.theta.shape != shape:
         needs = f"a fixed point of this model, with θ of shape {shape}"
         raise check.fail("fixed_point", fixed_point.overlaps.theta.shape, needs)
-    if isinstance(fixed_point, BrokenStateEvolutionResult) and len(fixed_point.parisi) > 1:
-        raise check.fail_words(
-            "fixed_point", f"{len(fixed_point.parisi)} steps", "at most one step of symmetry breaking"
-        )
+    if fixed_point.n_steps > 1:
+        raise check.fail_words("fixed_point", f"{fixed_point.n_steps} steps", "at most one step of symmetry breaking")
     if not np.isfinite(fixed_point.train_loss):
         raise check.fail_words("fixed_point", fixed_point.status.value, "a fixed point that has converged")
 
@@ -262,7 +259,7 @@ def _draw_ensemble(
         law, C = _with_student(model, hats, fixed_point.V_hat)
         student = Student(g, C)
     ensemble = Ensemble(law, alpha, h, y, ridge, weight, tuple(groups), student)
-    jumps = np.abs(fixed_point.jump_mass).max() > FEW_JUMPS * np.abs(fixed_point.V_hat).max()
+    jumps = np.abs(fixed_point.jump_mass).max() > INDICATORS.few_jumps * np.abs(fixed_point.V_hat).max()
     return ensemble, overlaps.V if jumps else None
 
 
@@ -274,11 +271,12 @@ def _draw_fields(
     With one step of replica symmetry breaking, the fields of a minimum are the outer field plus an inner field, which
     is drawn from `N_INNER` candidates with probabilities proportional to exp(−y M) of the Moreau envelope M.
     """
-    if not isinstance(fixed_point, BrokenStateEvolutionResult):
+    if not fixed_point.n_steps:
         channel = Channel(model, overlaps)
         y, terms, noise = channel.at(gaussian_points(n_points, n_white(model), rng))
         return y, noise, terms, denoise(model.loss, terms.params, noise + overlaps.m, overlaps.V)
-    outer, inner = fixed_point.levels
+    broken: Any = fixed_point  # the result of `solve_broken` with one step
+    outer, inner = broken.levels
     channel = Channel(model, Overlaps(outer, overlaps.m, overlaps.theta, overlaps.V))
     y, terms, noise = channel.at(gaussian_points(n_points, n_white(model), rng))
     root = np.sqrt(inner - outer)[:, :, 0]  # r = 1
@@ -287,7 +285,7 @@ def _draw_fields(
     rows = np.repeat(terms.params, N_INNER, axis=0)
     moreau = denoise(model.loss, rows, flat + overlaps.m, overlaps.V).moreau.reshape(n_points, N_INNER)
     # the largest of −y M plus independent Gumbel variables is a draw with these probabilities
-    score = -fixed_point.parisi[0] * moreau + rng.gumbel(size=moreau.shape)
+    score = -broken.parisi[0] * moreau + rng.gumbel(size=moreau.shape)
     chosen = candidates[np.arange(n_points), np.argmax(score, axis=1)]
     return y, chosen, terms, denoise(model.loss, terms.params, chosen + overlaps.m, overlaps.V)
 

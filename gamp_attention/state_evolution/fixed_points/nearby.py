@@ -17,7 +17,7 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.points import response_slopes
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
-from gamp_attention.state_evolution.fixed_points.solve import GIVEN_DAMPED, refine_on_branch, solve_branch
+from gamp_attention.state_evolution.fixed_points.solve import START, refine_on_branch, solve_branch
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 NEAR_RANGE = 0.35  # largest relative change of α over which the tangent predicts the overlaps
@@ -109,7 +109,7 @@ def solve_near(
         tol = max(F.rule.initial_tolerance, NEAR_ACCURACY * rtol)
         predicted = None if derivatives is None else root_near(F, near, derivatives, tol)
         for root in [None] if predicted is None else [predicted, None]:
-            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, NEAR_ITER, GIVEN_DAMPED)
+            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, NEAR_ITER, START.given_damped)
             result, last = refine_on_branch(root, branch, rtol)
             if result.converged:
                 return result, _derivatives_at(last, root), True

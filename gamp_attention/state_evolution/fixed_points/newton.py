@@ -7,7 +7,7 @@ Newton steps (`newton`): a step solves F(x) = x to first order with the Jacobian
 Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, 1965). Three
 guards make this safe:
 
-- no step changes an overlap by more than MAX_STEP, because the Jacobian is only local;
+- no step changes an overlap by more than `max_step`, because the Jacobian is only local;
 - the full step or one of three shorter steps has to reduce the residual (line search); if none does, the Jacobian is
   computed again;
 - directions that a symmetry leaves free, such as a common rotation of the columns, are left out of the step.
@@ -27,42 +27,69 @@ from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing, in_units, is_feasible, relative_change, units
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
+from gamp_attention.state_evolution.rules.rule import WorkExceeded
 
 BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
 
-# Families and weights that go to zero
-FADED = 1e-3  # size of a family below which it counts as zero: on no branch it is that small, except near its end
-SMALL_FAMILY = 0.2  # size of a decreasing family below which it fades
-LARGE_FAMILY = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
-STEADY = 0.7  # smallest ratio of a later to an earlier rate of a steady decay; the rate falls on the way to a size > 0
-PRESENT = 0.5  # size of a family, relative to its largest size on a path, at which the path is still on its branch
-MIN_PATH = 5  # number of overlaps on a path from which a rate of decay can be estimated
-TINY_WEIGHTS = 1e-3  # size of q below which weights may be vanishing
-ZERO_WEIGHTS = 1e-8  # size of q that stands for zero; the map is linear there
-MAX_ZERO_STEPS = 40  # maximum number of damped steps at zero weights; the shape of the overlaps converges in a few
-ZERO_CHANGE = 1e-4  # relative change of the overlaps at zero weights below which the steps end
-REPELLING = 10.0  # growth of q at zero weights above which the steps end as well
 
-# Damped steps
-SAME_DIRECTION = 0.9  # cosine of the angle between two moves, above which the second continues the first
-MAX_SAME_MOVES = 3  # number of moves in one direction after which halved steps are doubled again
-SHORTEST_STEP = 1 / 64  # smallest factor of a damped step
+@dataclass(frozen=True)
+class FadingSettings:
+    """Settings for families and weights that go to zero, with sizes in the units of the module."""
 
-# Newton steps, in units of the overlaps
-DIFFERENCE = 5e-3  # step of finite differences: on coarse rules, averages are not smooth on the scale of 1e-4
-MAX_STEP = 0.3  # largest change of an overlap by one step
-FRACTIONS = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
-DECREASE = 0.1  # smallest relative decrease of the residual by a full step
-SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
-MIN_UPDATE = 1e-8  # change of an overlap below which changes of the map are rounding errors and do not update J
-MIN_NOISY_UPDATE = 5e-3  # the same if the map jumps at single points, whose number decreases slower than the step
-FLAT = 1e-5  # singular value of the scaled 1 − J, relative to the largest, below which a direction is free
-MAX_LAST_STEP = 0.05  # largest step that may remain at a fixed point: close to its end, a branch has small residuals
-MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
-# residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
-# between evaluations leave a residual
-ACCEPTABLE_RESIDUAL = 5.0
+    # size of a family below which it counts as zero: on no branch it is that small, except near its end
+    faded: float = 1e-3
+    small_family: float = 0.2  # size of a decreasing family below which it fades
+    large_family: float = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
+    # smallest ratio of a later to an earlier rate of a steady decay; the rate falls on the way to a size > 0
+    steady: float = 0.7
+    # size of a family, relative to its largest size on a path, at which the path is still on its branch
+    present: float = 0.5
+    min_path: int = 5  # number of overlaps on a path from which a rate of decay can be estimated
+    tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
+    zero_weights: float = 1e-8  # size of q that stands for zero; the map is linear there
+    # maximum number of damped steps at zero weights; the shape of the overlaps converges in a few
+    max_zero_steps: int = 40
+    zero_change: float = 1e-4  # relative change of the overlaps at zero weights below which the steps end
+    repelling: float = 10.0  # growth of q at zero weights above which the steps end as well
+
+
+FADING = FadingSettings()
+
+
+@dataclass(frozen=True)
+class DampedSettings:
+    """Settings of damped steps."""
+
+    same_direction: float = 0.9  # cosine of the angle between two moves, above which the second continues the first
+    max_same_moves: int = 3  # number of moves in one direction after which halved steps are doubled again
+    shortest_step: float = 1 / 64  # smallest factor of a damped step
+
+
+DAMPED = DampedSettings()
+
+
+@dataclass(frozen=True)
+class NewtonSettings:
+    """Settings of Newton steps, with lengths in units of the overlaps."""
+
+    max_step: float = 0.3  # largest change of an overlap by one step
+    fractions: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
+    decrease: float = 0.1  # smallest relative decrease of the residual by a full step
+    slow: float = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
+    # change of an overlap below which changes of the map are rounding errors and do not update J
+    min_update: float = 1e-8
+    # the same if the map jumps at single points, whose number decreases slower than the step
+    min_noisy_update: float = 5e-3
+    flat: float = 1e-5  # singular value of the scaled 1 − J, relative to the largest, below which a direction is free
+    # largest step that may remain at a fixed point: close to its end, a branch has small residuals
+    max_last_step: float = 0.05
+    max_steps: int = 12  # maximum number of steps; near a fixed point a few suffice
+    # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
+    # between evaluations leave a residual
+    acceptable_residual: float = 5.0
+
+
+NEWTON = NewtonSettings()
 
 
 def family_size(overlaps: Overlaps, family: str) -> float:
@@ -70,7 +97,7 @@ def family_size(overlaps: Overlaps, family: str) -> float:
     return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
 
 
-def fading_families(path: list[Overlaps]) -> list[str]:
+def fading_families(path: list[Overlaps], settings: FadingSettings = FADING) -> list[str]:
     """Return the families, "m" or "theta", that decrease along the whole path to a small size or steadily to zero.
 
     Families that are zero by symmetry do not count.
@@ -78,28 +105,28 @@ def fading_families(path: list[Overlaps]) -> list[str]:
     fading = []
     for family in ("m", "theta"):
         size = np.array([family_size(overlaps, family) for overlaps in path])
-        if len(size) < MIN_PATH or not 0 < size[-1] < LARGE_FAMILY or (np.diff(size) >= 0).any():
+        if len(size) < settings.min_path or not 0 < size[-1] < settings.large_family or (np.diff(size) >= 0).any():
             continue
         rate = -np.diff(np.log(size))
-        if size[-1] < SMALL_FAMILY or rate[-1] > STEADY * rate[len(rate) // 2]:
+        if size[-1] < settings.small_family or rate[-1] > settings.steady * rate[len(rate) // 2]:
             fading.append(family)
     return fading
 
 
-def last_with(path: list[Overlaps], family: str) -> Overlaps:
+def last_with(path: list[Overlaps], family: str, settings: FadingSettings = FADING) -> Overlaps:
     """Return the last overlaps of a path in which a family is at least half as large as its maximum on the path."""
     size = np.array([family_size(overlaps, family) for overlaps in path])
-    return path[int(np.flatnonzero(size >= PRESENT * size.max())[-1])]
+    return path[int(np.flatnonzero(size >= settings.present * size.max())[-1])]
 
 
-def has_faded(overlaps: Overlaps, family: str) -> bool:
+def has_faded(overlaps: Overlaps, family: str, settings: FadingSettings = FADING) -> bool:
     """Return whether a family is practically zero."""
-    return bool(np.abs(overlaps.arrays()[family]).max() < FADED * units(overlaps)[family])
+    return bool(np.abs(overlaps.arrays()[family]).max() < settings.faded * units(overlaps)[family])
 
 
-def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
+def weights_are_tiny(model: Model, overlaps: Overlaps, settings: FadingSettings = FADING) -> bool:
     """Return whether q is so small that it can change by a large factor although the step is small."""
-    return bool(0 < np.abs(overlaps.q).max() < TINY_WEIGHTS * np.abs(model.coordinates.rho).max())
+    return bool(0 < np.abs(overlaps.q).max() < settings.tiny_weights * np.abs(model.coordinates.rho).max())
 
 
 def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
@@ -107,21 +134,21 @@ def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
     return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
-def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
+def iterate_at_zero(F: OverlapMap, overlaps: Overlaps, settings: FadingSettings = FADING) -> tuple[Overlaps, float]:
     """Take damped steps with q held at zero; return the overlaps reached, and the growth of q there in a full step."""
-    x, growth = _scale_to_zero(F.model, overlaps), np.inf
-    for _ in range(MAX_ZERO_STEPS):
+    x, growth = _scale_to_zero(F.model, overlaps, settings), np.inf
+    for _ in range(settings.max_zero_steps):
         after = F(x)
         growth = float(np.abs(after.q).max() / np.abs(x.q).max())
-        new = _scale_to_zero(F.model, damped_step(x, after))
+        new = _scale_to_zero(F.model, damped_step(x, after), settings)
         change = relative_change(x, new)
         x = new
-        if change < ZERO_CHANGE or growth > REPELLING:
+        if change < settings.zero_change or growth > settings.repelling:
             break
     return x, growth
 
 
-def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
+def find_vanished_weights(F: OverlapMap, overlaps: Overlaps, settings: FadingSettings = FADING) -> Overlaps | None:
     """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
 
     Damped steps lead there if zero attracts and q already decreases about as fast as close to zero.
@@ -129,14 +156,14 @@ def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
     after = F(overlaps)
     if not weights_shrink(F.model, overlaps, after):
         return None
-    zero, growth = iterate_at_zero(F, overlaps)
+    zero, growth = iterate_at_zero(F, overlaps, settings)
     rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero if growth < 1 and rate < STEADY * np.log(growth) else None
+    return zero if growth < 1 and rate < settings.steady * np.log(growth) else None
 
 
-def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
+def _scale_to_zero(model: Model, overlaps: Overlaps, settings: FadingSettings = FADING) -> Overlaps:
     """Return the overlaps of the same weights after they are scaled until q stands for zero."""
-    factor = ZERO_WEIGHTS * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
+    factor = settings.zero_weights * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
     root = np.sqrt(factor)
     return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
 
@@ -156,6 +183,7 @@ class Root:
     response_slopes: np.ndarray | None = None
     reason: str = ""  # cause of a breakdown in words; empty if the map did not break down
     remaining: float = 0.0  # largest change of an overlap by the next Newton step; 0 if unknown
+    settings: NewtonSettings = NEWTON
 
     @property
     def overlaps(self) -> Overlaps:
@@ -164,7 +192,8 @@ class Root:
 
     def solves(self, tol: float) -> bool:
         """Return whether the residual is within the tolerance, or as small as Newton steps can make it."""
-        return self.residual <= ACCEPTABLE_RESIDUAL * tol and self.remaining <= MAX_LAST_STEP
+        small = self.residual <= self.settings.acceptable_residual * tol
+        return small and self.remaining <= self.settings.max_last_step
 
     def attracts(self, margin: float) -> bool:
         """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""
@@ -205,7 +234,9 @@ def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
     return Overlaps(root @ root, between(old.m, new.m, 0.2), between(old.theta, new.theta), between(old.V, new.V))
 
 
-def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
+def iterate(
+    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: DampedSettings = DAMPED
+) -> tuple[list[Overlaps], float]:
     """Take damped steps until a full step changes no overlap by more than `tol`; return the path and that change.
 
     At most `n_steps` steps. A change that grows in a new direction shows that steps overshoot: they are halved, down
@@ -221,17 +252,18 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         if not change > tol or len(path) > n_steps:
             return path, change
         move = in_units(here, after)
-        same = len(path) > 1 and move @ last_move > SAME_DIRECTION * np.linalg.norm(move) * np.linalg.norm(last_move)
+        sizes = np.linalg.norm(move) * np.linalg.norm(last_move)
+        same = len(path) > 1 and move @ last_move > settings.same_direction * sizes
         same_moves = same_moves + 1 if same else 0
         if change > last_change and not same_moves and not weights_shrink(F.model, here, after):
-            slower = max(0.5 * slower, SHORTEST_STEP)
-        elif same_moves > MAX_SAME_MOVES:
+            slower = max(0.5 * slower, settings.shortest_step)
+        elif same_moves > settings.max_same_moves:
             slower, same_moves = min(2 * slower, 1.0), 0
         last_change, last_move = change, move
         path.append(damped_step(here, after, slower))
 
 
-def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
+def newton_step(jacobian: np.ndarray, residual: np.ndarray, settings: NewtonSettings = NEWTON) -> np.ndarray:
     """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions.
 
     Rows and columns of 1 − J are scaled to a largest entry of 1 before free directions are identified. Near perfect
@@ -239,10 +271,10 @@ def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
     other directions would count as free, and the overlaps would stay where they are.
     """
     matrix = np.eye(len(residual)) - jacobian
-    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), FLAT)
+    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), settings.flat)
     scaled = rows[:, None] * matrix
-    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), FLAT)
-    return columns * np.linalg.lstsq(scaled * columns, rows * residual, rcond=FLAT)[0]
+    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), settings.flat)
+    return columns * np.linalg.lstsq(scaled * columns, rows * residual, rcond=settings.flat)[0]
 
 
 def broyden_update(jacobian: np.ndarray, step: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -257,11 +289,12 @@ def newton(
     F: OverlapMap,
     start: Overlaps,
     tol: float,
-    n_steps: int = MAX_NEWTON,
+    n_steps: int = NEWTON.max_steps,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
     reach: float = np.inf,
     response_slopes: np.ndarray | None = None,
+    settings: NewtonSettings = NEWTON,
 ) -> Root:
     """Solve F(x) = x by guarded Newton steps with Broyden's updates of the Jacobian.
 
@@ -282,27 +315,29 @@ def newton(
     path, residual = [start], packing.pack(F(start)) - packing.pack(start)
     is_new = J is None  # whether J was just computed by finite differences
     if J is None:
-        J, slopes = F.linearize(packing, start, DIFFERENCE)
+        J, slopes = F.linearize(packing, start)
 
     def end(status: Status) -> Root:
         assert J is not None
-        remaining = float(np.abs(newton_step(J, residual)).max())
-        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
+        remaining = float(np.abs(newton_step(J, residual, settings)).max())
+        return Root(
+            status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining, settings=settings
+        )
 
     for _ in range(n_steps):
-        size, step = float(np.abs(residual).max()), newton_step(J, residual)
+        size, step = float(np.abs(residual).max()), newton_step(J, residual, settings)
         length = float(np.abs(step).max())
-        if size <= tol and length <= MAX_LAST_STEP:
+        if size <= tol and length <= settings.max_last_step:
             return end(Status.CONVERGED)
-        step *= min(1.0, MAX_STEP / length)
-        reduced = _search_line(F, packing, x, residual, step)
+        step *= min(1.0, settings.max_step / length)
+        reduced = _search_line(F, packing, x, residual, step, settings)
         if reduced is None:
             if is_new:
                 return end(Status.STALLED)
-            (J, slopes), is_new = F.linearize(packing, path[-1], DIFFERENCE), True
+            (J, slopes), is_new = F.linearize(packing, path[-1]), True
             continue
         step, there, after = reduced
-        if float(np.abs(step).max()) > (MIN_NOISY_UPDATE if F.is_noisy else MIN_UPDATE):
+        if float(np.abs(step).max()) > (settings.min_noisy_update if F.is_noisy else settings.min_update):
             J = broyden_update(J, step, (after - residual) - (J @ step - step))
         was_new, is_new = is_new, False
         x, residual = x + step, after
@@ -310,27 +345,27 @@ def newton(
         if relative_change(start, there) > reach:
             return end(Status.STALLED)
         new_size = float(np.abs(residual).max())
-        if new_size > max(SLOW * size, tol):
+        if new_size > max(settings.slow * size, tol):
             # integration limits move with each Jacobian as well, so that a new Jacobian would not help
-            if was_new and len(path) > 2 and new_size <= ACCEPTABLE_RESIDUAL * tol:
+            if was_new and len(path) > 2 and new_size <= settings.acceptable_residual * tol:
                 return end(Status.STALLED)
-            (J, slopes), is_new = F.linearize(packing, there, DIFFERENCE), True
+            (J, slopes), is_new = F.linearize(packing, there), True
     return end(Status.MAX_ITER)
 
 
 def _search_line(
-    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray
+    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray, settings: NewtonSettings
 ) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
     """Return the largest fraction of a step that reduces the residual, the overlaps there and the residual there.
 
     None if no fraction reduces it.
     """
-    for fraction in FRACTIONS:
+    for fraction in settings.fractions:
         part = fraction * step
         there = packing.unpack(x + part)
         if not is_feasible(F.model, there):
             continue
         after = packing.pack(F(there)) - x - part
-        if np.linalg.norm(after) < (1 - DECREASE * fraction) * np.linalg.norm(residual):
+        if np.linalg.norm(after) < (1 - settings.decrease * fraction) * np.linalg.norm(residual):
             return part, there, after
     return None

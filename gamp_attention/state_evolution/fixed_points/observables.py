@@ -37,15 +37,13 @@ from gamp_attention.state_evolution.equations.channel import Hats, select_source
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing, subtract_explained
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
-from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE
-from gamp_attention.state_evolution.fixed_points.overlap_map import EXPANDED_STEP, NOISY_FRACTION, Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.rules.nested_errors import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
 
 
-SECTOR_DIFFERENCE = 1e-2  # step of finite differences in units of the overlaps: small for them, large for the noise
 NEGLIGIBLE_JUMPS = 1e-2  # jump mass relative to V̂, up to which the prediction is called consistent
 GAP_PER_SHIFT = 1.35  # relative change of V at minima of finite d in units of `jump_shift`, measured by jump_gaps
 
@@ -90,7 +88,7 @@ def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Return the stability of a fixed point of the map, by differences or exact derivatives. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
-    F = F.with_choices_near(at, packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
+    F = F.with_choices_near(at, packing.unpack(x + F.settings.sector_difference * np.eye(len(x))[0]))
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
@@ -108,7 +106,7 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
     `sector_growth`.
     """
     packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
-    return float(np.linalg.eigvals(F.jacobian(packing, at, DIFFERENCE, odd=True)).real.max())
+    return float(np.linalg.eigvals(F.jacobian(packing, at, F.settings.difference, odd=True)).real.max())
 
 
 def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -> float:
@@ -117,7 +115,7 @@ def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -
     They are zero at the given overlaps and the map is an odd function of them, so that an evaluation for each is
     sufficient, with steps that are large compared with the noise of random rules.
     """
-    pairs = packing.pairs_around(F.model, at, NOISY_FRACTION)
+    pairs = packing.pairs_around(F.model, at, F.settings.noisy_fraction)
     ahead = [pairs[index][0] for index in odd]
     moves = np.stack([packing.pack(overlaps)[odd] for overlaps in ahead], axis=1)
     images = np.stack([packing.pack(F(overlaps))[odd] for overlaps in ahead], axis=1)
@@ -127,16 +125,16 @@ def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     """Return the derivative of the map within a sector, (k, k); k = 0 if the sector does not exist."""
     if sector == "symmetric":
-        return F.jacobian(_symmetric_packing(F, at), at, SECTOR_DIFFERENCE)
+        return F.jacobian(_symmetric_packing(F, at), at, F.settings.sector_difference)
     if sector in Packing.of(F.model, at).names:
         return np.zeros((0, 0))
     family = Packing(at, (sector,))
     if not Symmetry.of(F.model, at).reversal:
-        return F.jacobian(family, at, SECTOR_DIFFERENCE, odd=True)
+        return F.jacobian(family, at, F.settings.sector_difference, odd=True)
     # by reversal, the columns of the last tokens equal the reversed columns of the first tokens
     shape = at.arrays()[sector].shape
     L, size = len(at.q), int(np.prod(shape[1:]))
-    half = F.jacobian(family, at, SECTOR_DIFFERENCE, odd=True, columns=(L + 1) // 2 * size)
+    half = F.jacobian(family, at, F.settings.sector_difference, odd=True, columns=(L + 1) // 2 * size)
     first = half.reshape(*shape, (L + 1) // 2, size)
     return np.concatenate([first, first[::-1, ..., : L // 2, :][..., ::-1, :]], axis=-2).reshape(L * size, L * size)
 
@@ -220,25 +218,36 @@ def validity(replicon: float, jump_fraction: float, shift: float = np.nan, respo
     return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps}){effect}"
 
 
-NODES = 64  # number of nodes of the first grid along each coordinate
-FINER = (1.4, 2.0, 4.0, 8.0)  # ratios of the numbers of nodes of later grids and the first
-MAX_POINTS = 300_000  # maximum number of points of a grid
-ACCURACY = 0.1  # requested error of ε_g in units of the error that a quadrature rule leaves unresolved
-MAX_RANGE = 7.0  # half-width of a grid in standard deviations
-GOOD = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
-DEGREES = 0.5  # number of polynomials in units of the number of nodes
-OVERLAP_STEP = 5e-3  # step of finite differences in the packed overlaps
-NEARLY_ALL = 1e-3  # part of q that the teacher does not explain, relative to q, below which it has a separate unit
-SLOPE_TOL = 1e-3  # tolerance of the test errors in these differences, for labels
+@dataclass(frozen=True)
+class GridSettings:
+    """Settings of the test error: grids of Hermite series, and finite differences."""
+
+    nodes: int = 64  # number of nodes of the first grid along each coordinate
+    finer: tuple[float, ...] = (1.4, 2.0, 4.0, 8.0)  # ratios of the numbers of nodes of later grids and the first
+    max_points: int = 300_000  # maximum number of points of a grid
+    accuracy: float = 0.1  # requested error of ε_g in units of the error that a quadrature rule leaves unresolved
+    max_range: float = 7.0  # half-width of a grid in standard deviations
+    good: float = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
+    degrees: float = 0.5  # number of polynomials in units of the number of nodes
+    expanded_step: float = 1e-6  # the same for averages to first order, which have no noise
+    overlap_step: float = 5e-3  # step of finite differences in the packed overlaps
+    # part of q that the teacher does not explain, relative to q, below which it has a separate unit
+    nearly_all: float = 1e-3
+    slope_tol: float = 1e-3  # tolerance of the test errors in these differences, for labels
 
 
-def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None) -> np.ndarray:
+GRIDS = GridSettings()
+
+
+def predicted_test_error(
+    model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None, settings: GridSettings = GRIDS
+) -> np.ndarray:
     """Return the test error ε_g: (1,) for a deterministic rule, (R,) for the replicas of a random rule.
 
     Eq. :eq:`test-error`. With `replica`, only of this replica (1,).
     """
     if rule.deterministic:
-        return np.array([deterministic_test_error(model, overlaps, ACCURACY * rule.tol)[0]])
+        return np.array([deterministic_test_error(model, overlaps, settings.accuracy * rule.tol)[0]])
     parts = [
         probability
         * np.array([points.mean(channel.errors(points.white)) for points in part.point_sets(channel, replica)])
@@ -255,16 +264,16 @@ def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> t
     return (by_series if model.attention else average_error)(model, overlaps, rtol)
 
 
-def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
+def by_series(model: Model, overlaps: Overlaps, rtol: float, settings: GridSettings = GRIDS) -> tuple[float, float]:
     """Return the test error of an attention model on a grid, and its difference from the next coarser grid.
 
     Grids are refined until the difference is small compared with the relative error `rtol`.
     """
-    value, error = _on_grids(model, overlaps), np.inf
-    for ratio in FINER:
-        finer = _on_grids(model, overlaps, ratio)
+    value, error = _on_grids(model, overlaps, 1.0, settings), np.inf
+    for ratio in settings.finer:
+        finer = _on_grids(model, overlaps, ratio, settings)
         value, error = finer, abs(finer - value)
-        if error <= GOOD * rtol * abs(value):
+        if error <= settings.good * rtol * abs(value):
             break
     return value, error
 
@@ -280,30 +289,31 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     """
 
     def value(overlaps: Overlaps) -> float:
-        return _on_grids(model, overlaps) if model.attention else error_within(model, overlaps, SLOPE_TOL)
+        return _on_grids(model, overlaps) if model.attention else error_within(model, overlaps, GRIDS.slope_tol)
 
-    overlaps, step = packing.unpack(at), OVERLAP_STEP
+    overlaps, step = packing.unpack(at), GRIDS.overlap_step
     fraction = subtract_explained(model, overlaps) / overlaps.q.max()
-    if not model.attention and fraction.min() > 0 and fraction.max() < NEARLY_ALL:
+    if not model.attention and fraction.min() > 0 and fraction.max() < GRIDS.nearly_all:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
-    expanded = None if model.attention else expand_error(model, overlaps, SLOPE_TOL)
+    expanded = None if model.attention else expand_error(model, overlaps, GRIDS.slope_tol)
     if expanded is not None:
-        value, step = expanded, EXPANDED_STEP  # type: ignore[assignment]
+        value, step = expanded, GRIDS.expanded_step  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step
 
 
-def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0) -> float:
+def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0, settings: GridSettings = GRIDS) -> float:
     """Return the test error on grids with `ratio` times the number of nodes of the first grid."""
     return sum(
-        probability * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio)
+        probability
+        * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio, settings)
         for probability, sources, component in model.components
     )
 
 
-def _error(model: Model, overlaps: Overlaps, ratio: float) -> float:
+def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSettings = GRIDS) -> float:
     """Return the test error of one component of a mixture."""
     task: Any = model.task  # an AttentionTask
     rho = psd_root(model.coordinates.rho)
@@ -312,8 +322,8 @@ def _error(model: Model, overlaps: Overlaps, ratio: float) -> float:
     student, c, teacher = np.linalg.svd(correlation)
     c = np.minimum(c, 1.0)
     (L, pairs), trace = c.shape, task.trace
-    S, S2 = _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, ratio)
-    T, T2 = _teacher_coefficients(model, (rho @ np.swapaxes(teacher, 1, 2)).tobytes(), pairs, ratio)
+    S, S2 = _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, ratio, settings)
+    T, T2 = _teacher_coefficients(model, (rho @ np.swapaxes(teacher, 1, 2)).tobytes(), pairs, ratio, settings)
     n = min(S.shape[0], T.shape[0])
     S, T = (v[(slice(n),) * (L * pairs)] for v in (S, T))
     for axis, correlation_of_axis in enumerate(c.ravel()):
@@ -323,15 +333,21 @@ def _error(model: Model, overlaps: Overlaps, ratio: float) -> float:
 
 
 @lru_cache(maxsize=8)
-def _teacher_coefficients(model: Model, root: bytes, pairs: int, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+def _teacher_coefficients(
+    model: Model, root: bytes, pairs: int, ratio: float, settings: GridSettings = GRIDS
+) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients of the teacher; stored, because for one column they do not depend on the overlaps."""
     task: Any = model.task
     shape = model.n_tokens, model.teacher_rank, model.teacher_rank
-    return _coefficients(task.teacher, np.frombuffer(root).reshape(shape), pairs, ratio)
+    return _coefficients(task.teacher, np.frombuffer(root).reshape(shape), pairs, ratio, settings)
 
 
 def _coefficients(
-    function: Callable[[np.ndarray], np.ndarray], root: np.ndarray, pairs: int, ratio: float
+    function: Callable[[np.ndarray], np.ndarray],
+    root: np.ndarray,
+    pairs: int,
+    ratio: float,
+    settings: GridSettings = GRIDS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients (N, …, N, L, L) of a function of the fields root·a, and the mean of its squares (L,).
 
@@ -339,8 +355,8 @@ def _coefficients(
     are summed over rows.
     """
     L, rank, _ = root.shape
-    n = max(int(min(ratio * NODES, MAX_POINTS ** (1 / (L * rank)))), 2)
-    x, weight, polynomials = _grid(n)
+    n = max(int(min(ratio * settings.nodes, settings.max_points ** (1 / (L * rank)))), 2)
+    x, weight, polynomials = _grid(n, settings)
     a = np.stack(np.meshgrid(*[x] * (L * rank), indexing="ij"), axis=-1).reshape(-1, L, rank)
     values = function(np.einsum("lrs,nls->nlr", root, a)).reshape((n,) * (L * rank) + (L, L))
     square = (values**2).sum(axis=-2)
@@ -355,13 +371,13 @@ def _coefficients(
 
 
 @lru_cache(maxsize=8)
-def _grid(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _grid(n: int, settings: GridSettings = GRIDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return n nodes, their Gaussian weights, and orthonormal Hermite polynomials times the weights (N, n)."""
-    reach = min(MAX_RANGE, np.sqrt(np.pi * n))
+    reach = min(settings.max_range, np.sqrt(np.pi * n))
     x = np.linspace(-reach, reach, n)
     weight = np.exp(-0.5 * x**2)
     weight /= weight.sum()
-    degrees = max(int(DEGREES * n), 1)
+    degrees = max(int(settings.degrees * n), 1)
     half = np.zeros((degrees, n))  # polynomials times the square root of the weights, which does not overflow
     half[0] = np.sqrt(weight)
     for k in range(1, degrees):

@@ -25,24 +25,36 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.equations.weights import weights_step, with_intercept
-from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import (
     Expansion,
     Rule,
+    WorkExceeded,
     adapt_rule,
     average_channels,
     expand_channels,
     work_of,
 )
 
-MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
-RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
-OFTEN_LOWERED = 0.01  # fraction of points with lower minima, from which later averages search more points
-STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
-NOISY_FRACTION = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
-EXPANDED_STEP = 1e-6  # step of central differences of averages that are expanded to first order, which have no noise
-MIN_SEPARATED = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
-ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
+
+@dataclass(frozen=True)
+class MapSettings:
+    """Settings of the overlap map: numbers of searches, and steps of finite differences in units of the overlaps."""
+
+    # step of finite differences: on coarse rules, averages are not smooth on the scale of 1e-4
+    difference: float = 5e-3
+    sector_difference: float = 1e-2  # step for the eigenvalues of the map: small for them, large for the noise
+    # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
+    memory: int = 8
+    # fraction of points with a second minimum, up to which later averages search only a few points
+    rare_minima: float = 5e-4
+    often_lowered: float = 0.01  # fraction of points with lower minima, from which later averages search more points
+    # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
+    steep: float = 3.0
+    noisy_fraction: float = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
+    # step of central differences of averages that are expanded to first order, which have no noise
+    expanded_step: float = 1e-6
+    min_separated: float = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
+    alpha_step: float = 1e-4  # relative change of α for the derivative in α
 
 
 class WorkLimit:
@@ -116,6 +128,7 @@ class OverlapMap:
     # whether searches found lower minima on a coarser rule; `with_choices_at` then searches more points
     expects_lower_minima: bool = False
     limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
+    settings: MapSettings = field(default=MapSettings(), repr=False)
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
     # change no result
     _memory: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -137,7 +150,7 @@ class OverlapMap:
         if can_save and not self.model.attention:
             # the correction at few points has no bias, but much noise if the global minimum is often another one
             moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
-            if not moments or _mean(moments).lowered_fraction > OFTEN_LOWERED:
+            if not moments or _mean(moments).lowered_fraction > self.settings.often_lowered:
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
                 return replace(self, choices=Choices(True, True, overlaps, moments, squares, often_lowered=True))
             mean = _mean(moments)
@@ -147,11 +160,11 @@ class OverlapMap:
             moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
             # if these few points show no jumps, all points are searched to decide whether V̂ has to count jumps
-            if self._is_near_jumps(mean) and mean.multimodal_fraction <= RARE_MINIMA:
+            if self._is_near_jumps(mean) and mean.multimodal_fraction <= self.settings.rare_minima:
                 return replace(self, choices=Choices(True, True, overlaps, moments, squares))
         moments = self._average(self.rule, overlaps, squares)
         mean = _mean(moments)
-        rare = can_save and mean.multimodal_fraction <= RARE_MINIMA
+        rare = can_save and mean.multimodal_fraction <= self.settings.rare_minima
         return replace(self, choices=Choices(self._is_near_jumps(mean), rare, overlaps, moments, squares))
 
     def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
@@ -204,14 +217,15 @@ class OverlapMap:
             return self.on(rule)
         return replace(self, rule=rule, choices=replace(self.choices, moments=[]))
 
-    def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
+    def linearize(self, packing: Packing, at: Overlaps, step: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
 
-        They are forward differences with the given step, or central differences with larger steps if `is_noisy`, then
-        on the number of points that the stability needs.
-        If the rule has derivatives of averages, they are used instead, see `_linearize`. The slopes (2, L, r, r, k)
-        are the derivatives of V̂ in Stein's form and in the derivative form.
+        They are forward differences with the given step (by default `MapSettings.difference`), or central differences
+        with larger steps if `is_noisy`, then on the number of points that the stability needs. If the rule has
+        derivatives of averages, they are used instead, see `_linearize`. The slopes (2, L, r, r, k) are the derivatives
+        of V̂ in Stein's form and in the derivative form.
         """
+        step = self.settings.difference if step is None else step
         if self.is_noisy and self.rule.for_stability() != self.rule:  # as accurate as Newton steps need, in less time
             return self.on(self.rule.for_stability()).linearize(packing, at, step)
         F, expansion = self._expand(at)
@@ -248,10 +262,10 @@ class OverlapMap:
         Plain steps of q or θ leave the feasible overlaps if the teacher explains nearly all of q.
         """
         if self.is_noisy:
-            return packing.pairs_around(self.model, at, NOISY_FRACTION)
+            return packing.pairs_around(self.model, at, self.settings.noisy_fraction)
         x = packing.pack(at)
         sides = [packing.unpack(x + sign * shift) for shift in step * np.eye(len(x)) for sign in (1, -1)]
-        needed = is_feasible(self.model, at, slack=-MIN_SEPARATED) and not all(
+        needed = is_feasible(self.model, at, slack=-self.settings.min_separated) and not all(
             is_feasible(self.model, side, slack=0.0) for side in sides
         )
         return packing.pairs_around(self.model, at, step, smallest=0.0) if needed else []
@@ -275,7 +289,7 @@ class OverlapMap:
         x = packing.pack(at)
         if F.is_noisy and not odd:
             return F.linearize(packing, at, step)[0][:, :columns]
-        step = max(step, NOISY_FRACTION) if F.is_noisy else step
+        step = max(step, self.settings.noisy_fraction) if F.is_noisy else step
         if expansion is not None and not (expansion.jumps and F._uses_response):
             return F._linearize(packing, at, expansion, step, central=True, columns=columns)[0]
 
@@ -306,7 +320,7 @@ class OverlapMap:
         x, differences = packing.pack(at), []
         for shift in np.eye(len(x))[:columns]:
             if expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V):
-                steps = EXPANDED_STEP, -EXPANDED_STEP
+                steps = self.settings.expanded_step, -self.settings.expanded_step
                 near = [packing.unpack(x + h * shift) for h in steps]
                 new, old = (self._image(overlaps, expansion.at(overlaps)) for overlaps in near)
             else:
@@ -364,7 +378,7 @@ class OverlapMap:
 
     def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
         """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
-        step = ALPHA_STEP * self.alpha
+        step = self.settings.alpha_step * self.alpha
         F = self.with_choices_at(at)
         ahead = replace(F, alpha=F.alpha + step)  # averages do not depend on α
         return (packing.pack(ahead(at)) - packing.pack(F(at))) / step
@@ -413,7 +427,7 @@ class OverlapMap:
 
     def _forget(self) -> None:
         """Delete the oldest averages from memory."""
-        for oldest in list(self._memory)[:-MEMORY]:
+        for oldest in list(self._memory)[: -self.settings.memory]:
             del self._memory[oldest]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
@@ -430,7 +444,7 @@ class OverlapMap:
 
     def _is_near_jumps(self, moments: Moments) -> bool:
         """Return whether the proximal map jumps, or is about to jump, at some point of the averages."""
-        return moments.max_jacobian_trace > STEEP * moments.g.size
+        return moments.max_jacobian_trace > self.settings.steep * moments.g.size
 
 
 def _mean(samples: list[Moments]) -> Moments:

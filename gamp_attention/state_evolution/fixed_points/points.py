@@ -12,28 +12,41 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import Root, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
     deterministic_test_error,
     predicted_test_error,
     stationary_loss,
     test_error_slopes,
 )
-from gamp_attention.state_evolution.fixed_points.overlap_map import NOISY_FRACTION, Image, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.rules.rule import Rule, work_of
 
 LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers: ε_t and ε_g
 
-EARLIER_CHANGE = 0.05  # weight of the change by the second to last refinement, because two rules can agree by accident
-MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
-MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
-TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
-UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
-UNRESOLVED_LOSS = 0.3  # the same for a loss
-NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
-# the test error of a replica at its solution is computed to first order if differences take at most this fraction of
-# the time of an average, and the solution is at most this part of their width away
-SLOPE_WORK, SLOPE_REACH = 0.5, 0.25
+
+@dataclass(frozen=True)
+class PointSettings:
+    """Settings of errors of a point, from changes between rules and from replicas."""
+
+    # weight of the change by the second to last refinement, because two rules can agree by accident
+    earlier_change: float = 0.05
+    min_error: float = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
+    min_loss_error: tuple[float, ...] = (0.4, 0.1)  # the same for a loss, after one refinement and after several
+    # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
+    test_slope: float = 0.15
+    # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
+    unresolved: float = 0.95
+    unresolved_loss: float = 0.3  # the same for a loss
+    # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
+    next_step: float = 0.8
+    # the test error of a replica at its solution is computed to first order if differences take at most this fraction
+    # of the time of an average, and the solution is at most this part of their width away
+    slope_work: float = 0.5
+    slope_reach: float = 0.25
+
+
+POINT = PointSettings()
 
 
 @dataclass(frozen=True)
@@ -66,8 +79,9 @@ def point_of(
     slopes: np.ndarray,
     rtol: float,
     test_slopes: np.ndarray | None = None,
-    left: float = NEXT_STEP,
+    left: float = POINT.next_step,
     known: Point | None = None,
+    settings: PointSettings = POINT,
 ) -> Point:
     """Return the point of a root, with the numbers after one more Newton step.
 
@@ -95,7 +109,7 @@ def point_of(
         test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
-        tests, sample_tests = _tests_of_replicas(F, packing, best, moves, known)
+        tests, sample_tests = _tests_of_replicas(F, packing, best, moves, known, settings=settings)
         test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
         for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
             sample_train = train + sample.hats.moreau - image.hats.moreau
@@ -115,7 +129,12 @@ def point_of(
 
 
 def _tests_of_replicas(
-    F: OverlapMap, packing: Packing, best: np.ndarray, moves: np.ndarray, known: Point | None
+    F: OverlapMap,
+    packing: Packing,
+    best: np.ndarray,
+    moves: np.ndarray,
+    known: Point | None,
+    settings: PointSettings = POINT,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the test errors of the replicas (R,) at the packed overlaps `best`, and at their solutions.
 
@@ -123,18 +142,18 @@ def _tests_of_replicas(
     differences of the test errors are computed to first order, and test errors of a `known` point are used.
     """
     overlaps, rule = packing.unpack(best), F.rule
-    if 2 * len(best) * work_of(rule.for_stability(), F.model) <= SLOPE_WORK * work_of(rule, F.model):
-        pairs = packing.pairs_around(F.model, overlaps, NOISY_FRACTION)
+    if 2 * len(best) * work_of(rule.for_stability(), F.model) <= settings.slope_work * work_of(rule, F.model):
+        pairs = packing.pairs_around(F.model, overlaps, F.settings.noisy_fraction)
         widths = [packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs]
         inverse = np.linalg.inv(np.stack(widths, axis=1))
-        if np.abs(moves @ inverse.T).max() <= SLOPE_REACH:
+        if np.abs(moves @ inverse.T).max() <= settings.slope_reach:
             few = rule.for_stability()
             sides = [[predicted_test_error(F.model, side, few).mean() for side in pair] for pair in pairs]
             slopes = -np.diff(sides, axis=1)[:, 0] @ inverse
             tests = np.zeros(0)
             missing: Rule | None = rule
             if known is not None and known.root.packing is packing:
-                far = np.abs(inverse @ (best - known.best)).max() > SLOPE_REACH
+                far = np.abs(inverse @ (best - known.best)).max() > settings.slope_reach
                 rest = None if far else rule.without(known.root.F.rule)
                 if rest is not None or (not far and rule == known.root.F.rule):
                     missing, tests = rest, known.tests + slopes @ (best - known.best)
@@ -161,7 +180,7 @@ def units_of(point: Point) -> np.ndarray:
     return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
 
 
-def errors_of(points: list[Point]) -> np.ndarray:
+def errors_of(points: list[Point], settings: PointSettings = POINT) -> np.ndarray:
     """Return the errors of the last point's numbers, from its replicas or from the points on coarser rules."""
     last, units = points[-1], units_of(points[-1])
     if len(last.replicas):
@@ -169,17 +188,21 @@ def errors_of(points: list[Point]) -> np.ndarray:
         unresolved = 0.0
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = np.max([EARLIER_CHANGE ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
+        error = np.max(
+            [settings.earlier_change ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0
+        )
         unresolved = last.root.F.rule.unresolved
     error = error + last.uncertain
     k = len(last.best)
     is_loss = np.zeros(len(units), dtype=bool)
     is_loss[k : k + LOSSES] = True
     size = np.minimum(np.abs(last.numbers), units)
-    error = np.maximum(error, np.where(is_loss, UNRESOLVED_LOSS, UNRESOLVED) * unresolved * size)
+    error = np.maximum(error, np.where(is_loss, settings.unresolved_loss, settings.unresolved) * unresolved * size)
     largest = float((error[:k]).max())
-    error = np.maximum(error, np.where(is_loss, MIN_LOSS_ERROR[len(points) > 2], MIN_ERROR) * largest * size)
-    error[k + 1] = max(error[k + 1], TEST_SLOPE * float(np.linalg.norm(last.test_slopes * error[:k])))
+    error = np.maximum(
+        error, np.where(is_loss, settings.min_loss_error[len(points) > 2], settings.min_error) * largest * size
+    )
+    error[k + 1] = max(error[k + 1], settings.test_slope * float(np.linalg.norm(last.test_slopes * error[:k])))
     return error
 
 
@@ -187,4 +210,4 @@ def response_slopes(root: Root) -> np.ndarray:
     """Return the derivatives of V̂ in both forms in the packed overlaps of a root, (2, L, r, r, k)."""
     if root.response_slopes is not None:
         return root.response_slopes
-    return root.F.linearize(root.packing, root.overlaps, DIFFERENCE)[1]
+    return root.F.linearize(root.packing, root.overlaps)[1]

@@ -81,7 +81,8 @@ def spectral_overlap(
     model : a model without token classes, in which all samples have the same positions and teacher; or a sequence model
         with classes.
     alpha : sample complexity α > 0.
-    weights : "fitted", "hessian" or "posterior": the matrices h of the samples, as for `spectral_directions`.
+    weights : "fitted", "hessian" or "posterior": the matrices h of the samples, as for `spectral_directions` and
+        `posterior_directions`.
     n_points : number of random points of an average over the teacher's fields, even and at least 64.
     n_replicas : number of independent sets of points, at least 2.
     seed : seed of the points.
@@ -107,7 +108,7 @@ def spectral_overlap(
     """
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, high=MAX_ALPHA, strict=True)
-    check.choice("weights", weights, WEIGHTS)
+    check.choice("weights", weights, (*WEIGHTS, "posterior"))
     n_points = check.integer("n_points", n_points, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
     check.require_memory(

@@ -31,14 +31,11 @@ from gamp_attention.state_evolution.rsb.one_field import (
     hulls_of_labels,
     local_minima,
 )
-from gamp_attention.state_evolution.rsb.two_fields import TwoFields
 from gamp_attention.state_evolution.rsb.weights import Levels
 
 REACH = 4  # distance in nodes at which minimizers of other nodes are tried as second minima
 NEGLIGIBLE = 1e-7  # probability of a node, relative to the most likely node, below which it is left out
-DOUBLINGS, HALVINGS = 30, 40  # maximum number of doublings, and number of bisections, of the length of an interval
 ENDED = 1e-6  # distance between two minima in units of their distance at the jump, below which one of them has ended
-INTERVAL_NODES = 12  # nodes of the Gauss-Legendre rule on an interval
 NEIGHBORS = [(i, j) for i in (-REACH, 0, REACH) for j in (-REACH, 0, REACH) if i or j]
 
 
@@ -58,7 +55,7 @@ class GapDistribution(NamedTuple):
 
 
 def gap_distribution(
-    problem: OneField | TwoFields, levels: Levels, parisi: np.ndarray, gaps: np.ndarray, resolution: int = 0
+    problem: Any, levels: Levels, parisi: np.ndarray, gaps: np.ndarray, resolution: int = 0
 ) -> GapDistribution:
     """Return the distribution of gaps over the fields P_k of minima.
 
@@ -68,12 +65,12 @@ def gap_distribution(
 
     Parameters
     ----------
-    problem : output channel.
+    problem : output channel, `OneField` or `TwoFields`.
     levels, parisi : overlaps and Parisi parameters (k,), for example of a solution.
     gaps : (n,) gaps ε at which the distribution is computed.
     resolution : resolution of the grids.
     """
-    if isinstance(problem, OneField):
+    if len(problem.signs) == 1:
         return _one_field_gaps(problem, levels, parisi, np.asarray(gaps, dtype=float), resolution)
     params, constants, centers, (_, probability) = problem.labels(levels, resolution)
     variances, V, gaps = problem.variances(levels), float(levels.V[0]), np.asarray(gaps, dtype=float)
@@ -123,9 +120,9 @@ def find_second_minima(
 
 
 def _one_field_gaps(
-    problem: OneField, levels: Levels, parisi: np.ndarray, gaps: np.ndarray, resolution: int
+    problem: OneField, levels: Levels, parisi: np.ndarray, gaps: np.ndarray, resolution: int, n_nodes: int = 12
 ) -> GapDistribution:
-    """Return the distribution of gaps for one field, from the intervals of fields around each jump."""
+    """Return the distribution of gaps for one field, from n-point rules on intervals of fields around each jump."""
     labels, _, probability, centers, variances, averages = problem.average_labels(levels, parisi, resolution)
     V, model = float(levels.V[0]), problem.model
     reach = max(float(np.abs(each.before[0]).max()) for each in averages) + CUT * np.sqrt(levels.q[-1, 0])
@@ -136,7 +133,7 @@ def _one_field_gaps(
     apart = [np.diff(np.concatenate([[-np.inf], fields, [np.inf]])) for fields, _, _ in jumps]
     room = {-1: np.concatenate([each[:-1] for each in apart]), 1: np.concatenate([each[1:] for each in apart])}
     below, squares = np.zeros(len(gaps)), np.zeros((len(gaps), 1))
-    unit, weight = legendre_panels(np.array([0.0, 1.0]), INTERVAL_NODES)
+    unit, weight = legendre_panels(np.array([0.0, 1.0]), n_nodes)
     for number, gap in enumerate(gaps):
         for side in (-1, 1):
             pair = JumpPair(model, labels[owner], at, low, high, V)
@@ -175,20 +172,22 @@ class JumpPair(NamedTuple):
         return gap, jump, -np.minimum(left.moreau, right.moreau)
 
 
-def find_length(pair: JumpPair, side: int, gap: float, room: np.ndarray) -> np.ndarray:
+def find_length(
+    pair: JumpPair, side: int, gap: float, room: np.ndarray, doublings: int = 30, bisections: int = 40
+) -> np.ndarray:
     """Return the distances (N,) from the jumps, to one side, up to which the gap is smaller than `gap`.
 
-    The search ends at distances `room` (N,).
+    The search ends at distances `room` (N,), and takes at most the given numbers of doublings and bisections.
     """
     inside = np.zeros(len(room))
     outside = np.minimum(gap * pair.V / (pair.high - pair.low), room)
-    for _ in range(DOUBLINGS):
+    for _ in range(doublings):
         small = (pair.at(side * outside)[0] < gap) & (outside < room)
         if not small.any():
             break
         inside = np.where(small, outside, inside)
         outside = np.where(small, np.minimum(2 * outside, room), outside)
-    for _ in range(HALVINGS):
+    for _ in range(bisections):
         middle = 0.5 * (inside + outside)
         small = pair.at(side * middle)[0] < gap
         inside, outside = np.where(small, middle, inside), np.where(small, outside, middle)

@@ -46,10 +46,39 @@ from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.rsb.solve import Problem
-from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
+from gamp_attention.state_evolution.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels
 
 TURN = 4.0  # scale of φ_{j−1} near a former kink, at large y_j, in units of 1/(y_j max|φ_j'|)
 CUT = 9.0  # distance in standard deviations from its most likely field beyond which a transition is neglected
+SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
+CORNER = 4.0  # change of the slope of the hull in units of its neighbors, above which a vertex is a kink
+
+
+@dataclass(frozen=True)
+class FieldSettings:
+    """Settings of the grids of fields and of the rule for labels; pairs are values at resolution 0, and added."""
+
+    reach: float = 8.0  # half-width of the grids of fields in standard deviations
+    spacing: float = 0.5  # spacing of uniform grids at resolution 0, see `average_levels`
+    finer: float = 0.8  # factor of the spacing for each resolution
+    panel_nodes: tuple[int, int] = (5, 1)  # nodes of a panel of the innermost field
+    teacher_nodes: tuple[int, int] = (7, 3)  # nodes of each panel of |u|
+    teacher_ends: tuple[float, ...] = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
+    noise_nodes: tuple[int, int] = (5, 2)  # nodes of the Gauss-Hermite rule of the noise
+
+
+@dataclass(frozen=True)
+class HullSettings:
+    """Settings of the lower hulls, from which the global minima are found."""
+
+    n_points: int = 2049  # number of grid points of z, an odd number
+    # density of the points at z = 0, where labels near zero have jumps: sinh(stretch)/stretch times the mean
+    stretch: float = 8.0
+    n_doublings: int = 20  # maximum number of doublings of the range of z
+    jump_steps: int = 30  # maximum number of Newton steps for the field of a jump
+
+
+FIELDS, HULLS = FieldSettings(), HullSettings()
 
 
 class Innermost(NamedTuple):
@@ -184,23 +213,6 @@ def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np
     return density / density.sum()
 
 
-REACH = 8.0  # half-width of the grids of fields in standard deviations
-SPACING, FINER = 0.5, 0.8  # spacing of uniform grids at resolution 0, see `average_levels`; factor for each resolution
-PANEL_NODES = (5, 1)  # nodes of a panel of the innermost field: at resolution 0, and added for each resolution
-TEACHER_NODES = (7, 3)  # the same for the five panels of |u|
-TEACHER_ENDS = (0.0, 0.12, 0.6, 1.6, 3.6, 8.5)  # ends of these panels in standard deviations
-NOISE_NODES = (5, 2)  # the same for the Gauss-Hermite rule of the noise
-SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's field, in units of q_k
-N_HULL = 2049  # number of grid points of z, an odd number
-STRETCH = 8.0  # their density at z = 0, where labels near zero have jumps, is sinh(STRETCH)/STRETCH times the mean
-N_DOUBLINGS = 20  # maximum number of doublings of the range of z
-JUMP_STEPS = 30  # maximum number of Newton steps for the field of a jump
-CORNER = 4.0  # change of the slope of the hull in units of its neighbors, above which a vertex is a kink
-SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
-
-STRENGTHS = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts of the search
-
-
 class OneFieldAverages(NamedTuple):
     """Labels of a sample, and the averages for each of them."""
 
@@ -244,6 +256,7 @@ class OneField(Problem):
 
     model: Model  # a model of labels with L = r = t = 1
     alpha: float  # sample complexity
+    settings: FieldSettings = FIELDS
 
     @cached_property
     def weights(self) -> BrokenWeights:
@@ -255,25 +268,20 @@ class OneField(Problem):
         """Signs of m of the tokens."""
         return np.ones(1)
 
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        """Strengths of breaking at the starts: strong breaking first."""
-        return STRENGTHS
-
     def labels(self, folded: bool, unaware: bool, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return labels (n, P), teacher fields (n,) and probabilities (n,).
 
         If `folded`, samples and their mirror images give the same averages, so that u > 0. If `unaware`, the averages
         do not depend on u, and equal labels are merged; their teacher fields are zero.
         """
-        n = TEACHER_NODES[0] + TEACHER_NODES[1] * resolution
+        n = self.settings.teacher_nodes[0] + self.settings.teacher_nodes[1] * resolution
         size = float(np.sqrt(self.model.coordinates.rho[0, 0, 0]))
-        u, weight = (v.ravel() for v in legendre_panels(np.array(TEACHER_ENDS), n))
+        u, weight = (v.ravel() for v in legendre_panels(np.array(self.settings.teacher_ends), n))
         weight = weight * np.exp(-0.5 * u**2)
         if not folded:
             u, weight = np.concatenate([-u[::-1], u]), np.concatenate([weight[::-1], weight])
         n_noise = self.model.task.n_noise
-        x, w = gauss_hermite(NOISE_NODES[0] + NOISE_NODES[1] * resolution)
+        x, w = gauss_hermite(self.settings.noise_nodes[0] + self.settings.noise_nodes[1] * resolution)
         noise = tensor_grid(x, n_noise) if n_noise else np.zeros((1, 0))
         noise_weight = np.prod(tensor_grid(w, n_noise), axis=1) if n_noise else np.ones(1)
         fields, each = np.repeat(size * u, len(noise)), np.tile(noise, (len(u), 1))
@@ -298,10 +306,13 @@ class OneField(Problem):
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
         variances = np.array([outer, *levels.gaps[:, 0]])
         centers = m + theta / rho * u
-        tables = innermost_tables(self.model, labels, centers, variances, float(levels.V[0]), resolution)
-        spacing = SPACING * FINER**resolution
+        settings = self.settings
+        n_nodes = settings.panel_nodes[0] + settings.panel_nodes[1] * resolution
+        V, reach = float(levels.V[0]), settings.reach
+        tables = innermost_tables(self.model, labels, centers, variances, V, n_nodes, reach)
+        spacing = settings.spacing * settings.finer**resolution
         averages = [
-            average_levels(table, center, variances, parisi, spacing, REACH)
+            average_levels(table, center, variances, parisi, spacing, reach)
             for table, center in zip(tables, centers, strict=True)
         ]
         return OneFieldAverages(labels, u, probability, centers, variances, averages)
@@ -335,15 +346,17 @@ def assemble(
 
 
 def innermost_tables(
-    model: Model, labels: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, resolution: int
+    model: Model, labels: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, n: int, reach: float
 ) -> list[Innermost]:
-    """Return φ_k = −M_V on panels that end at its kinks, for each label and center of its fields."""
-    half = REACH * float(np.sqrt(variances.sum()))
+    """Return φ_k = −M_V on panels of n nodes that end at its kinks, for each label and center of its fields.
+
+    The panels cover `reach` standard deviations on each side of the center.
+    """
+    half = reach * float(np.sqrt(variances.sum()))
     width = float(np.sqrt(min(variances[-1], V)))
     hulls = hulls_of_labels(model, labels, np.abs(centers).max() + half, V)
     jumps = find_jumps(model, labels, hulls, V)
     corners = [find_corners(hull, V) for hull in hulls]
-    n = PANEL_NODES[0] + PANEL_NODES[1] * resolution
     xs, ws, starts = [], [], []
     for hull, (at, below, above), (_, entry, leave), center in zip(hulls, jumps, corners, centers, strict=True):
         inside = np.abs(at - center) < half
@@ -384,19 +397,21 @@ def local_minima(model: Model, labels: np.ndarray, omega: np.ndarray, start: np.
     return denoise(model.loss, labels, omega.reshape(shape), np.full((1, 1, 1), V), start.reshape(shape), hold=True)
 
 
-def hulls_of_labels(model: Model, labels: np.ndarray, reach: float, V: float) -> list[Hull]:
+def hulls_of_labels(
+    model: Model, labels: np.ndarray, reach: float, V: float, settings: HullSettings = HULLS
+) -> list[Hull]:
     """Return the lower hull of z²/2V + ℓ(z) for each label.
 
     The range of z is doubled until the slopes of all hulls cover fields up to ±`reach`.
     """
-    bound = 1.25 * reach
-    for _ in range(N_DOUBLINGS):
-        z = bound * np.sinh(STRETCH * np.linspace(-1, 1, N_HULL)) / np.sinh(STRETCH)
-        z[N_HULL // 2] = 0.0
-        rows = np.repeat(labels, N_HULL, axis=0)
+    bound, n, stretch = 1.25 * reach, settings.n_points, settings.stretch
+    for _ in range(settings.n_doublings):
+        z = bound * np.sinh(stretch * np.linspace(-1, 1, n)) / np.sinh(stretch)
+        z[n // 2] = 0.0
+        rows = np.repeat(labels, n, axis=0)
         terms = RiskTerms(rows, np.zeros(len(rows)))
-        loss = model.task.errors(np.tile(z, len(labels))[:, None, None], z, terms).reshape(len(labels), N_HULL)
-        hulls, vertex = [], np.empty(N_HULL, dtype=np.int64)
+        loss = model.task.errors(np.tile(z, len(labels))[:, None, None], z, terms).reshape(len(labels), n)
+        hulls, vertex = [], np.empty(n, dtype=np.int64)
         for values in 0.5 * z**2 / V + loss:
             chosen = vertex[: trace_hull(z, values, vertex)].copy()
             hulls.append(Hull(z[chosen], values[chosen], np.diff(chosen) == 1))
@@ -426,7 +441,7 @@ def find_corners(hull: Hull, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def find_jumps(
-    model: Model, labels: np.ndarray, hulls: list[Hull], V: float
+    model: Model, labels: np.ndarray, hulls: list[Hull], V: float, settings: HullSettings = HULLS
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return for each label the fields of the jumps in increasing order, and z below and above each of them."""
     owner, low, high = [], [], []
@@ -442,7 +457,7 @@ def find_jumps(
         return result
     index, below, above = np.array(owner), np.array(low), np.array(high)
     omega = V * np.array(height) / (above - below)
-    for _ in range(JUMP_STEPS):
+    for _ in range(settings.jump_steps):
         left, right = (local_minima(model, labels[index], omega, ends, V) for ends in (below, above))
         below, above = left.z[:, 0, 0], right.z[:, 0, 0]
         apart = above - below > SAME_MINIMUM * np.sqrt(V)

@@ -24,41 +24,65 @@ import numpy as np
 from gamp_attention.results import Status
 from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
 
-DAMPING = 0.5  # step of an iteration of the map
-RETREAT = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
-DAMPED_STEPS = 12  # number of damped iterations before Newton steps
 ROUGH = -1  # resolution of damped iterations
-ASCENT_STEPS = 20  # maximum number of steps of the maximization over the Parisi parameters
-INNER_TOL = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
-OVERLAP_TOL = 1e-3  # the same in units of the shortest step in log y, because ∂F/∂y_j depends strongly on overlaps
-ATTEMPTS = 3  # maximum number of searches for the overlaps at given Parisi parameters
-DIFFERENCE = 1e-4  # step of finite differences if the averages are smooth functions of the unknowns
-NEWTON_STEPS = 40  # maximum number of Newton steps
-SHORTEST_MOVE = 0.01  # smallest change of log y along a path of solutions
-MAX_MOVE = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
-OLD_GRIDS = 0.2  # change of an unknown after which the grids are chosen again
-PARISI_STEP = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
-ROUGH_STEP = 0.02  # step in log y_j at which the search on the coarsest grids ends
-SHORTEST_ASCENT = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
-SHORTEST = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
-SLOW = 0.5  # ratio of successive steps above which the Jacobian is computed again
-SAFETY = 1.5  # error in units of the change by the last refinement
-MEMORY = 0.05  # weight of the change by the refinement before the last
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
-STEP_TOL = 0.1  # shortest step in log y in units of the requested accuracy
-FIRST_TOL, TOL = 1e-3, 0.02  # residual on the coarsest grids; residual in units of the requested accuracy
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
-MIN_ERROR = 0.1  # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
-MAX_RESOLUTION = 6  # number of refinements
-SEARCH_TOL = 1e-4  # largest residual after the search on the coarsest grids
-WEAK = 0.1  # the same below which a start counts as near a solution, so that Newton steps begin there
-TOTAL = 1.6  # y (q_1 − q_0) at these starts in units of the strength times V with replica symmetry
-COLLAPSED = 1e-3  # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
 
 
 class ClustersCollapsed(FloatingPointError):
     """Error raised if two levels of overlaps become equal, because the grids would need too many nodes."""
+
+
+UNSOLVED = (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError)  # errors far from solutions
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search for solutions; steps and changes are of the unknowns (see `Packing`)."""
+
+    strengths: tuple[float, ...] = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts, in the order of the trials
+    weak: float = 0.1  # strength below which a start counts as near a solution, so that Newton steps begin there
+    total: float = 1.6  # y (q_1 − q_0) at the starts in units of the strength times V with replica symmetry
+    attempts: int = 3  # maximum number of searches for the overlaps at given Parisi parameters
+    tol: float = 1e-4  # largest residual after the search on the coarsest grids
+    # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
+    collapsed: float = 1e-3
+    # Replica-symmetric overlaps near the start, and θ or m that goes to zero, in units of √q_k
+    symmetric_steps: int = 30  # number of damped iterations before Newton steps
+    symmetric_tol: float = 1e-3  # residual of these Newton steps
+    reference_tol: float = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
+    faded: float = 1e-4  # θ or m below which it counts as zero
+    seed: float = 1e-3  # θ or m at which its growth is computed
+    restored: float = 0.3  # θ or m at which a search begins again
+    # Damped iterations of the map
+    damping: float = 0.5  # step of an iteration
+    damped_steps: int = 12  # number of iterations before Newton steps
+    retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
+    # Newton steps
+    difference: float = 1e-4  # step of finite differences; larger if the averages are not smooth functions
+    newton_steps: int = 40  # maximum number of steps
+    max_move: float = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
+    shortest: float = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
+    slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
+    old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
+    # Maximization over the Parisi parameters
+    ascent_steps: int = 20  # maximum number of steps far from the maximum
+    inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
+    overlap_tol: float = 1e-3  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
+    parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+    rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
+    shortest_ascent: float = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
+    shortest_move: float = 0.01  # smallest change of log y along a path of solutions
+    # Refinement of the grids and errors
+    max_resolution: int = 6  # number of refinements
+    first_residual: float = 1e-3  # residual on the coarsest grids in units of the root of the requested accuracy
+    residual: float = 0.02  # residual on finer grids in units of the requested accuracy
+    step_tol: float = 0.1  # shortest step in log y in units of the requested accuracy
+    safety: float = 1.5  # error in units of the change by the last refinement
+    memory: float = 0.05  # weight of the change by the refinement before the last
+    # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
+    min_error: float = 0.1
 
 
 class Problem(Protocol):
@@ -73,13 +97,9 @@ class Problem(Protocol):
         """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
 
     @property
-    def strengths(self) -> tuple[float, ...]:
-        """Strengths (q_1 − q_0)/q_1 of breaking at the starts, in the order in which they are tried."""
-
-    @property
-    def difference(self) -> float:
-        """Step of finite differences in the unknowns, which are logarithms or of order one."""
-        return DIFFERENCE
+    def search(self) -> SearchSettings:
+        """Settings of the search."""
+        return SearchSettings()
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest.
@@ -197,7 +217,7 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     if not np.isfinite(x).all():
         raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
-    if packing.k and levels.gaps.min() < COLLAPSED * levels.q[-1].max():
+    if packing.k and levels.gaps.min() < problem.search.collapsed * levels.q[-1].max():
         raise ClustersCollapsed(COLLAPSE)
     hats = problem.hats(levels, parisi, resolution, replicons=False)
     new = problem.weights.step(hats, parisi)
@@ -221,16 +241,17 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
     large in units of √V is positive.
     """
+    search = problem.search
     n_free = 0 if packing.parisi is not None else packing.k
     for _ in range(n_steps):
         try:
             change, _ = evaluate(problem, packing, x, ROUGH)
         except WeightsUnbounded:
-            x = x + np.concatenate([RETREAT, np.zeros(len(x) - 2)])
+            x = x + np.concatenate([search.retreat, np.zeros(len(x) - 2)])
             continue
         if n_free:
             change[-n_free:] = 0.0
-        x = x + DAMPING * np.clip(change, -2 * MAX_MOVE, 2 * MAX_MOVE)
+        x = x + search.damping * np.clip(change, -2 * search.max_move, 2 * search.max_move)
     return x
 
 
@@ -240,15 +261,18 @@ def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) 
     If `near`, the start is near the maximum, and Newton steps (`maximize`) are accepted if F is a maximum at their end.
     Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
     """
+    search = problem.search
     if near:
         try:
-            root, slopes = maximize(problem, packing, x, SEARCH_TOL, ROUGH_STEP, ROUGH)
-            if root.size <= SEARCH_TOL and np.linalg.eigvals(slopes.bends).real.max() < 0:
+            root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
+            if root.size <= search.tol and np.linalg.eigvals(slopes.bends).real.max() < 0:
                 return root.x, slopes
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
-            if packing.k == 1 and isinstance(error, ClustersCollapsed):
+        except ClustersCollapsed:
+            if packing.k == 1:
                 raise
-    return ascend(problem, packing, x, SEARCH_TOL, ROUGH), None
+        except UNSOLVED:
+            pass
+    return ascend(problem, packing, x, search.tol, ROUGH), None
 
 
 def maximize(
@@ -262,8 +286,9 @@ def maximize(
     than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
     at most `tol`, or if no step is accepted, with a larger size.
     """
+    search = problem.search
     k, count, J = packing.k, 0, known.J if known else None
-    inner_tol = max(min(INNER_TOL * tol, OVERLAP_TOL * shortest), ROUNDING)
+    inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
     fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
 
     def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[Root, np.ndarray]:
@@ -278,27 +303,27 @@ def maximize(
 
     def differences() -> tuple[np.ndarray, np.ndarray]:
         moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
-        for j, shift in enumerate(PARISI_STEP * np.eye(k)):
+        for j, shift in enumerate(search.parisi_step * np.eye(k)):
             there, new = solve_at(root.x, logs + shift)
-            moves[:, j], bends[:, j] = (there.x - root.x) / PARISI_STEP, (new - here) / PARISI_STEP
+            moves[:, j], bends[:, j] = (there.x - root.x) / search.parisi_step, (new - here) / search.parisi_step
         return moves, bends
 
     logs = x[-k:]
     root, here = solve_at(x[:-k], logs)
     moves, bends = differences() if known is None else known[1:]
     fresh, step = known is None, np.zeros(k)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(search.newton_steps):
         step = -np.linalg.solve(bends, here)
         if np.abs(step).max() <= shortest:
             break
-        longest = min(1.0, MAX_MOVE / np.abs(step).max())
+        longest = min(1.0, search.max_move / np.abs(step).max())
         t, accepted = longest, False
-        while t >= SHORTEST_ASCENT * longest and not accepted:
+        while t >= search.shortest_ascent * longest and not accepted:
             move = t * step
             try:
                 there, new = solve_at(root.x + moves @ move, logs + move)
                 accepted = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
-            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            except UNSOLVED:
                 pass
             t *= 0.5
         if accepted:
@@ -320,6 +345,7 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
     Each step solves all linearized equations; then the overlaps are solved at the new Parisi parameters. The step is
     shortened until F increases. If Newton's direction is not uphill, the step follows the gradient instead.
     """
+    search = problem.search
     k = packing.k
 
     def residual(at: np.ndarray) -> np.ndarray:
@@ -328,10 +354,10 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
     def solve_overlaps(at: np.ndarray, J: np.ndarray | None) -> tuple[np.ndarray, float]:
         fixed = replace(packing, parisi=np.exp(at[-k:]))
         inner, size = at[:-k], np.inf
-        for attempt in range(ATTEMPTS):
+        for attempt in range(search.attempts):
             if attempt:  # damped iterations return to the branch from which Newton steps went astray
-                inner, J = iterate(problem, fixed, at[:-k], attempt * DAMPED_STEPS), None
-            root = newton(problem, fixed, inner, INNER_TOL * tol, resolution, J)
+                inner, J = iterate(problem, fixed, at[:-k], attempt * search.damped_steps), None
+            root = newton(problem, fixed, inner, search.inner_tol * tol, resolution, J)
             inner, size = root.x, root.size
             if size <= tol:
                 break
@@ -342,25 +368,25 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
         return np.append(inner, at[-k:]), value
 
     x, value = solve_overlaps(x, None)
-    for _ in range(ASCENT_STEPS):
+    for _ in range(search.ascent_steps):
         here = residual(x)
         if np.abs(here).max() <= tol:
             break
-        J = jacobian(residual, x, here, problem.difference)
+        J = jacobian(residual, x, here, search.difference)
         step = -np.linalg.solve(J, here)
         if not here[-k:] @ step[-k:] > 0:  # not uphill: residuals of ∂F/∂y_j have the sign of the gradient
             step = np.append(np.zeros(len(x) - k), here[-k:])
-        step *= min(1.0, MAX_MOVE / np.abs(step).max())
+        step *= min(1.0, search.max_move / np.abs(step).max())
         t = 1.0
-        while t >= SHORTEST:
+        while t >= search.shortest:
             try:
                 new, higher = solve_overlaps(x + t * step, J[:-k, :-k])
                 if higher > value:
                     break
-            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            except UNSOLVED:
                 pass
             t *= 0.5
-        if t < SHORTEST:
+        if t < search.shortest:
             break
         x, value = new, higher
     return x
@@ -382,8 +408,9 @@ def newton(
 
     A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
     does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends below `tol`,
-    after NEWTON_STEPS steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
+    after `newton_steps` steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
     """
+    search = problem.search
     count = 0
     hats: Any = None
 
@@ -396,8 +423,8 @@ def newton(
     fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
     here, fresh = residual(x), False
     known = hats
-    for _ in range(NEWTON_STEPS):
-        if np.abs(x - origin).max() > OLD_GRIDS:
+    for _ in range(search.newton_steps):
+        if np.abs(x - origin).max() > search.old_grids:
             fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
             here = residual(x)
             known = hats
@@ -405,11 +432,11 @@ def newton(
         if size <= tol:
             break
         if J is None:
-            J, fresh = jacobian(residual, x, here, problem.difference), True
+            J, fresh = jacobian(residual, x, here, search.difference), True
         step = -np.linalg.solve(J, here)
-        longest = min(1.0, MAX_MOVE / np.abs(step).max())
+        longest = min(1.0, search.max_move / np.abs(step).max())
         t, there, ratio = longest, None, np.inf
-        while t >= SHORTEST * longest:
+        while t >= search.shortest * longest:
             try:
                 there = residual(x + t * step)
                 ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
@@ -426,7 +453,7 @@ def newton(
         move = t * step
         J = J + np.outer(there - here - J @ move, move) / (move @ move)
         x, here, known, fresh = x + move, there, hats, False
-        if ratio > SLOW:
+        if ratio > search.slow:
             J = None
     return Root(x, here, float(np.abs(here).max()), count, J, known)
 
@@ -446,7 +473,7 @@ def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: in
 
 
 def refine_levels(
-    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int = MAX_RESOLUTION,
+    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int | None = None,
     slopes: Slopes | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
@@ -454,15 +481,17 @@ def refine_levels(
     The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
     derivatives at the start if they are known.
     """
+    search = problem.search
+    max_resolution = search.max_resolution if max_resolution is None else max_resolution
     free, J = packing.k if packing.parisi is None else 0, None
     n, x, count, path = len(start), start, 0, [packing.unpack(start)[0]]
     numbers: list[np.ndarray] = []
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
-        tol = max(FIRST_TOL * rtol**0.5 if resolution == 0 else TOL * rtol, ROUNDING)
+        tol = max(search.first_residual * rtol**0.5 if resolution == 0 else search.residual * rtol, ROUNDING)
         if free:
-            root, slopes = maximize(problem, packing, x, tol, STEP_TOL * rtol, resolution, slopes)
+            root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
         else:
             root = newton(problem, packing, x, tol, resolution, J)
             J = root.J
@@ -478,19 +507,19 @@ def refine_levels(
             error = np.full(len(values), np.inf)
             continue
         changes = [np.abs(b - a) for a, b in pairwise(numbers[-3:])]
-        weights = [MEMORY ** (len(changes) - 1 - i) for i in range(len(changes))]
-        error = SAFETY * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
+        weights = [search.memory ** (len(changes) - 1 - i) for i in range(len(changes))]
+        error = search.safety * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
         error[:n] += FLOOR
         if free and slopes is not None:
             inner, left = n - free, np.abs(np.linalg.solve(slopes.bends, root.residual[-free:]))
-            error[inner:n] = np.maximum(error[inner:n] + left, MIN_ERROR * error[inner:n].max())
+            error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max())
             error[:inner] += next_change(slopes.J, root.residual[:inner])
             error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
         else:
             inner, left = n, np.zeros(1)
             error[:n] += next_change(J, root.residual)
         units = packing.units(x)
-        error[:inner] = np.maximum(error[:inner], MIN_ERROR * (error[:inner] * units).max() / units)
+        error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
         error[n] += np.abs(values[n]) * (next_change(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
         relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
         if relative <= rtol:
@@ -510,7 +539,7 @@ def next_change(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
 
 def solve_steps(
     problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float,
-    max_resolution: int = MAX_RESOLUTION,
+    max_resolution: int | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
@@ -518,29 +547,32 @@ def solve_steps(
     The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
     solution with weak breaking would be: two successive levels of q become equal.
     """
+    search = problem.search
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
         x = packing.pack(levels, parisi)
-        weak = bool(packing.k) and levels.gaps[0].max() < WEAK * levels.q[-1].max()
+        weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
             near = weak or (packing.k > 1 and packing.parisi is None)
             if not near:
-                x = iterate(problem, packing, x, DAMPED_STEPS)
-            for attempt in range(0 if packing.parisi is None else ATTEMPTS):
-                root = newton(problem, packing, x, SEARCH_TOL, ROUGH)
-                if root.size <= SEARCH_TOL:
+                x = iterate(problem, packing, x, search.damped_steps)
+            for attempt in range(0 if packing.parisi is None else search.attempts):
+                root = newton(problem, packing, x, search.tol, ROUGH)
+                if root.size <= search.tol:
                     x = root.x
                     break
-                x = iterate(problem, packing, x, (2 + attempt) * DAMPED_STEPS)
+                x = iterate(problem, packing, x, (2 + attempt) * search.damped_steps)
             slopes = None
             if packing.k and packing.parisi is None:
                 x, slopes = find_maximum(problem, packing, x, near)
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError) as error:
-            collapsed = isinstance(error, ClustersCollapsed)
-            failure, status = str(error), Status.LOST if collapsed else Status.NONFINITE
-            if weak and collapsed:
+        except ClustersCollapsed as error:
+            failure, status = str(error), Status.LOST
+            if weak:
                 break
+            continue
+        except UNSOLVED as error:
+            failure, status = str(error), Status.NONFINITE
             continue
         if solution.status is not Status.MAX_ITER:
             return solution
@@ -565,8 +597,9 @@ def follow_parisi(
     -------
     BrokenSolution, or None if no origin has a solution from which steps of at least `SHORTEST_MOVE` lead to the end.
     """
+    search = problem.search
     assert packing.parisi is not None
-    target, tol = np.log(packing.parisi), SEARCH_TOL
+    target, tol = np.log(packing.parisi), search.tol
     for levels, parisi in origins:
         origin = np.log(parisi)
         distance = float(np.abs(target - origin).max())
@@ -575,20 +608,20 @@ def follow_parisi(
             return replace(packing, parisi=np.exp(origin + fraction * (target - origin)))
 
         try:
-            x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), DAMPED_STEPS)
+            x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), search.damped_steps)
             root = newton(problem, at(0.0), x, tol, ROUGH)
             x, size = root.x, root.size
-        except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+        except UNSOLVED:
             continue
         slope = np.zeros_like(x)
         slope[2 : packing.k + 2] = origin - target
-        here, step = 0.0, min(1.0, MAX_MOVE / max(distance, MAX_MOVE))
-        while size <= tol and here < 1 and step * distance >= SHORTEST_MOVE:
+        here, step = 0.0, min(1.0, search.max_move / max(distance, search.max_move))
+        while size <= tol and here < 1 and step * distance >= search.shortest_move:
             there = min(here + step, 1.0)
             try:
                 root = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
                 new, left = root.x, root.size
-            except (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError):
+            except UNSOLVED:
                 left = np.inf
             if not left <= tol:
                 step *= 0.5
@@ -619,18 +652,18 @@ def _build_failure(
 
 
 def first_starts(
-    symmetric: Levels, parisi: np.ndarray | None, strengths: tuple[float, ...]
+    symmetric: Levels, parisi: np.ndarray | None, search: SearchSettings
 ) -> list[tuple[Levels, np.ndarray]]:
-    """Return starts with one step and given strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
+    """Return starts with one step and several strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
 
     The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
     determines y, or the largest gap if the Parisi parameter (1,) is given.
     """
     q, V = symmetric.q, symmetric.V
     starts = []
-    for strength in strengths:
-        y = TOTAL * V[:1] / q[0, :1] if parisi is None else parisi
-        gap = np.minimum(strength * q, TOTAL * strength * V / y)
+    for strength in search.strengths:
+        y = search.total * V[:1] / q[0, :1] if parisi is None else parisi
+        gap = np.minimum(strength * q, search.total * strength * V / y)
         starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))
     return starts
 

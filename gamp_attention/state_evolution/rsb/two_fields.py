@@ -38,25 +38,41 @@ from gamp_attention.state_evolution.rsb.lattice import (
     even_ceil,
     tabulate,
 )
-from gamp_attention.state_evolution.rsb.solve import Problem
-from gamp_attention.state_evolution.rsb.weights import BrokenWeights, LevelHats, Levels
+from gamp_attention.state_evolution.rsb.solve import Problem, SearchSettings
+from gamp_attention.state_evolution.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels
 
-SPACING, FINER = 0.9, 0.95  # spacing of the lattice in units of √Δ at resolution 0; factor for each resolution
-COARSER = 1.15  # spacing of a fixed lattice in units of the wanted spacing, above which another lattice is chosen
-SYMMETRIC_SPACING = 0.12  # the same in units of √q_0 without breaking, where the sums smooth nothing
-DIFFERENCE_NODES = (20, 6)  # nodes of the positive difference of teacher fields: at resolution 0, and added
-SUM_NODES = (6, 2)  # the same for the Gauss-Hermite rule of their sum, on which the averages depend weakly
-DIFFERENCE_END = 5.5  # largest difference of teacher fields, in standard deviations
-# standard deviations of the fields on each side of their most likely values that are in the lattice: at resolution 0,
-# and added for each resolution
-REACH = (4.6, 0.2)
-PROBES = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
-MAX_STORED = 4e7  # largest number of nodes of all labels whose tables are stored, 28 bytes each
-RADIUS = 2e-3  # largest change of V, relative to V, for which stored tables are used
-MAX_NODES = 4000  # largest number of lattice nodes in each direction
-SMALLEST = 1e-8  # smallest variance of the outer field given the teacher's fields, in units of q_1
-STRENGTHS = (0.02, 0.05, 0.2)  # (q_1 − q_0)/q_1 at the starts of the search
-DIFFERENCE = 1e-2  # step of finite differences in the unknowns
+# breaking is weak on the positional branch; at smaller differences few nodes of the lattice pass a jump
+WEAK_BREAKING = SearchSettings(strengths=(0.02, 0.05, 0.2), difference=1e-2)
+
+
+@dataclass(frozen=True)
+class LatticeSettings:
+    """Settings of the lattices of fields and of the rule for labels; pairs are values at resolution 0, and added."""
+
+    spacing: float = 0.9  # spacing of the lattice in units of √Δ at resolution 0
+    finer: float = 0.95  # factor of the spacing for each resolution
+    coarser: float = 1.15  # spacing of a fixed lattice, in units of the wanted spacing, above which another is chosen
+    symmetric_spacing: float = 0.12  # spacing in units of √q_0 without breaking, where the sums smooth nothing
+    difference_nodes: tuple[int, int] = (20, 6)  # nodes of the positive difference of teacher fields
+    sum_nodes: tuple[int, int] = (6, 2)  # nodes of their sum (Gauss-Hermite), on which the averages depend weakly
+    difference_end: float = 5.5  # largest difference of teacher fields, in standard deviations
+    # standard deviations of the fields on each side of their most likely values that are in the lattice
+    reach: tuple[float, float] = (4.6, 0.2)
+    probes: int = 7  # nodes in each direction of the grid that determines the largest |φ_1'|
+    max_stored: float = 4e7  # largest number of nodes of all labels whose tables are stored, 28 bytes each
+    radius: float = 2e-3  # largest change of V, relative to V, for which stored tables are used
+    max_nodes: int = 4000  # largest number of lattice nodes in each direction
+
+    def spacings(self, variances: np.ndarray, resolution: int) -> np.ndarray:
+        """Return the spacings (k,) of the lattices of levels 1 to k.
+
+        φ_{j−1} varies on the scale √Δ_j, and is integrated with a Gaussian of variance Δ_{j−1}.
+        """
+        sds = np.sqrt(variances[1:])
+        return self.spacing * self.finer**resolution * np.minimum(sds, np.append(np.inf, sds[:-1]))
+
+
+LATTICE = LatticeSettings()
 
 
 @dataclass(eq=False)
@@ -64,7 +80,7 @@ class Grids:
     """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
     All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
-    within RADIUS have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
+    within `radius` have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
     its result are computed without them, so that no result depends on earlier calls.
     """
 
@@ -82,6 +98,8 @@ class TwoFields(Problem):
     # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
     # except V, at which the jumps pass nodes of the lattice.
     grids: Grids | None = None
+    search: SearchSettings = WEAK_BREAKING
+    settings: LatticeSettings = LATTICE
 
     @cached_property
     def weights(self) -> BrokenWeights:
@@ -93,26 +111,17 @@ class TwoFields(Problem):
         """Signs of m of the tokens."""
         return np.array([1.0, -1.0])
 
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        """Strengths of breaking at the starts: breaking is weak on the positional branch."""
-        return STRENGTHS
-
-    @property
-    def difference(self) -> float:
-        """Step of finite differences: at smaller steps few nodes of the lattice pass a jump."""
-        return DIFFERENCE
-
     def teacher(self, even: bool, resolution: int) -> tuple[np.ndarray, np.ndarray]:
         """Return teacher fields (n, 2) in the fundamental domain, and probabilities (n,).
 
         Reversal maps the sum of both fields to its negative. If `even`, a change of sign of all teacher fields has no
         effect either, so that their difference may be restricted to positive values, too.
         """
-        x, w = gauss_hermite(SUM_NODES[0] + SUM_NODES[1] * resolution)  # an even number of nodes
+        settings = self.settings
+        x, w = gauss_hermite(settings.sum_nodes[0] + settings.sum_nodes[1] * resolution)  # an even number of nodes
         total, total_weight = x[x > 0], w[x > 0]
-        n = DIFFERENCE_NODES[0] + DIFFERENCE_NODES[1] * resolution
-        x = (np.arange(n) + 0.5) * DIFFERENCE_END / n
+        n = settings.difference_nodes[0] + settings.difference_nodes[1] * resolution
+        x = (np.arange(n) + 0.5) * settings.difference_end / n
         w = np.exp(-0.5 * x**2)
         if not even:
             x, w = np.concatenate([-x[::-1], x]), np.concatenate([w[::-1], w])
@@ -144,17 +153,18 @@ class TwoFields(Problem):
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
+        settings = self.settings
         params, constants, centers, (u, probability) = self.labels(levels, resolution)
         variances, V = self.variances(levels), float(levels.V[0])
         grids = self.with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
-        if len(parisi) and grids.lattice.spacing > COARSER * spacings(variances, resolution).min():
+        if len(parisi) and grids.lattice.spacing > settings.coarser * settings.spacings(variances, resolution).min():
             lattice = self._lattice(params, centers, variances, V, parisi, resolution)
             grids.lattice, grids.centers, grids.tables = lattice, centers, []
-        stored = grids is self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= MAX_STORED
+        stored = grids is self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= settings.max_stored
         tables: Any = grids.tables
-        if not (stored and tables and abs(tables[0].V - V) <= RADIUS * V):
-            radius = RADIUS if stored else 0.0
+        if not (stored and tables and abs(tables[0].V - V) <= settings.radius * V):
+            radius = settings.radius if stored else 0.0
             tables = (
                 tabulate(self.model.loss, p, constant, center, V, grids.lattice, number, radius)
                 for number, (p, constant, center) in enumerate(zip(params, constants, grids.centers, strict=True))
@@ -177,24 +187,25 @@ class TwoFields(Problem):
         The field of level j with weight exp(y_j φ_j) is most likely at a distance of up to y_j Δ_j max|φ_k'| from the
         field of level j − 1.
         """
-        sds, fine = np.sqrt(variances), FINER**resolution
-        width = REACH[0] + REACH[1] * resolution
+        settings = self.settings
+        sds, fine = np.sqrt(variances), settings.finer**resolution
+        width = settings.reach[0] + settings.reach[1] * resolution
         reach = width * sds[0]
         if len(parisi) == 0:
-            h = SYMMETRIC_SPACING * fine * sds[0]
+            h = settings.symmetric_spacing * fine * sds[0]
             return Lattice(h, even_ceil(reach / h), ())
-        grid = np.stack(np.meshgrid(*[np.linspace(-reach, reach, PROBES)] * 2), axis=-1).reshape(-1, 2)
+        grid = np.stack(np.meshgrid(*[np.linspace(-reach, reach, settings.probes)] * 2), axis=-1).reshape(-1, 2)
         fields = (centers[:, None] + grid).reshape(-1, 2, 1)
         out = denoise(self.model.loss, np.repeat(params, len(grid), axis=0), fields, np.full((2, 1, 1), V))
         drifts = parisi * variances[1:] * float(np.sqrt((out.g**2).sum(axis=(1, 2)).max()))
-        wanted = spacings(variances, resolution)
+        wanted = settings.spacings(variances, resolution)
         h = spacing = float(wanted.min())
         strides = []
         for largest in wanted[::-1]:  # from the innermost level outward
             strides.append(max(int(largest / spacing), 1))
             spacing *= strides[-1]
         n = even_ceil((reach + drifts.sum() + width * np.sqrt(variances[1:].sum())) / h, int(np.prod(strides)))
-        if 2 * n + 1 > MAX_NODES:
+        if 2 * n + 1 > settings.max_nodes:
             raise FloatingPointError(f"the lattice would need {2 * n + 1} nodes in each direction")
         return Lattice(h, n, tuple(strides[::-1]))
 
@@ -224,12 +235,3 @@ class TwoFields(Problem):
             phi=phi,
             squares=squares,
         )
-
-
-def spacings(variances: np.ndarray, resolution: int) -> np.ndarray:
-    """Return the spacings (k,) of the lattices of levels 1 to k.
-
-    φ_{j−1} varies on the scale √Δ_j, and is integrated with a Gaussian of variance Δ_{j−1}.
-    """
-    sds = np.sqrt(variances[1:])
-    return SPACING * FINER**resolution * np.minimum(sds, np.append(np.inf, sds[:-1]))

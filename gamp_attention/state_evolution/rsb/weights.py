@@ -24,6 +24,7 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.state_evolution.equations.weights import drift
 
 MARGIN = 1e-9  # smallest 1/c_0 of a class, in units of 1/c_k, at which the average over the weights is finite
+SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's fields, in units of q_k
 GROWTH = 2.0**60  # largest multiplier of a spherical constraint, in units of V̂
 
 

@@ -35,9 +35,9 @@ def first_rule(
 
     Parameters
     ----------
-    name : "split", "nested", "lines" or "sobol"; "auto" selects the rule that is the fastest for the model.
+    name : "split", "nested" or "sobol"; "auto" selects the rule that is the fastest for the model.
     model : the model, which must be an attention model with at most six white coordinates for "split".
-    seed : seed of the point sets of "lines" and "sobol".
+    seed : seed of the point sets of "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
     rtol : requested relative error; random rules for labels without jumps start with fewer points from `COARSE`.
     """
@@ -50,17 +50,15 @@ def first_rule(
         coarse = rtol is not None and rtol >= COARSE and not model.attention and not jumps
         n_points = points_within(COARSE_POINTS if coarse else POINTS, work_of_replica)
         return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)
-    if name == "lines":
-        return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
     if name == "nested":
         if not prefers_nested(model):
             needs = "another rule: 'nested' needs labels, one token, one column and at most two numbers of the teacher"
             raise check.fail("rule", name, needs)
-        return NestedRule.of(model, max_work=max_work)
+        return NestedRule(max_work=max_work)
     if not model.attention:
-        needs = "'lines', 'sobol' or 'auto', because labels are not a smooth function of the fields"
+        needs = "'sobol' or 'auto', because labels are not a smooth function of the fields"
         raise check.fail("rule", name, needs)
     size = n_white(model)
     if size > MAX_SPLIT_FIELDS:
-        raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_SPLIT_FIELDS} fields")
+        raise check.fail("rule", name, f"'sobol' or 'auto' for {size} = L (r + t) > {MAX_SPLIT_FIELDS} fields")
     return SplitRule(max_work=max_work)

@@ -17,7 +17,7 @@ much. A `Proposal` draws such samples more often:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -26,6 +26,7 @@ from scipy.special import ndtr, ndtri
 from gamp_attention._core.quadrature import inside_cube
 from gamp_attention._core.sobol import sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.rules.rule import Points
 
 PILOT = 4096  # number of points of the pilot average
 MAX_COORDINATES = 24  # maximum number of white coordinates for which proposals are adapted
@@ -37,17 +38,6 @@ LARGEST = 100.0  # bound of integrands, in units of their mean, so that single p
 PILOT_SEED = 41  # stream of the pilot average
 RANGE = 9.0  # quantiles of the standard Gaussian that are tabulated
 NODES = 1801  # number of nodes of the table
-
-
-class Points(NamedTuple):
-    """Points of white noise with weights for averages."""
-
-    white: np.ndarray  # (N, n_white)
-    weights: np.ndarray | None  # (N,), None for equal weights 1
-
-    def mean(self, values: np.ndarray) -> float:
-        """Return the weighted mean of values (N,)."""
-        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
 
 
 @lru_cache(maxsize=64)

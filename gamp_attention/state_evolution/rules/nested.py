@@ -17,13 +17,10 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
 averages over all coordinates (`nested_errors`).
-
-If the proximal map is affine (`is_affine`: the squared loss, for labels that are affine functions of the coordinates),
-all these averages are averages of polynomials. A Gauss-Hermite rule for the teacher's coordinates is then exact.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -35,37 +32,51 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, fields_and_terms, student_noise_law
-from gamp_attention.state_evolution.rules.affine import EXACT, average_polynomials, is_affine
 from gamp_attention.state_evolution.rules.breakpoints import find_breakpoints
 from gamp_attention.state_evolution.rules.lines import (
     LineMoments,
-    WorkExceeded,
     first_panels,
     integration_limit,
     line_averages,
 )
-from gamp_attention.state_evolution.rules.rule import LeveledRule
+from gamp_attention.state_evolution.rules.rule import LeveledRule, WorkExceeded
 
-PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel, for each level
-LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
-INNER_TOL = 0.1  # tolerance of averages over the second coordinate, in the same unit and for the same reason
-MIN_DENSITY = 1e-2  # lower bound of the relative density by which tolerances are divided
-MAX_TOL = 1e-2  # upper bound of all tolerances
-SEARCH_TOL = 100.0  # tolerance of panels for the search of a fixed point, in units of the tolerance of level 0
-SEARCH_WORK = 0.25  # limit of an average for that search, in units of `max_work`; if exceeded, level 0 is searched
-SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
-MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
-PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
-SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, in units of the product of the sizes of both factors
-MIN_DIRECTION = 1e-7  # smallest u, relative to the fields, at which integration by parts gives the derivative
-NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
-SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
-UNRESOLVED = 0.3  # smallest error of averages, also of test errors, in units of the tolerance
-NEAR_WIDTHS = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
-MIN_NEAR = 1e-9  # smallest width of such panels
-WORK_OF_LINE = 60  # typical number of proximal problems on one line
-MIN_EXPANDED = 0.02  # smallest u, relative to the fields, at which averages with powers of e give all derivatives
-N_LINES = 60  # typical number of panels' nodes along one coordinate of the teacher
+
+@dataclass(frozen=True)
+class NestedSettings:
+    """Settings of the nested rule."""
+
+    # number of Gauss-Legendre nodes of a panel, for each level
+    panel_nodes: tuple[int, ...] = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)
+    # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
+    line_tol: float = 1e-2
+    inner_tol: float = 0.1  # tolerance of averages over the second coordinate, in the same unit and for the same reason
+    min_density: float = 1e-2  # lower bound of the relative density by which tolerances are divided
+    max_tol: float = 1e-2  # upper bound of all tolerances
+    # tolerance of panels for the search of a fixed point, in units of the tolerance of level 0
+    search_tol: float = 100.0
+    # limit of an average for that search, in units of `max_work`; if exceeded, level 0 is searched
+    search_work: float = 0.25
+    search_nodes: int = 8  # number of Gauss-Legendre nodes of a panel for that search
+    max_halvings: int = 30  # maximum number of successive halvings of a panel
+    pilot_nodes: int = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
+    # smallest unit of averages of g, g ω̃ and g y, in units of the product of the sizes of both factors
+    small: float = 1e-3
+    # smallest u, relative to the fields, at which integration by parts gives the derivative
+    min_direction: float = 1e-7
+    noises: tuple[float, ...] = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
+    same_point: float = 1e-6  # distance below which two breakpoints count as equal
+    unresolved: float = 0.3  # smallest error of averages, also of test errors, in units of the tolerance
+    near_widths: float = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
+    min_near: float = 1e-9  # smallest width of such panels
+    work_of_line: int = 60  # typical number of proximal problems on one line
+    # smallest u, relative to the fields, at which averages with powers of e give all derivatives
+    min_expanded: float = 0.02
+    n_lines: int = 60  # typical number of panels' nodes along one coordinate of the teacher
+
+
+NESTED = NestedSettings()
+
 
 # arguments of `nested_average`: the averaged functions, and the breakpoints in the next coordinate
 Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -79,19 +90,14 @@ class NestedRule(LeveledRule):
     # whether panels are divided only if they are very inaccurate: errors are then about 1e-3 instead of 1e-4, at a
     # quarter of the time
     searching: bool = False
-    affine: bool = False  # whether the proximal map is affine, so that averages are exact on every level
+    settings: NestedSettings = field(default=NESTED, repr=False)
     name: ClassVar[str] = "nested"
     expands: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, model: Model, level: int = 0, max_work: float = np.inf) -> "NestedRule":
-        """Return the rule for a model at a level."""
-        return cls(level, max_work, affine=is_affine(model))
 
     @property
     def unresolved(self) -> float:
         """Largest relative error of the averages that a comparison with another level may miss."""
-        return EXACT if self.affine else UNRESOLVED * self.tol
+        return self.settings.unresolved * self.tol
 
     def finer(self) -> "NestedRule | None":
         """Return the rule at the next level; from the rule for the search, level 0."""
@@ -103,7 +109,7 @@ class NestedRule(LeveledRule):
 
     def for_search(self) -> "NestedRule":
         """Return the rule for the search of a fixed point; self above level 0."""
-        return self if self.searching or self.affine or self.level > 0 else replace(self, searching=True)
+        return self if self.searching or self.level > 0 else replace(self, searching=True)
 
     def for_stability(self) -> "NestedRule":
         """Return level 1 without a limit of work, which is accurate enough for derivatives of the overlap map."""
@@ -111,7 +117,7 @@ class NestedRule(LeveledRule):
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
-        return WORK_OF_LINE * (1 + self.level) * N_LINES ** (n_white - 1)
+        return self.settings.work_of_line * (1 + self.level) * self.settings.n_lines ** (n_white - 1)
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
@@ -171,22 +177,23 @@ def nested_average(leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: "Limits",
     """
 
     def average(prefix: np.ndarray, tol: np.ndarray) -> np.ndarray:
+        inner_tol = limits.settings.inner_tol
         coordinate, total = prefix.shape[1], np.zeros((len(prefix), len(scale)))
         low = 0.0 if coordinate == 0 and limits.half else -limits.end
         owner, a, b = _first_panels(cuts(prefix), len(prefix), low, limits)
-        for depth in range(MAX_HALVINGS + 1):
+        for depth in range(limits.settings.max_halvings + 1):
             x, weight = _nodes_and_weights(a, b, limits.nodes)
             of_node = np.repeat(owner, x.shape[1])
             points = np.column_stack([prefix[of_node], x.ravel()])
-            relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
-            tol_inside = np.minimum(INNER_TOL * tol[of_node] / relative_density, MAX_TOL)
+            relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), limits.settings.min_density, 1)
+            tol_inside = np.minimum(inner_tol * tol[of_node] / relative_density, limits.settings.max_tol)
             is_last = coordinate + 1 == n_coordinates
-            values = leaf(points, tol_inside / INNER_TOL) if is_last else average(points, tol_inside)
+            values = leaf(points, tol_inside / inner_tol) if is_last else average(points, tol_inside)
             values = values.reshape(*x.shape, -1)
             tail = _omitted_coefficients(values, limits.nodes) / scale
             nearest = np.maximum(np.maximum(a, -b), 0)
             tail = tail.max(axis=1) * np.exp(-0.5 * nearest**2) * np.minimum(b - a, 1)
-            accepted = (tail <= tol[owner]) | (depth == MAX_HALVINGS)
+            accepted = (tail <= tol[owner]) | (depth == limits.settings.max_halvings)
             np.add.at(total, owner[accepted], np.einsum("pm,pmk->pk", weight[accepted], values[accepted]))
             if accepted.all():
                 break
@@ -206,6 +213,7 @@ class Limits:
     half: bool  # True if the values are even, so that positive values of the first coordinate are enough
     n_nodes: int  # number of Gauss-Legendre nodes of a panel
     looser: float = 1.0  # error from which panels of the first coordinate are divided, in units of the tolerance
+    settings: NestedSettings = NESTED
 
     @property
     def end(self) -> float:
@@ -263,13 +271,15 @@ def _nodes_and_weights(a: np.ndarray, b: np.ndarray, rule: LegendreRule) -> tupl
 
 
 @lru_cache(maxsize=256)
-def _label_cuts(model: Model, prefix: bytes, n_coordinates: int, coordinate: int) -> list[np.ndarray]:
+def _label_cuts(
+    model: Model, prefix: bytes, n_coordinates: int, coordinate: int, settings: NestedSettings = NESTED
+) -> list[np.ndarray]:
     """Return the breakpoints of the labels in a coordinate, for points given by their first coordinates.
 
     Stored, because they do not depend on the overlaps.
     """
     given = np.frombuffer(prefix).reshape(-1, coordinate) if coordinate else np.zeros((1, 0))
-    others = NOISES if coordinate + 1 < n_coordinates else (0.0,)
+    others = settings.noises if coordinate + 1 < n_coordinates else (0.0,)
 
     def labels(other: float) -> list[np.ndarray]:
         def function(number: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -281,25 +291,26 @@ def _label_cuts(model: Model, prefix: bytes, n_coordinates: int, coordinate: int
 
     cuts, *at_other_noise = map(labels, others)
     for moved in at_other_noise:  # points that move with the noise are no breakpoints of averages over the noise
-        cuts = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in zip(cuts, moved, strict=True)]
+        near = settings.same_point
+        cuts = [a[[bool((np.abs(b - x) < near).any()) for x in a]] for a, b in zip(cuts, moved, strict=True)]
     return cuts
 
 
-def label_cuts(channel: Channel) -> Cuts:
+def label_cuts(channel: Channel, settings: NestedSettings = NESTED) -> Cuts:
     """Return the breakpoints of the labels as a function for `nested_average`; none in the student's coordinate.
 
     If the student's fields nearly follow from the teacher's, averages vary on a short scale next to a breakpoint in f,
     where kinks of the loss meet kinks of the labels. An additional panel on each side of it has this width.
     """
     n, slope = channel.n_teacher, abs(channel.slope[0, 0, 0]) * np.sqrt(channel.model.coordinates.rho[0, 0, 0])
-    width = NEAR_WIDTHS * channel.root[0, 0, 0] / slope if slope > 0 else np.inf
+    width = settings.near_widths * channel.root[0, 0, 0] / slope if slope > 0 else np.inf
 
     def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
         coordinate = prefix.shape[1]
         if coordinate >= n:
             return None
-        points = _label_cuts(channel.model, np.ascontiguousarray(prefix).tobytes(), n, coordinate)
-        if coordinate == 0 and MIN_NEAR < width < 1:
+        points = _label_cuts(channel.model, np.ascontiguousarray(prefix).tobytes(), n, coordinate, settings)
+        if coordinate == 0 and settings.min_near < width < 1:
             return [np.unique(np.concatenate([row, row - width, row + width])) for row in points]
         return points
 
@@ -315,18 +326,20 @@ class _NestedMoments:
     """One evaluation of the nested rule on a channel with L = r = 1 and one or two coordinates of the teacher."""
 
     def __init__(self, rule: NestedRule, channel: Channel, squares: bool) -> None:
-        n, overlaps = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level], channel.overlaps
-        self.channel, self.squares, self.affine = channel, squares, rule.affine
-        self.work_left = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
-        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, SEARCH_TOL if rule.searching else 1.0)
+        settings, overlaps = rule.settings, channel.overlaps
+        n = settings.search_nodes if rule.searching else settings.panel_nodes[rule.level]
+        self.settings, self.channel, self.squares = settings, channel, squares
+        self.work_left = settings.search_work * rule.max_work if rule.searching else rule.max_work
+        looser = settings.search_tol if rule.searching else 1.0
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, looser, settings)
         self.metric = make_metric(overlaps.V)
         self.direction = channel.root[:, :, 0]
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
-        self.grid, self.nodes = first_panels(EXACT if rule.affine else rule.tol, n, odd=True), legendre_rule(n)
+        self.grid, self.nodes = first_panels(rule.tol, n, odd=True), legendre_rule(n)
         self.size = size_of_fields(overlaps)
         self.min_unit = 1e-10 * max(self.size, np.sqrt(overlaps.V.max()))
         self.u = self.direction[0, 0]
-        self.has_direction = self.u > MIN_DIRECTION * self.size
+        self.has_direction = self.u > settings.min_direction * self.size
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
     def moments(self) -> Moments:
@@ -335,10 +348,8 @@ class _NestedMoments:
 
     def _average(self, lines: Leaf, scale: np.ndarray) -> np.ndarray:
         """Return the averages of functions of the teacher's coordinates, see `nested_average`."""
-        n = self.channel.n_teacher
-        if self.affine:
-            return average_polynomials(lambda points: lines(points, np.full(len(points), MAX_TOL)), n)
-        return nested_average(lines, label_cuts(self.channel), n, self.limits, scale)
+        cuts = label_cuts(self.channel, self.settings)
+        return nested_average(lines, cuts, self.channel.n_teacher, self.limits, scale)
 
     def _moments(self, values: np.ndarray) -> Moments:
         """Return moments from the averages of the columns of `lines`."""
@@ -358,14 +369,15 @@ class _NestedMoments:
     def scale(self) -> np.ndarray:
         """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
         channel, n = self.channel, self.channel.n_teacher
-        x, weight = gauss_hermite(PILOT_NODES)
-        values = self.lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL))
+        x, weight = gauss_hermite(self.settings.pilot_nodes)
+        values = self.lines(tensor_grid(x, n), np.full(self.settings.pilot_nodes**n, self.settings.max_tol))
         scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
         force = np.sqrt(scale[2])  # size of g
         self.unit = max(min(self.unit, force / self.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
-        scale[:2] = np.maximum(scale[:2], SMALL * force * np.array([1.0, fields[0]]))  # may vanish by symmetry
-        scale[6:-1] = np.maximum(scale[6:-1], SMALL * force * fields[1:])
+        smallest = self.settings.small * force * np.append(1.0, fields)  # averages of g y may vanish by symmetry
+        scale[:2] = np.maximum(scale[:2], smallest[:2])
+        scale[6:-1] = np.maximum(scale[6:-1], smallest[2:])
         # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
         unit_of_squares = min(self.metric.smallest, 1e150) ** 2 / np.sqrt(self.limits.tol)
         return np.append(scale[:-1] + 1e-300, unit_of_squares if self.squares else np.inf)
@@ -380,7 +392,7 @@ class _NestedMoments:
     def expansion(self) -> FieldExpansion | None:
         """Return the averages and their derivatives; None if u is too small."""
         channel, t = self.channel, self.channel.shape[2]
-        if not self.u > MIN_EXPANDED * self.size:
+        if not self.u > self.settings.min_expanded * self.size:
             return None
         tested = self.scale()
         n, k = len(tested), 3 + t
@@ -422,7 +434,7 @@ class _NestedMoments:
         tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self.direction, self.metric, self.grid, self.nodes,
-            self.unit * LINE_TOL * tol, tol_square, n_powers,
+            self.unit * self.settings.line_tol * tol, tol_square, n_powers,
         )  # fmt: skip
         self.work_left -= out.work[:, :2].sum()
         if self.work_left < 0:

@@ -1,7 +1,6 @@
 """Test errors of models with one field of the student: nested averages over the coordinates of teacher and student.
 
-The averages are computed as in `nested`, with panels that end at jumps and kinks of the labels. They are polynomials if
-the proximal map is affine (`is_affine`).
+The averages are computed as in `nested`, with panels that end at jumps and kinks of the labels.
 """
 
 from collections.abc import Callable
@@ -12,13 +11,8 @@ from gamp_attention._core.quadrature import gauss_hermite, tensor_grid
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.rules.affine import EXACT, average_polynomials, is_affine
 from gamp_attention.state_evolution.rules.nested import (
-    MAX_TOL,
-    MIN_EXPANDED,
-    PANEL_NODES,
-    PILOT_NODES,
-    UNRESOLVED,
+    NESTED,
     Limits,
     NestedRule,
     label_cuts,
@@ -35,16 +29,14 @@ def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float,
     """Return the test error of a model with one field of the student, and its error.
 
     The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
-    last tolerance. Tolerances decrease until it is small compared with `rtol`. Averages of polynomials are exact.
+    last tolerance. Tolerances decrease until it is small compared with `rtol`.
     """
-    tol = min(rtol, MAX_TOL)
+    tol = min(rtol, NESTED.max_tol)
     value, error = error_within(model, overlaps, tol), np.inf
-    if is_affine(model):
-        return value, EXACT * abs(value)
     for _ in range(MAX_FINER):
         tol = 0.1 * tol
         finer = error_within(model, overlaps, tol)
-        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
+        value, error = finer, max(abs(finer - value), NESTED.unresolved * tol * abs(finer))
         if error <= GOOD * rtol * abs(value):
             break
     return value, error
@@ -66,7 +58,7 @@ def expand_error(model: Model, overlaps: Overlaps, tol: float) -> Callable[[Over
     parts = []
     for _, _, channel in component_channels(NestedRule(), model, overlaps):
         u = channel.root[0, 0, 0]
-        if not u > MIN_EXPANDED * size_of_fields(channel.overlaps):
+        if not u > NESTED.min_expanded * size_of_fields(channel.overlaps):
             return None
         values = _average_errors(channel, tol, expanded=True)
         parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
@@ -95,10 +87,8 @@ def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.
         e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
         return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
 
-    if is_affine(channel.model):
-        return average_polynomials(lambda points: errors(points, np.zeros(0)), channel.n_white)
-    points = gauss_hermite(PILOT_NODES)[0]
+    points = gauss_hermite(NESTED.pilot_nodes)[0]
     size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
     size[1:] = np.inf
-    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
+    limits = Limits(min(max(tol, 1e-13), NESTED.max_tol), channel.symmetry.m_zero, NESTED.panel_nodes[0])
     return nested_average(errors, label_cuts(channel), channel.n_white, limits, size)

@@ -5,7 +5,7 @@ A rule does not depend on the model: it averages functions of the white noise of
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -18,9 +18,23 @@ from gamp_attention.state_evolution.equations.channel import (
     select_sources,
     sum_over_components,
 )
-from gamp_attention.state_evolution.rules.importance import Points
 
 N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
+
+
+class WorkExceeded(ArithmeticError):
+    """Raised if averages need more proximal problems than the limit of work allows."""
+
+
+class Points(NamedTuple):
+    """Points of white noise with weights for averages."""
+
+    white: np.ndarray  # (N, n_white)
+    weights: np.ndarray | None  # (N,), None for equal weights 1
+
+    def mean(self, values: np.ndarray) -> float:
+        """Return the weighted mean of values (N,)."""
+        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
 
 
 class Expansion(Protocol):
@@ -65,6 +79,11 @@ class Rule(Protocol):
     def level(self) -> int:
         """Level of accuracy; 0 for rules without levels."""
         return 0
+
+    @property
+    def n_replicas(self) -> int:
+        """Number of independent replicas of the averages; 1 for deterministic rules."""
+        return 1
 
     @property
     def initial_tolerance(self) -> float:

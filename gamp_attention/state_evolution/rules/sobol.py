@@ -4,7 +4,7 @@ The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from typing import Any, ClassVar
 
@@ -15,26 +15,31 @@ from gamp_attention._core.progress import Progress
 from gamp_attention._core.quadrature import gaussian_points, inside_cube
 from gamp_attention._core.sobol import sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
-from gamp_attention.state_evolution.rules.importance import Points, Proposal, adapt_proposal
-from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
-from gamp_attention.state_evolution.rules.rule import Rule
+from gamp_attention.state_evolution.rules.importance import Proposal, adapt_proposal
+from gamp_attention.state_evolution.rules.rule import Points, Rule
 
-STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
-STABILITY_LINES = 256  # the same for lines
-TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, but at least STABILITY_POINTS
-TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
+
+@dataclass(frozen=True)
+class SobolSettings:
+    """Settings of random rules."""
+
+    stability_points: int = 4096  # number of points of each replica that finite differences need
+    test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
+    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points
+    safety: float = 0.8  # refinement aims at 0.8 times the required error
+    max_growth: float = 16.0  # maximum factor by which a refinement multiplies the number of points
+    # with jumps, replicas are added instead of points, up to `max_replicas`, if a replica has at least `min_extended`
+    # points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
+    max_replicas: int = 64
+    min_extended: int = 1 << 14
+    replica_step: int = 4  # the number of replicas is a multiple of this
+    search_divisor: int = 32  # a subsampled search computes the global minimum at 6 % of the points
+    often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
+
+
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
-SAFETY = 0.8  # refinement aims at 0.8 times the required error
-MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-# with jumps, replicas are added instead of points, up to MAX_REPLICAS, if a replica has at least MIN_EXTENDED points:
-# errors then hardly decrease faster than for independent points, and the averages of the first replicas are kept
-MAX_REPLICAS, MIN_EXTENDED = 64, 1 << 14
-REPLICA_STEP = 4  # the number of replicas is a multiple of this
-SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
-OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
-WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
 def component_points(n: int, probability: float, low: int) -> int:
@@ -80,11 +85,8 @@ class SobolRule(Rule):
     ----------
     n_points : even number of points of each replica. If all fields may change sign, half of them are evaluated.
     n_replicas : number of independent replicas, at least 2.
-    lines : if True, each point stands for a line through it across the jumps of the proximal map. The average along the
-        line is computed by quadrature that is cut at jumps (see `lines`); it is smooth in the other coordinates, so
-        the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
-    max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
+    max_work : maximum number of proximal problems that a replica may solve, which limits refinements.
     searched : 1 to compute the global minimum at all points; otherwise at n_points/`searched` points and a part of the
         others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
         attention if the channel has symmetries.
@@ -96,19 +98,15 @@ class SobolRule(Rule):
 
     n_points: int = 4096
     n_replicas: int = 8
-    lines: bool = False
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     searched: int = 1
     rate: float = RATE
     proposals: tuple[Proposal | None, ...] = ()
     first_replica: int = 0
+    settings: SobolSettings = field(default=SobolSettings(), repr=False)
+    name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        """Name of the rule in arguments and results."""
-        return "lines" if self.lines else "sobol"
 
     def finer(self) -> "SobolRule":
         """Return the rule with four times the number of points, in new scramblings."""
@@ -122,47 +120,46 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        extended = self._extended_for(error_ratio / SAFETY)
+        extended = self._extended_for(error_ratio / self.settings.safety)
         if extended is not None:
             return extended
         count = min(self.n_replicas, SobolRule.n_replicas)
         error_ratio *= width_factor(count) / width_factor(self.n_replicas)
-        growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
+        growth = min((error_ratio / self.settings.safety) ** (1 / self.rate), self.settings.max_growth)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count, proposals=())
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.lines or self.n_points < MIN_EXTENDED:
+        if self.rate >= RATE or self.n_points < self.settings.min_extended:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
-        largest = int(min(MAX_REPLICAS, within_work)) // REPLICA_STEP * REPLICA_STEP
-        for count in range(self.n_replicas + REPLICA_STEP, largest + 1, REPLICA_STEP):
+        step = self.settings.replica_step
+        largest = int(min(self.settings.max_replicas, within_work)) // step * step
+        for count in range(self.n_replicas + step, largest + 1, step):
             if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
                 return replace(self, n_replicas=count)
         return None
 
     def without(self, known: Rule) -> "SobolRule | None":
         """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
-        if not isinstance(known, SobolRule) or not known.n_replicas < self.n_replicas:
-            return None
-        if replace(known, n_replicas=self.n_replicas) != self:
-            return None
         count = known.n_replicas
+        if not count < self.n_replicas or replace(self, n_replicas=count) != known:
+            return None
         return replace(self, n_replicas=self.n_replicas - count, first_replica=self.first_replica + count)
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS)
+        n_points = min(self.n_points, self.settings.stability_points)
         return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
         """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
 
-        A search costs as much as four local minimizations. Rules of lines are returned unchanged.
+        A search costs as much as four local minimizations.
         """
-        return self if self.lines else replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
+        return replace(self, searched=self.settings.often_divisor if often else self.settings.search_divisor)
 
     def for_test_error(self, attention: bool) -> "SobolRule":
         """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
@@ -171,8 +168,9 @@ class SobolRule(Rule):
         rare large losses.
         """
         if not attention:
-            return replace(self, n_points=TEST_ERROR_FACTOR * self.n_points)
-        return replace(self, n_points=max(self.n_points // TEST_ERROR_DIVISOR, min(self.n_points, STABILITY_POINTS)))
+            return replace(self, n_points=self.settings.test_error_factor * self.n_points)
+        smallest = min(self.n_points, self.settings.stability_points)
+        return replace(self, n_points=max(self.n_points // self.settings.test_error_divisor, smallest))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
@@ -187,29 +185,27 @@ class SobolRule(Rule):
         convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
         """
         model = channels[0].model
-        if self.lines or self.proposals or model.attention or not model.task.jumps:
+        if self.proposals or model.attention or not model.task.jumps:
             return self
         return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
 
     @property
     def initial_tolerance(self) -> float:
         """Residual at which a first solution is accurate enough; single points that jump cause such residuals."""
-        return 1e-3 if self.lines else 20 / self.n_points
+        return 20 / self.n_points
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
-        return self.n_points * self.n_replicas * (WORK_OF_LINE if self.lines else 1)
+        return self.n_points * self.n_replicas
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
-        if self.lines:
-            moments = [self._on_lines(channel, replica) for replica in self._replicas]
-        else:
-            searched, moments = self.searched if channel.subsamples else 1, []
-            with Progress(shown=False) as task:  # shown only inside of a task that is shown
-                for points in self.point_sets(channel):
-                    task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
-                    moments.append(channel.moments(points.white, squares, searched, points.weights))
+        moments: list[Moments] = []
+        searched = self.searched if channel.subsamples else 1
+        with Progress(shown=False) as task:  # shown only inside of a task that is shown
+            for points in self.point_sets(channel):
+                task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
+                moments.append(channel.moments(points.white, squares, searched, points.weights))
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
@@ -234,15 +230,3 @@ class SobolRule(Rule):
 
     def _seed(self, replica: int) -> tuple[int, ...]:
         return (*self.seed, self.n_points, replica)
-
-    def _rng(self, replica: int) -> np.random.Generator:
-        return np.random.default_rng(self._seed(replica))
-
-    def _on_lines(self, channel: Channel, replica: int) -> Moments:
-        n, white = self.n_points, gaussian_points(self.n_points, channel.n_white - 1, self._rng(replica))
-        if channel.symmetry.m_zero:  # the averages on mirror images are equal
-            n, white = n // 2, white[: n // 2]
-        split, tol = channel.n_teacher, 1.0 / self.n_points
-        lines = FieldLines(channel, tol, n_nodes=10, max_work=self.max_work)
-        values, _, _ = lines.averages(white[:, :split], white[:, split:], np.full(n, tol), np.full(n, tol))
-        return mean_moments(np.full(n, 1 / n), values)

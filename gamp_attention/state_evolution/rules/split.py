@@ -15,7 +15,7 @@ otherwise in the middle. Beyond f₀ averages of squared derivatives behave like
 f₀ the integration variable is v = |f − f₀|^(1/2), in which they are smooth.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -34,21 +34,30 @@ from gamp_attention.state_evolution.rules.lines import (
 )
 from gamp_attention.state_evolution.rules.rule import LeveledRule
 
-# One entry for each level of accuracy. The number of Gauss-Hermite nodes of an outer coordinate is even, so that no
-# node lies on a plane of symmetry. It grows by at least a factor of 1.14, or two levels might agree by accident.
-OUTER_NODES = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
-PANEL_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel or a part of a line
 
-MAX_HALVINGS = 12  # maximum number of successive divisions of a panel
-PANEL_TOL = (1.0, 2.0)  # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
-LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
-MAX_TOL = 1e-2  # upper bound of all tolerances
-MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerances are divided
-DROPPED_WEIGHT = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
+@dataclass(frozen=True)
+class SplitSettings:
+    """Settings of the split rule."""
+
+    # number of Gauss-Hermite nodes of an outer coordinate, for each level: even, so that no node lies on a plane of
+    # symmetry, and growing by at least a factor of 1.14, or two levels might agree by accident
+    outer_nodes: tuple[int, ...] = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
+    # number of Gauss-Legendre nodes of a panel or a part of a line, for each level
+    panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)
+    max_halvings: int = 12  # maximum number of successive divisions of a panel
+    # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
+    panel_tol: tuple[float, ...] = (1.0, 2.0)
+    # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
+    line_tol: float = 1e-2
+    max_tol: float = 1e-2  # upper bound of all tolerances
+    min_density: float = 1e-2  # lower bound of the relative probability by which tolerances are divided
+    dropped_weight: float = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
+    n_secants: int = 5  # number of secant steps toward the onset of a jump
+    ahead: float = 0.05  # the next secant point is beyond the estimated onset by 5 % of the distance of the last point
+
+
 TESTED = (0, 3)  # indices of the line averages that panels must resolve: E[g] and E[g gᵀ]
 SQUARE = 5  # index of the line averages of squared derivatives; panels must resolve them if they are requested
-N_SECANTS = 5  # number of secant steps toward the onset of a jump
-AHEAD = 0.05  # the next secant point is beyond the estimated onset by 5 % of the distance of the last point
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class Panels:
 
     def select(self, which: np.ndarray) -> "Panels":
         """Return some of the panels, given by indices or a mask."""
-        return Panels(*(getattr(self, field.name)[which] for field in fields(self)))
+        return Panels(*(getattr(self, item.name)[which] for item in fields(self)))
 
     def divide(self, onsets: np.ndarray) -> "Panels":
         """Return the two parts of each panel, divided at `onsets` (n,), or in the middle if its entry is NaN.
@@ -99,7 +108,7 @@ class Panels:
         """
         cut = np.isfinite(onsets)
         parts = (*self.select(cut)._cut_at(onsets[cut]), *self.select(~cut)._halves())
-        return Panels(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(self)))
+        return Panels(*(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(self)))
 
     def _cut_at(self, origin: np.ndarray) -> tuple["Panels", "Panels"]:
         """Return the parts below and above `origin`, in the variable v = |f − origin|^(1/2)."""
@@ -140,11 +149,12 @@ class Panels:
 class SplitRule(LeveledRule):
     """Averages over the channel, at each level three to ten times more accurate than at the level before."""
 
+    settings: SplitSettings = field(default=SplitSettings(), repr=False)
     name: ClassVar[str] = "split"
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average."""
-        return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
+        return 300 * self.settings.outer_nodes[self.level] ** (n_white - 2) * (1 + self.level) ** 2
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
@@ -169,13 +179,15 @@ class _SplitAverage:
 
     def __init__(self, rule: SplitRule, channel: Channel, squares: bool, scores: Scores | None = None) -> None:
         L, r, t = channel.shape
-        n = PANEL_NODES[rule.level]
+        self.settings = rule.settings
+        n = self.settings.panel_nodes[rule.level]
         self.squares, self.symmetry = squares, channel.symmetry
         self.range, self.nodes = integration_limit(rule.tol), legendre_rule(n)
         self.scores, self.lines = scores, FieldLines(channel, rule.tol, n, rule.max_work, scores)
         teacher_basis = contrast_basis(L, t)
         self.f_direction, self.outer_basis = teacher_basis[:, 0], teacher_basis[:, 1:]
-        points, weights = outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
+        n_outer, dropped = self.settings.outer_nodes[rule.level], self.settings.dropped_weight * rule.tol
+        points, weights = outer_rule(n_outer, L * (r + t) - 2, dropped)
         domain = _outer_domain(points, self.symmetry, L, r, t)
         self.weights = weights[domain] / weights[domain].sum()
         self.outer_student, self.outer_teacher = points[domain, : L * r - 1], points[domain, L * r - 1 :]
@@ -183,8 +195,8 @@ class _SplitAverage:
         self.half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = self.weights * len(self.weights)
-        tol = PANEL_TOL[rule.level > 1] * rule.tol
-        self.tol = np.minimum(tol / np.clip(relative_weight, MIN_DENSITY, 1), MAX_TOL)
+        tol = self.settings.panel_tol[rule.level > 1] * rule.tol
+        self.tol = np.minimum(tol / np.clip(relative_weight, self.settings.min_density, 1), self.settings.max_tol)
 
     def moments(self) -> Moments:
         """Return the averages over all coordinates."""
@@ -206,14 +218,14 @@ class _SplitAverage:
         all_weights: list[np.ndarray] = []
         all_values: list[LineValues] = []
         scale = np.ones(len(TESTED))
-        for depth in range(MAX_HALVINGS + 1):
+        for depth in range(self.settings.max_halvings + 1):
             f, measure = panels.nodes_and_weights(self.nodes)
             values, n_jumps, jump_size = self._line_averages(panels.outer, f, panels.relative_slope(self.nodes))
             weights = measure * _density(f) * self.weights[panels.outer][:, None]
             if depth == 0:
                 scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in TESTED])
-            accepted = np.full(len(f), depth == MAX_HALVINGS)
-            if depth < MAX_HALVINGS:
+            accepted = np.full(len(f), depth == self.settings.max_halvings)
+            if depth < self.settings.max_halvings:
                 accepted = self._measure_tails(values, scale, panels) <= self.tol[panels.outer]
             lines = np.repeat(accepted, f.shape[1])
             all_weights.append(weights[accepted].ravel())
@@ -236,12 +248,13 @@ class _SplitAverage:
         density have a larger tolerance.
         """
         density = 2.5 * _density(f)  # near 1 at f = 0
-        tol = np.minimum(self.tol[outer][:, None] / np.maximum(density, MIN_DENSITY), MAX_TOL)
-        tol_square = np.sqrt(tol) / np.maximum(relative_slope, MIN_DENSITY) if self.squares else 0 * f + np.inf
+        lowest = self.settings.min_density
+        tol = np.minimum(self.tol[outer][:, None] / np.maximum(density, lowest), self.settings.max_tol)
+        tol_square = np.sqrt(tol) / np.maximum(relative_slope, lowest) if self.squares else 0 * f + np.inf
         outer_of_line = np.repeat(outer, f.shape[1])
         teacher = np.outer(f.ravel(), self.f_direction) + self.outer_teacher[outer_of_line] @ self.outer_basis.T
         values, n_jumps, jump_size = self.lines.averages(
-            teacher, self.outer_student[outer_of_line], LINE_TOL * tol.ravel(), tol_square.ravel()
+            teacher, self.outer_student[outer_of_line], self.settings.line_tol * tol.ravel(), tol_square.ravel()
         )
         return values, n_jumps.reshape(f.shape), jump_size.reshape(f.shape)
 
@@ -265,14 +278,14 @@ class _SplitAverage:
         far = np.clip(near + towards, 0, f.shape[1] - 1)
         bracket, fewer = f[searched, outside], n_jumps[searched, outside]
         (x, size_x), (y, size_y) = ((f[searched, k], jump_size[searched, k]) for k in (far, near))
-        for step in range(N_SECANTS):
+        for step in range(self.settings.n_secants):
             with np.errstate(all="ignore"):  # the sizes may be equal or infinite
                 onset = y - size_y * (y - x) / (size_y - size_x)
             inside = (onset - bracket) * (onset - y) < 0
             onset = np.where(inside, onset, 0.5 * (bracket + y))
-            if step == N_SECANTS - 1:
+            if step == self.settings.n_secants - 1:
                 break
-            ahead = onset + AHEAD * (y - onset)
+            ahead = onset + self.settings.ahead * (y - onset)
             _, counts, sizes = self._line_averages(panels.outer[searched], ahead[:, None], np.ones((len(searched), 1)))
             jumps = counts[:, 0] > fewer
             bracket = np.where(jumps, bracket, ahead)

@@ -8,8 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.law import (
     Products,
-    Resolvent,
-    Spectrum,
+    SpectrumFit,
     classes_of_moments,
     fit_targets,
     jackknife,
@@ -213,8 +212,8 @@ def test_spectrum_of_few_samples_is_more_accurate_than_sample_eigenvalues():
     rng = np.random.default_rng(0)
     values, d, n = np.repeat(SPECTRUM.values, 15), 300, 600
     x = rng.standard_normal((n, d)) * np.sqrt(values)
-    resolvent = Resolvent.of(x.T @ x / n, n)
-    spectrum = Spectrum.of(resolvent)
+    resolvent = SpectrumFit().resolvent(x.T @ x / n, n)
+    spectrum = SpectrumFit().spectrum(resolvent)
     for kappa in (0.02, 0.1, 0.5):
         true, raw = np.mean(values / (values + kappa)), np.mean(resolvent.eigenvalues / (resolvent.eigenvalues + kappa))
         fitted = spectrum.weight @ (spectrum.gamma / (spectrum.gamma + kappa))

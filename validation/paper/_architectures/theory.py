@@ -46,7 +46,7 @@ def build_mixed_start(model, alpha):
         theta=np.einsum("l,at->lat", gamma, np.array([[1.0], [0.0]])),
         V=np.einsum("l,ab->lab", gamma, np.eye(2)),
     )
-    path = ga.trajectory(model, alpha, begin, damping=DAMPING, n_iter=FOLLOWED, n_paths=PATHS)
+    path = ga.trajectory(model, alpha, begin, ga.MessagePassing(damping=DAMPING), n_iter=FOLLOWED, n_paths=PATHS)
     end = ga.Overlaps(**{name: values[-1] for name, values in path.arrays().items()})
     one_of_each = np.eye(2)
     return ga.Overlaps(end.q * one_of_each, end.m * [0.0, 1.0], end.theta * [[1.0], [0.0]], end.V * one_of_each)

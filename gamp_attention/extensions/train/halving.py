@@ -8,43 +8,29 @@ after few iterations predicts the final loss well enough to discard poor starts 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.runs import CheckpointFile
+from gamp_attention._core.checkpoints import CheckpointFile
 from gamp_attention._core.snapshots import Resumable, Tree
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.symmetries import agreement_of
+from gamp_attention.extensions.train.records import StartRecord, StoppedRun, order_of
+from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.loop import Loop, Plan
-from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
-from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
+from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
-from gamp_attention.gamp.survey import SurveyPhase
-from gamp_attention.results import Overlaps, Status
+from gamp_attention.results import Status
 
-ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
 # iterations after which runs from flipped samples are compared, and number of runs that then continue
 COMPARED_FLIPS, FINISHED_FLIPS = 20, 2
+ROUNDING = 1e-9  # relative difference of training losses up to which they count as equal
 SAME_LOSS = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
-MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
-AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
-
-
-@dataclass(frozen=True)
-class StoppedRun:
-    """Last entry of the history of a run that was stopped early, because other starts had a lower training loss."""
-
-    n_iter: int
-    train_loss: float
-    gradient_norm: float
-    overlaps: Overlaps
-    Q: np.ndarray
 
 
 class SuccessiveHalving(Resumable):
@@ -56,14 +42,17 @@ class SuccessiveHalving(Resumable):
     starts : names and states.
     n_finish, n_tried : number of starts that are run to the end, and of further starts that are run to the end unless
         they will end in a higher minimum.
-    escape, V : whether to leave saddles, and first variances of message passing after it; see `run_gamp`.
+    escape : whether to leave saddles.
     file : checkpoint of all runs, from which they resume; None for no checkpoint.
-    phase : surveys from which the starts come, which the checkpoint also holds; None if there were none.
+    phases : surveys and descents from which the starts come, which the checkpoint also holds, by name.
     rounds : iterations after which starts are compared.
+    stopped, beyond : initial values of the attributes of these names.
 
     Attributes
     ----------
-    n_rounds : number of comparisons so far.
+    n_rounds, n_escapes : number of comparisons, and of saddles that were left, so far.
+    beyond : weights beyond the saddle that a run has left last, or at the end of a descent, and their training loss,
+        by the index of the start.
     stopped : runs that were stopped early, by the index of their start.
     loops : other runs, by the index of their start.
 
@@ -73,23 +62,26 @@ class SuccessiveHalving(Resumable):
     """
 
     n_rounds: int
+    n_escapes: int
+    beyond: dict[int, tuple[np.ndarray, float]]
     stopped: dict[int, StoppedRun]
 
     def __init__(
-        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool, V: ArrayLike | None,
-        file: CheckpointFile | None, phase: SurveyPhase | None, rounds: tuple[int, ...], n_tried: int = 0,
+        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, escape: bool,
+        file: CheckpointFile | None, phases: dict[str, Resumable], rounds: tuple[int, ...], n_tried: int = 0,
+        stopped: dict[int, StoppedRun] | None = None, beyond: dict[int, tuple[np.ndarray, float]] | None = None,
     ) -> None:  # fmt: skip
-        self._escape, self._V, self._rounds = escape, V, rounds
-        self._plan, self._n_finish, self._n_tried, self._file, self._phase = plan, n_finish, n_tried, file, phase
+        self._escape, self._rounds = escape, rounds
+        self._plan, self._n_finish, self._n_tried, self._file, self._phases = plan, n_finish, n_tried, file, phases
         self._names = [name for name, _ in starts]
         self._batches = [0] * len(starts)  # number of the comparison in which a start takes part
-        self.n_rounds, self.stopped = 0, {}
+        self.n_rounds, self.n_escapes, self.beyond, self.stopped = 0, 0, dict(beyond or {}), dict(stopped or {})
         self._results: dict[int, GampResult] = {}
         self._later: Tree = {}  # snapshots of runs in the checkpoint that `add` begins
         save = self._save_loop = None if file is None else self.save
         n = len(starts)
         titles = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, name in enumerate(self._names, 1)]
-        self.loops = {k: Loop(plan, state, save, titles[k]) for k, (_, state) in enumerate(starts)}
+        self.loops = {k: Loop(plan, starts[k][1], save, titles[k]) for k in range(n) if k not in self.stopped}
         tree = None if file is None else file.load()
         if file is not None and tree is not None and "n_rounds" in tree:
             self.restore(tree)
@@ -107,14 +99,13 @@ class SuccessiveHalving(Resumable):
                 break
             for loop in self.loops.values():
                 loop.run(until)
-            if all(loop.is_only_descent for loop in self.loops.values()):
-                break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
             last = until == self._rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
             half = max(n_continue, ceil(CONTINUED * len(self.loops)))
             self._stop_worst(self.loops, n_continue if last else half, until)
             self.n_rounds += 1
-        order, until = list(self.loops), min(self._rounds[-1], self._plan.max_iter)
+        order = list(self.loops)
         if self._n_tried:
+            until = min(self._rounds[-1], self._plan.max_iter)
             for loop in self.loops.values():
                 loop.run(until)
             order = self._sort(order, until)
@@ -128,33 +119,51 @@ class SuccessiveHalving(Resumable):
         finished = runs[:n_finish] + [k for k in runs[n_finish:] if self._run_unless_higher(k, plan.max_iter)]
         if any(self.loops[k].ended is None for k in finished):
             self.save()  # before max_iter ends the runs, so that a later call can continue them
-        self._results |= {k: run_and_settle(plan, self.loops[k]) for k in finished}
+        self._results |= {k: self._complete(k) for k in finished}
+
+    def _complete(self, k: int) -> GampResult:
+        """Return the result of a run.
+
+        If message passing from beyond a saddle, or from the end of a descent, climbs above the training loss at its
+        start, it is the result of a descent from this start instead.
+        """
+        loop = self.loops[k]
+        result = run_and_settle(loop)
+        Q, bound = self.beyond.get(k, (loop.recorded_Q, inf))
+        return result if result.train_loss <= (1 + ROUNDING) * bound else settle_from(loop, Q)
 
     def _run_unless_higher(self, k: int, until: int) -> bool:
         """Run message passing to an iteration; stop it, and return False, if it will end higher than another run."""
         loop = self.loops[k]
         ends = [result.train_loss for result in self._results.values() if result.converged]
-        ends += [other.end_loss for number, other in self.loops.items() if number not in self._results]
+        ends += [other.final_loss() for number, other in self.loops.items() if number not in self._results]
         highest = (1 - SAME_LOSS) * min(ends)
 
         def ends_higher() -> bool:
-            return loop.lowest_end >= highest
+            return loop.lower_bound() >= highest
 
         if loop.run(until, ends_higher) is None and ends_higher():
             self._stop(k)
         return k in self.loops
 
-    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
+    def add(
+        self, starts: list[tuple[str, GampState]], hold: bool = False, beyond: tuple[np.ndarray, float] | None = None
+    ) -> tuple[GampResult, Loop]:
         """Run message passing from further starts; return the result of all runs and its loop.
 
-        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        `beyond` are the weights and the training loss at the end of a descent, after which the starts begin. Each
+        sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
         `FINISHED_FLIPS` of the runs are stopped.
         """
-        plan, new = replace(self._plan, hold_after=0) if hold else self._plan, list[int]()
+        plan, new = self._plan, list[int]()
+        if hold:
+            plan = replace(plan, options=replace(plan.options, hold_after=0))
         batch = self._batches[-1] + 1
         for name, state in starts:
             k = len(self._names)
             self._names.append(name)
+            if beyond is not None:
+                self.beyond.setdefault(k, beyond)
             self._batches.append(batch)
             if k not in self.stopped:
                 self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
@@ -168,12 +177,13 @@ class SuccessiveHalving(Resumable):
     def _select(self) -> tuple[GampResult, Loop]:
         """Return the best result, after leaving saddles, and its loop."""
         runs = sorted(self._results)
-        best = min(runs, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
+        best = min(runs, key=lambda k: (not self._results[k].converged, order_of(self._results[k].train_loss)))
         plan, loop, result = self._plan, self.loops[best], self._results[best]
-        while self._escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
-            Q, loss_bound = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
-            loop.restart_from(initial_state(plan.data, Q, self._V), loss_bound)
-            result = run_and_settle(plan, loop)
+        while self._escape and not result.is_minimum and result.direction is not None and self.n_escapes < MAX_SADDLES:
+            self.n_escapes += 1
+            self.beyond[best] = Q, _ = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
+            loop.restart_from(initial_state(plan.data, Q, plan.options.V))
+            result = self._complete(best)
         self._results[best] = result
         return result, loop
 
@@ -201,7 +211,7 @@ class SuccessiveHalving(Resumable):
 
     def _sort(self, runs: Iterable[int], until: int) -> list[int]:
         """Return runs in the order of their training losses at an iteration, or at their ends."""
-        return sorted(runs, key=lambda k: _order(self.loops[k].record.loss_before(until)))
+        return sorted(runs, key=lambda k: order_of(self.loops[k].record.loss_before(until)))
 
     def _stop(self, k: int) -> None:
         """Stop a run."""
@@ -236,8 +246,7 @@ class SuccessiveHalving(Resumable):
 
     def snapshot(self) -> Tree:
         """Return the state of all runs that have begun."""
-        surveys = {} if self._phase is None else {"surveys": self._phase}
-        return super().snapshot() | surveys | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
+        return super().snapshot() | self._phases | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
 
     def restore(self, tree: Tree) -> None:
         """Continue from a snapshot."""
@@ -247,57 +256,3 @@ class SuccessiveHalving(Resumable):
         self._later = {k: loop_tree for k, loop_tree in trees.items() if k >= len(self._names)}
         for k in self.loops.keys() & trees.keys():
             self.loops[k].restore(trees[k])
-
-
-def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
-    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
-    name = next(record.name for record in records if record.kept)
-    differ = [record for record in records if record.agreement < AGREEMENT]
-    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
-    if not differ:
-        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
-    weights = (
-        f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
-    )
-    # runs that ended without convergence below the selected run, which is a critical point
-    lower = [record for record in differ if record.status is not None and record.excess < 0]
-    others = [record.excess for record in differ if record not in lower]
-    return f"{best} {weights}{_describe_losses(others)}.{_describe_lower(records, lower, risk)}"
-
-
-def _describe_losses(excess: list[float]) -> str:
-    """Return a clause on the training losses of starts with other weights, relative to the selected start."""
-    if not excess:
-        return ""
-    many = min(excess) > 0 and max(excess) >= MANY_TIMES
-    low, high = (f"{1 + ratio:.2g}" if many else _percent(ratio) for ratio in (min(excess), max(excess)))
-    span = low if low == high else f"{low} to {high}"
-    remainder = f"the other {len(excess)}" if len(excess) > 1 else "the other one"
-    if many:
-        return f"; {remainder} had {span} times its training loss when stopped"
-    if min(excess) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
-        return f"; the training loss of {remainder} differed by {span} % when stopped"
-    return f"; {remainder} had a training loss {span} % higher when stopped"
-
-
-def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
-    """Return a sentence on the lowest run that has a lower loss but did not converge; nothing without such runs."""
-    if not lower:
-        return ""
-    lowest = min(lower, key=lambda record: record.train_loss)
-    weights = f"result.starts[{records.index(lowest)}].Q"
-    return (
-        f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
-        f"{_percent(-lowest.excess)} % lower: minimize_risk(data, {weights}, {risk!r}) (gamp-attention fit: another "
-        "--seed) may reach a lower minimum."
-    )
-
-
-def _percent(ratio: float) -> str:
-    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits; two digits from 10 000 % on."""
-    return f"{100 * ratio:.0f}" if 0.1 <= abs(ratio) < 100 else f"{100 * ratio:.2g}"
-
-
-def _order(loss: float) -> float:
-    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
-    return loss if np.isfinite(loss) else inf

@@ -1,8 +1,8 @@
 """Fixed points of state evolution with k steps of replica symmetry breaking, from a replica-symmetric solution.
 
-`require_problem` returns the output channel of the model (`rsb.one_field` or `rsb.two_fields`). `solve_broken` solves
-k = 1, 2, … in turn, each from the solution before (`rsb.solve`), and builds the result. For `rsb="full"` the numbers
-for three successive k are extrapolated to k → ∞ (`extrapolate`).
+`require_problem` returns the output channel of the model (`one_field` or `two_fields`). `solve_ladder` solves k = 1, 2,
+… in turn, each from the solution before (`solve`), and builds the results. For `steps="full"` the numbers for three
+successive k are extrapolated to k → ∞ (`extrapolate`).
 """
 
 from dataclasses import dataclass, replace
@@ -11,20 +11,23 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error, format_with_error
+from gamp_attention._core.numerics import guard_call
+from gamp_attention._core.progress import show_progress
 from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Model, require_model
 from gamp_attention.penalties.columns import has_one_strength
 from gamp_attention.penalties.standard import refuse_intercept
-from gamp_attention.results import Overlaps, Status, stack_overlaps
+from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
+from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.fixed_points.observables import by_series
 from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.solve import require_rtol
 from gamp_attention.state_evolution.rsb.one_field import OneField
 from gamp_attention.state_evolution.rsb.solve import (
-    ATTEMPTS,
-    MAX_RESOLUTION,
     ROUGH,
     BrokenSolution,
     Packing,
@@ -44,15 +47,8 @@ MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
-FEW_STEPS, NEAR = 30, 1e-3  # damped iterations of the replica-symmetric equations; residual of Newton steps after them
-REFERENCE_TOL = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
 UNSOLVED = "unknown: no solution with distinct levels was found"
-FADED = 1e-4  # θ or m in units of √q_k below which it counts as zero
-# θ or m in the same units at which its growth is computed, and at which a search begins again
-SEED, RESTORED = 1e-3, 0.3
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
-TEST_NODES = (48, 64)  # nodes of the Gauss-Hermite rules of the fields for the test error of labels
-N_NOISE = 12  # nodes of the same for the noise of labels
 
 
 class Reference(NamedTuple):
@@ -79,9 +75,9 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
     Parisi parameters: `overlaps.q` is q_k, `overlaps.V` is the response of a minimum, and `replicon` belongs to the
     innermost level. Errors are estimated from successive refinements of the grids, times 1.5.
 
-    With `rsb="full"` the overlaps, the losses, V̂ and the jump mass are limits k → ∞, whose errors contain the error of
-    the extrapolation. The number of levels has no limit: `levels`, `parisi`, `complexity`, `replicon`, `replicons` and
-    `consistent` are of the solution with three steps. For k → ∞ each level is marginal, with a replicon of 1.
+    With `steps="full"` the overlaps, the losses, V̂ and the jump mass are limits k → ∞, whose errors contain the error
+    of the extrapolation. The number of levels has no limit: `levels`, `parisi`, `complexity`, `replicon`, `replicons`
+    and `consistent` are of the solution with three steps. For k → ∞ each level is marginal, with a replicon of 1.
 
     Attributes
     ----------
@@ -104,6 +100,11 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
     replicons: np.ndarray
     replicons_error: np.ndarray
 
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of replica symmetry breaking."""
+        return len(self.parisi)
+
     def _rows(self) -> Rows:
         rows = super()._rows()
         q, y = (
@@ -116,19 +117,84 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
         return [*rows[:-1], ["  q_0, …, q_k", q], ["  Parisi parameters", y], rows[-1]]
 
 
-def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
+@guard_call
+@show_progress("replica symmetry breaking ", logs=True)
+def solve_broken(
+    model: Model,
+    alpha: float,
+    init: str | Overlaps = "semantic",
+    *,
+    steps: int | str = 1,
+    parisi: ArrayLike | None = None,
+    rtol: float | None = None,
+    raise_on_failure: bool = False,
+    progress: bool | None = None,
+) -> BrokenStateEvolutionResult:
+    """Solve state evolution with k steps of replica symmetry breaking, to a requested accuracy.
+
+    The search begins with damped replica-symmetric iterations from the start. The model must have one column, a ridge
+    penalty, and labels of one token or attention with two tokens of opposite positions and without score noise.
+
+    Parameters
+    ----------
+    model : the problem.
+    alpha : sample complexity n/d, > 0.
+    init : "semantic", "positional" or "random"; or Overlaps, for example of a replica-symmetric solution.
+    steps : number k of steps, 1 to 3, or "full" for the limit k → ∞, extrapolated from k = 1 to 3; its status is
+        INACCURATE if an error of the limit is above `rtol`.
+    parisi : (k,) fixed Parisi parameters, increasing. If not given, they are found such that the free energy is
+        largest: the ground state.
+    rtol : requested relative error of the overlaps and of the training loss, between 1e-10 and 0.1; by default 1e-4.
+    raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
+    progress : whether to show the progress. If None, it is shown on a terminal, after a second.
+
+    Returns
+    -------
+    BrokenStateEvolutionResult
+        Overlaps of all levels and Parisi parameters. The status is LOST if no solution with distinct levels was found,
+        for example because replica symmetry is not broken.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `alpha` is not positive; if `init` is an unknown name; if `steps`, `parisi` or `rtol` is out of
+        range; or if replica symmetry breaking is not implemented for the model.
+    ConvergenceError : if the result did not converge and `raise_on_failure` is True.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01)
+    >>> se = ga.solve_broken(model, alpha=1.0, init="random", rtol=0.1)
+    >>> f"{se.status.value}, {se.parisi.size} Parisi parameter"
+    'converged, 1 Parisi parameter'
+    """
+    model = require_model(model)
+    alpha = check.real("alpha", alpha, low=0, strict=True)
+    steps, given = require_steps(steps, parisi)
+    rtol = require_rtol(1e-4 if rtol is None else rtol)
+    check.flag("raise_on_failure", raise_on_failure)
+    problem = require_problem(model, alpha)
+    start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
+    if steps == FULL:
+        result = extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
+    else:
+        result = solve_ladder(model, problem, start, int(steps), given, rtol, False).results[-1]
+    return finish(result, raise_on_failure, "solve_broken")
+
+
+def require_steps(steps: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
     """Return the number of steps, or FULL, and given Parisi parameters (k,), or None if they are to be found."""
-    accepted = f"an integer from 0 to {MAX_STEPS}, or {FULL!r} for the limit of infinitely many steps"
-    is_number = isinstance(rsb, Integral) and not isinstance(rsb, bool)
-    if not (is_number or isinstance(rsb, str)):
-        raise check.fail("rsb", rsb, accepted, TypeError)
-    if not (0 <= rsb <= MAX_STEPS if is_number else rsb == FULL):
-        raise check.fail("rsb", rsb, accepted)
-    steps: int | str = int(rsb) if is_number else rsb
+    accepted = f"an integer from 1 to {MAX_STEPS}, or {FULL!r} for the limit of infinitely many steps"
+    is_number = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if not (is_number or isinstance(steps, str)):
+        raise check.fail("steps", steps, accepted, TypeError)
+    if not (1 <= steps <= MAX_STEPS if is_number else steps == FULL):
+        raise check.fail("steps", steps, accepted)
     if parisi is None:
         return steps, None
-    if steps in (0, FULL):
-        raise check.fail("parisi", parisi, f"None for rsb = {rsb!r}, or rsb from 1 to {MAX_STEPS}")
+    if steps == FULL:
+        raise check.fail("parisi", parisi, f"None for steps = {FULL!r}, or steps from 1 to {MAX_STEPS}")
     values = np.atleast_1d(np.asarray(parisi, dtype=float))
     if values.shape != (steps,) or not (np.isfinite(values).all() and values[0] > 0 and (np.diff(values) > 0).all()):
         raise check.fail("parisi", parisi, f"{steps} positive increasing number(s)")
@@ -137,38 +203,30 @@ def require_steps(rsb: Any, parisi: Any) -> tuple[int | str, np.ndarray | None]:
 
 def require_problem(model: Model, alpha: float) -> Problem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
-    needs = "0 for this model: replica symmetry breaking needs"
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
-    if not has_one_strength(model.penalty):
-        raise check.fail_words("rsb", type(model.penalty).__name__, f"{needs} a ridge penalty with one λ")
-    if len(model.components) > 1 or model.rank != 1 or model.teacher_rank != 1:
-        raise check.fail_words(
-            "rsb", f"r = {model.rank}, t = {model.teacher_rank}", f"{needs} r = t = 1 and no mixture"
-        )
-    if model.n_tokens == 1 and not model.attention:
-        return OneField(model, alpha)
-    if model.n_tokens != 2 or not model.attention:
-        raise check.fail_words(
-            "rsb", f"L = {model.n_tokens}", f"{needs} labels of one token, or attention with two tokens"
-        )
-    if not (model.even and model.reversible):
-        raise check.fail_words(
-            "rsb", "another model", f"{needs} tokens with opposite positions, and equal up to reversal"
-        )
-    if model.task.n_noise:
-        raise check.fail_words(
-            "rsb", f"score noise of {model.task.n_noise} numbers", f"{needs} noiseless targets of attention"
-        )
-    return TwoFields(model, alpha)
-
-
-def solve_broken(
-    model: Model, problem: Problem, start: Overlaps, steps: int | str, parisi: np.ndarray | None, rtol: float
-) -> BrokenStateEvolutionResult:
-    """Return the solution with k steps on the branch to which damped replica-symmetric iterations lead from a start."""
-    if steps == FULL:
-        return extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
-    return solve_ladder(model, problem, start, int(steps), parisi, rtol, False).results[-1]
+    one_token, two_tokens = model.n_tokens == 1 and not model.attention, model.n_tokens == 2 and model.attention
+    for accepted, got, needs in (
+        (has_one_strength(model.penalty), type(model.penalty).__name__, "a ridge penalty with one λ"),
+        (
+            len(model.components) == model.rank == model.teacher_rank == 1,
+            f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)",
+            "r = t = 1 and no mixture",
+        ),
+        (one_token or two_tokens, f"L = {model.n_tokens}", "labels of one token, or attention with two tokens"),
+        (
+            one_token or (model.even and model.reversible),
+            "another model",
+            "tokens with opposite positions, and equal up to reversal",
+        ),
+        (
+            one_token or not model.task.n_noise,
+            f"score noise of {model.task.n_noise} numbers",
+            "noiseless targets of attention",
+        ),
+    ):
+        if not accepted:
+            raise check.fail_words("model", got, f"{needs} for replica symmetry breaking")
+    return OneField(model, alpha) if one_token else TwoFields(model, alpha)
 
 
 def solve_ladder(
@@ -181,24 +239,25 @@ def solve_ladder(
     search fails, all solutions are therefore refined.
     """
     given = _build_symmetric_levels(problem, start)
-    smallest = FADED * np.sqrt(given.q[0, 0])  # given overlaps that vanish by symmetry may contain rounding errors
+    # given overlaps that vanish by symmetry may contain rounding errors
+    smallest = problem.search.faded * np.sqrt(given.q[0, 0])
     m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
     symmetric = _symmetric(problem, given, m, theta)
     reference = _solve_reference(problem, symmetric, m, theta)
-    starts = first_starts(symmetric, parisi if k == 1 else None, problem.strengths)
-    origins, results = first_starts(symmetric, None, problem.strengths), []
+    starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
+    origins, results = first_starts(symmetric, None, problem.search), []
     for step in range(1, k + 1):
         packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
-        finest = MAX_RESOLUTION if step == k or refine_all else 0
+        finest = None if step == k or refine_all else 0
         solution = solve_steps(problem, packing, starts, rtol, finest)
         if revived := _restore_faded(problem, packing, solution, given):
             solution = solve_steps(problem, packing, [revived], rtol, finest)
-        solution = _without_faded(solution, packing)
+        solution = _without_faded(problem, solution, packing)
         if packing.parisi is not None and solution.status not in SOLVED:
             followed = follow_parisi(problem, packing, origins, rtol)
-            solution = solution if followed is None else _without_faded(followed, packing)
+            solution = solution if followed is None else _without_faded(problem, followed, packing)
         results.append(_result(model, solution, packing, rtol, reference))
         if solution.status not in SOLVED:
             break
@@ -216,10 +275,10 @@ def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
     return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
 
 
-def _faded(solution: BrokenSolution, packing: Packing) -> list[str]:
+def _faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> list[str]:
     """Return which of θ and m, free on this branch, have gone to zero in a solution."""
     levels, free = solution.point.levels, {"theta": packing.theta, "m": packing.m}
-    small = FADED * np.sqrt(levels.q[-1, 0])
+    small = problem.search.faded * np.sqrt(levels.q[-1, 0])
     is_solved = solution.status in SOLVED
     return [name for name in free if is_solved and free[name] and np.abs(getattr(levels, name)).max() < small]
 
@@ -233,20 +292,20 @@ def _restore_faded(
     solution without θ is unstable: an evaluation of the equations multiplies a small θ by a factor above 1.
     """
     levels, parisi, _, _ = solution.point
-    names, unit = _faded(solution, packing), np.sqrt(levels.q[-1, 0])
+    names, unit = _faded(problem, solution, packing), np.sqrt(levels.q[-1, 0])
     if not names:
         return None
     signs = {name: np.sign(getattr(given, name)) for name in names}
-    small = levels._replace(**{name: SEED * unit * sign for name, sign in signs.items()})
+    small = levels._replace(**{name: problem.search.seed * unit * sign for name, sign in signs.items()})
     new = problem.weights.step(problem.hats(small, parisi, 0, replicons=False), parisi)
     if not all(np.linalg.norm(getattr(new, name)) > np.linalg.norm(getattr(small, name)) for name in names):
         return None
-    return levels._replace(**{name: RESTORED * unit * sign for name, sign in signs.items()}), parisi
+    return levels._replace(**{name: problem.search.restored * unit * sign for name, sign in signs.items()}), parisi
 
 
-def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution:
+def _without_faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
-    for name in _faded(solution, packing):
+    for name in _faded(problem, solution, packing):
         words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
         return solution._replace(status=Status.LOST, message=words)
     return solution
@@ -254,19 +313,19 @@ def _without_faded(solution: BrokenSolution, packing: Packing) -> BrokenSolution
 
 def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    packing = Packing(problem.signs, 0, m, theta)
+    packing, search = Packing(problem.signs, 0, m, theta), problem.search
     capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
     x, near = packing.pack(capped, np.zeros(0)), None
-    for attempt in range(ATTEMPTS + 1):
+    for attempt in range(search.attempts + 1):
         try:
             if attempt:
-                x = iterate(problem, packing, x, FEW_STEPS)
+                x = iterate(problem, packing, x, search.symmetric_steps)
             start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
-            root = newton(problem, packing, start, NEAR, ROUGH)
+            root = newton(problem, packing, start, search.symmetric_tol, ROUGH)
             near, size = root.x, root.size
         except (ArithmeticError, np.linalg.LinAlgError):
             continue
-        if size <= NEAR:
+        if size <= search.symmetric_tol:
             break
     return given if near is None else packing.unpack(near)[0]
 
@@ -277,14 +336,14 @@ def _solve_reference(problem: Problem, near: Levels, m: bool, theta: bool) -> Re
     x = packing.pack(near, np.zeros(0))
     try:
         for resolution in (ROUGH, ROUGH + 1):
-            root = newton(problem, packing, x, REFERENCE_TOL, resolution)
-            if not root.size <= REFERENCE_TOL:
+            root = newton(problem, packing, x, problem.search.reference_tol, resolution)
+            if not root.size <= problem.search.reference_tol:
                 return None
             x, (levels, _) = root.x, packing.unpack(root.x)
             values.append((float(levels.V[0]), problem.weights.free_energy(levels, root.hats, np.zeros(0))))
     except (ArithmeticError, np.linalg.LinAlgError):
         return None
-    smallest = FADED * np.sqrt(levels.q[0])
+    smallest = problem.search.faded * np.sqrt(levels.q[0])
     if any(free and np.all(np.abs(overlap) < smallest) for free, overlap in ((m, levels.m), (theta, levels.theta))):
         return None
     (coarse, coarse_loss), (V, loss) = values
@@ -399,7 +458,7 @@ def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) 
     def at(values: Overlaps) -> tuple[float, float]:
         if model.attention:
             return by_series(model, values, rtol)
-        coarse, fine = (_test_error_of_labels(model, values, n) for n in TEST_NODES)
+        coarse, fine = (_test_error_of_labels(model, values, n) for n in (48, 64))
         return fine, abs(fine - coarse)
 
     value, grid_error = at(overlaps)
@@ -411,10 +470,13 @@ def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) 
     return value, grid_error + float(np.linalg.norm(shifts))
 
 
-def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int) -> float:
-    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field."""
+def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int, n_for_noise: int = 12) -> float:
+    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field.
+
+    Each number of the noise has `n_for_noise` nodes.
+    """
     n_noise = model.task.n_noise
-    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(N_NOISE)] * n_noise
+    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(n_for_noise)] * n_noise
     u, v, *noise = (axis.ravel() for axis in np.meshgrid(*[x for x, _ in rules], indexing="ij"))
     weights = np.prod([axis.ravel() for axis in np.meshgrid(*[w for _, w in rules], indexing="ij")], axis=0)
     rho, q, theta = (float(values[0, 0, 0]) for values in (model.coordinates.rho, overlaps.q, overlaps.theta))

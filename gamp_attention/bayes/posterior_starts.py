@@ -1,50 +1,48 @@
 """Starts from the posterior moments of the teacher's fields, for samples that were drawn from a model."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.data.class_samples import ObservedClasses, observe_classes
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.starts import lowest_eigenvectors, side_by_side
+from gamp_attention._core.numerics import Stream, generator, guard_call
+from gamp_attention.bayes.class_samples import ObservedClasses, observe_classes
+from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights, weights_of_groups
+from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.choice import field_moments, moment_channel
-from gamp_attention.models.channels.teacher import TeacherChannel
 from gamp_attention.models.named_starts import UNINFORMED_SIZE
-from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.sequence_labels import is_function
 
 
-def posterior_weights_of(data: Dataset, argument: str) -> np.ndarray:
-    """Return the matrices h (n, L c, L c) of the samples from the posterior moments of the teacher's fields.
-
-    `argument` is the name of the requested weights or start in errors.
-    """
+def _weights_of_samples(data: Dataset) -> np.ndarray:
+    """Return the matrices h (n, L c, L c) of the samples from the posterior moments of the teacher's fields."""
     shape = Shape.of(data.student, data.n_tokens, data.rank)
-    if isinstance(data.model, SequenceMixture) and shape.columns == data.model.teacher_rank:
+    if _has_classes(data, shape.columns):
         return _class_weights(data, observe_classes(data, data.model))
-    channel, observed, rho = _posterior_problem(data, argument)
+    channel, observed, rho = _posterior_problem(data)
     K = field_moments(channel, observed, rho, by_column=shape.columns > 1)
     return posterior_weights(K, rho, data.n_samples / data.dim)
 
 
-def _posterior_problem(data: Dataset, argument: str) -> tuple[Channel, np.ndarray, np.ndarray]:
+def _has_classes(data: Any, columns: int) -> bool:
+    """Return whether samples have classes, and the student has a column for each column of the teacher."""
+    return data.is_mixture and is_function(data.model.teacher) and columns == data.model.teacher_rank
+
+
+def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
     """Return channel, observations and covariances of the teacher's fields; ValueError if posteriors do not apply."""
     columns = Shape.of(data.student, data.n_tokens, data.rank).columns
     model, observed = data.model, data.labels if data.is_labelled else data.targets
-    if model is None or observed is None or data.is_mixture:
-        needs = "unless samples are drawn from a model, and models with classes have a column for each of the teacher"
-    else:
+    if model is None or observed is None:
+        raise check.fail_words("data", "data without a model", "samples that were drawn from a model")
+    if not data.is_mixture:
         channel, rho = moment_channel(model), model.coordinates.rho
-        if columns == 1 or (isinstance(channel, TeacherChannel) and columns == rho.shape[1]):
+        if columns == 1 or (channel.is_function and columns == rho.shape[1]):
             return channel, channel.convert_targets(observed), rho
-        needs = (
-            "except for students with tied weights, or with a column for each column of a teacher that is a function"
-        )
-    others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-    raise check.fail(argument, "posterior", f"{others}, {needs}")
+    needs = "a student with a column for each column of a teacher that is a function, or, without classes, tied weights"
+    raise check.fail_words("data", f"samples with a student of {columns} columns", needs)
 
 
 def _class_weights(data: Dataset, observed: ObservedClasses) -> np.ndarray:
@@ -70,21 +68,73 @@ def _class_means(data: Dataset, observed: ObservedClasses) -> np.ndarray:
     return np.asarray(projected - known / np.sqrt(data.dim))
 
 
-def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
+@guard_call
+def posterior_directions(data: Dataset, k: int = 3, *, seed: int | np.random.Generator = 0) -> SpectralDirections:
+    """Compute the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃ for matrices h from the posterior of the teacher's fields.
+
+    Eqs. :eq:`spectral` and :eq:`posterior-weights`.
+
+    Parameters
+    ----------
+    data : samples that were drawn from a model, whose map of the teacher and noise are known.
+    k, seed : as for `spectral_directions`.
+
+    Returns
+    -------
+    SpectralDirections
+
+    Raises
+    ------
+    TypeError : if `data` is not a Dataset, or an argument has the wrong type.
+    ValueError : if `k` is below 1, the data have no model, or the posterior does not apply to the student.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=0.75, seed=0)
+    >>> first = ga.posterior_directions(data).vectors[0, :, 0]
+    >>> bool(abs(first @ data.Q_star[:, 0]) / 200**0.5 > 0.5)
+    True
+    """
+    k, columns = check.integer("k", k, low=1), Shape.of(require_dataset(data).student, data.n_tokens, data.rank).columns
+    check.require_memory("k", k, data.dim)
+    h = _weights_of_samples(data)
+    return SpectralDirections(*lowest_eigenvectors(data.matrix, h, columns, k, generator(seed, Stream.STARTS)))
+
+
+@guard_call
+def posterior_start(data: Dataset, seed: int | np.random.Generator = 0) -> np.ndarray:
     """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d.
 
     If the student has a column for each column of the teacher, only columns that are found first are set; the others
     are small and random. A column whose sign the targets determine is set to the sum of X̃ᵀ E[u | y] instead.
+
+    Parameters
+    ----------
+    data : samples that were drawn from a model, whose map of the teacher and noise are known.
+    seed : seed or generator of the random numbers.
+
+    Raises
+    ------
+    TypeError, ValueError : as for `posterior_directions`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=0.75, seed=0)
+    >>> ga.run_gamp(data, ga.posterior_start(data)).converged
+    True
     """
+    random = generator(seed, Stream.STARTS)
+    require_dataset(data)
     shape, size = Shape.of(data.student, data.n_tokens, data.rank), np.sqrt(data.dim)
     if shape.columns == 1:
-        h = posterior_weights_of(data, "init")
+        h = _weights_of_samples(data)
         vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
         return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
-    if isinstance(data.model, SequenceMixture) and shape.columns == data.model.teacher_rank:
+    if _has_classes(data, shape.columns):
         return _class_start(data, random)
-    channel, observed, rho = _posterior_problem(data, "init")
-    assert isinstance(channel, TeacherChannel)
+    channel, observed, rho = _posterior_problem(data)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~channel.signless_columns
     if signed.any():
@@ -98,7 +148,6 @@ def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np
 
 def _class_start(data: Dataset, random: np.random.Generator) -> np.ndarray:
     """Return the start of `posterior_start` for samples with classes."""
-    assert isinstance(data.model, SequenceMixture)
     observed, size = observe_classes(data, data.model), np.sqrt(data.dim)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~observed.channel.signless_columns
@@ -116,10 +165,3 @@ def _set_first_columns(data: Dataset, Q: np.ndarray, h: np.ndarray, random: np.r
         used = np.abs(h).max(axis=(0, 1)).reshape(-1, Q.shape[1]).max(axis=0) > 0
         Q[:, used] = np.sqrt(data.dim * used.sum()) * vectors[0][:, used]
     return Q
-
-
-class PosteriorStarts(NamedTuple):
-    """Functions that data drawn from a model have for the start "posterior" and spectral weights of this name."""
-
-    weights: Callable[[Dataset, str], np.ndarray] = posterior_weights_of
-    start: Callable[[Dataset, str, np.random.Generator], np.ndarray] = posterior_start

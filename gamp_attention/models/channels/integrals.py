@@ -5,6 +5,7 @@ g_l = (u_l tanh h − ω_l)/V_l with h = Σ_l u_l ω_l/V_l. Given the fields u_l
 sphere, h is Gaussian, with mean and variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum
 of the fields, or by its logistic odds. The smallest panels of Gauss-Legendre nodes, near zero, have
 the width that V requires. Results are computed with the rule `FINE`; its difference from `COARSE` bounds its error.
+These are the methods `integrate` of the channels.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,6 @@ import numpy as np
 from scipy.special import expit, gammaln, log_ndtr, ndtr
 
 from gamp_attention._core.quadrature import gaussian_weights, legendre_panels, spaced_grid
-from gamp_attention.models.channels.channel import Channel
-from gamp_attention.models.channels.noiseless import SignChannel
-from gamp_attention.models.channels.noisy import LinearChannel, SumChannel
-from gamp_attention.models.teachers import IntensityLabels
 
 
 @dataclass(frozen=True)
@@ -32,47 +29,11 @@ class IntegralRule:
     spacing: float = 0.1  # spacing of nodes of Gaussian and logistic variables, in units of their scale
     directions: int = 6  # number of nodes for each angle, if the tokens have different variances
     logistic: float = 40.0  # integration limit of a logistic variable; its weight beyond is below 1e-17
+    decade_nodes: int = 18  # number of Chebyshev nodes for each decade of c: errors below 1e-11, most below 1e-12
 
 
-DECADE_NODES = 18  # Chebyshev nodes for each decade of c: errors below 1e-11, most below 1e-12
 FINE = IntegralRule()
 COARSE = IntegralRule(nodes=12, smallest=0.08, growth=1.6, widest=0.6, spacing=0.15, directions=5)
-
-
-def output_averages(
-    channel: Channel, known: np.ndarray, V: np.ndarray, rule: IntegralRule = FINE
-) -> tuple[np.ndarray, float] | None:
-    """Return E[g gᵀ] (L, t, t) and E[log Z] by integrals, or None for channels without such integrals.
-
-    Parameters
-    ----------
-    channel : observation model of the samples.
-    known, V : (L, t, t) covariances of ω and of u − ω, whose sum is ρ.
-    rule : nodes of the quadrature rules.
-    """
-    L, t, _ = V.shape
-    if isinstance(channel, LinearChannel):
-        total = V + channel.noise**2 * np.eye(t)
-        return np.linalg.inv(total), -0.5 * float(np.linalg.slogdet(2 * np.pi * total)[1].sum() + L * t)
-    if t > 1:
-        return None
-    if isinstance(channel, SignChannel):
-        squares, log_z = _average_up_to_sign(known[:, 0, 0], V[:, 0, 0], rule)
-        return squares[:, None, None], log_z
-    if isinstance(channel, SumChannel):
-        sums = known.sum(axis=0)[0], V.sum(axis=0)[0]
-        if isinstance(channel.labels, IntensityLabels):
-            if channel.noise:
-                return None
-            squares, log_z = _average_up_to_sign(*sums, rule)
-        elif channel.jumps:
-            square, log_z = _average_sign(float(sums[0][0]), float(sums[1][0]), rule)
-            squares = np.array([square])
-        else:
-            square, log_z = _average_odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
-            squares = np.array([square])
-        return np.broadcast_to(np.reshape(squares, (1, 1, 1)), (L, 1, 1)), log_z
-    return None
 
 
 def _panels(scale: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +69,7 @@ def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([squares, remaining[:, None]], axis=1), weights
 
 
-def _average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
+def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
     """Return E g_l² (L,) and E log Z for fields that are known up to a common sign, with variances known + V (L,)."""
     L, rho, ratio = len(V), known + V, known / V
     if np.ptp(ratio) <= 1e-12 * ratio.max():
@@ -159,13 +120,13 @@ def _interpolate_averages(L: int, strength: np.ndarray, rule: IntegralRule) -> n
 @lru_cache(maxsize=1024)
 def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
     """Return Chebyshev coefficients (nodes, 3) of the logarithms of `_sign_averages` over a decade of c."""
-    x = np.polynomial.chebyshev.chebpts1(DECADE_NODES)
+    x = np.polynomial.chebyshev.chebpts1(rule.decade_nodes)
     values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + node))), rule) for node in x]
     logs = np.log(np.maximum(np.array(values), np.finfo(float).tiny))
-    return np.polynomial.chebyshev.chebfit(x, logs, DECADE_NODES - 1)
+    return np.polynomial.chebyshev.chebfit(x, logs, rule.decade_nodes - 1)
 
 
-def _average_sign(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+def average_sign(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
     """Return E g² and E log Z for a sum whose sign is observed."""
     at, weight = _panels(np.sqrt(V / max(known, V)), rule)
     weight = 2 * weight * np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
@@ -175,7 +136,7 @@ def _average_sign(known: float, V: float, rule: IntegralRule) -> tuple[float, fl
     return float(weight @ squares) / V, float(weight @ np.sum(np.exp(logs) * logs, axis=0))
 
 
-def _average_odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
+def average_odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
     """Return E g² and E log Z for a sum whose class has logistic odds."""
     weight, likely, unlikely, slope = class_probabilities(known, V, temperature, rule)
     tiny = np.finfo(float).tiny
@@ -184,7 +145,7 @@ def _average_odds(known: float, V: float, temperature: float, rule: IntegralRule
 
 
 def class_probabilities(
-    known: float, V: float, temperature: float, rule: IntegralRule = FINE
+    known: float, V: float, temperature: float, rule: IntegralRule
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return weights of nodes ω ≥ 0, the probabilities of both classes given ω, and the derivative of the larger.
 

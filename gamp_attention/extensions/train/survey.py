@@ -14,24 +14,13 @@ cluster. With the averages of `gamp_attention.denoisers.survey` at the Parisi pa
 For y = 0 and U = 0 this is the iteration of GAMP. If U goes to zero, all minima of the cluster coincide: then survey
 propagation has found a fixed point of GAMP, for example a minimum that no random start of GAMP reaches.
 
-`SurveyPhase` is the survey phase of `run_gamp`. From each start it makes a few surveys, one for each Parisi parameter
+`SurveyPhase` is the survey phase of `train`. From each start it makes a few surveys, one for each Parisi parameter
 of a ladder, and then the same from random starts; message passing continues from their weights. The ladder is in units
 of the inverse standard deviation over samples of the Moreau envelope at weights without information, so that it does
 not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss, and larger y to the traps of
 GAMP. Two surveys that find the same weights end the phase. Unless the loss is convex, a further survey follows after
 message passing: it begins from the lowest minimum so far, which message passing then replaces if it finds a lower
-minimum. Finally single samples are flipped.
-
-**Flips of single samples** are starts of message passing next to a minimum, from which a lower minimum may follow. At a
-minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center ω =
-z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk changes
-by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all weights
-respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's loss, so
-that the gap does not decide. For each of the samples of smallest gap a run of message passing is made. It begins at the
-state of the minimum, in which one sample has the fields z', and keeps the local minima of all samples.
-
-Minima that survey propagation finds at finite d often differ from a lower minimum in few samples. For losses that do
-not change if the signs of all fields change, as in attention with tied weights, z' is close to −z.
+minimum. Finally single samples are flipped (`gamp_attention.extensions.train.flips`).
 """
 
 from collections.abc import Callable, Sequence
@@ -48,20 +37,12 @@ from gamp_attention._core.display import DisplayMixin, count_noun
 from gamp_attention._core.numerics import guard_call, symmetrize
 from gamp_attention._core.snapshots import Resumable, Tree
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import denoise_at, is_convex, risk_at
+from gamp_attention.data.risk import is_convex, risk_at
 from gamp_attention.data.survey_pass import Inner, survey_pass
 from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.denoisers.survey import InnerAverages, first_variances, inner_nodes, update_cluster
-from gamp_attention.gamp.step import (
-    GampState,
-    averaged_memory,
-    gamp_step,
-    initial_state,
-    is_remote,
-    near_fixed_point,
-)
-from gamp_attention.models.sources import apply_by_source
+from gamp_attention.gamp.step import averaged_memory, initial_state, is_remote
 from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; then one random start for each of them
@@ -128,8 +109,8 @@ def survey_step(
 ) -> tuple[SurveyState, SurveyReport]:
     """Return the state after one iteration of survey propagation, as a pure function: the given state is not changed.
 
-    Eq. :eq:`survey-step`. The equations of the iteration are at the top of `gamp_attention.gamp.survey` (Lucibello,
-    Saglietti and Lu, 2019).
+    Eq. :eq:`survey-step`. The equations of the iteration are at the top of `gamp_attention.extensions.train.survey`
+    (Lucibello, Saglietti and Lu, 2019).
 
     Parameters
     ----------
@@ -139,7 +120,7 @@ def survey_step(
     parisi : Parisi parameter y >= 0, which multiplies losses of single samples.
     jumps : whether minima at the nodes of the inner field are searched for globally, and V̂ contains the jumps of the
         minimum between nodes. Then fixed points are those of one step of replica symmetry breaking, but an iteration
-        takes longer; `run_gamp` uses it for losses of a single field that are not convex. U must be positive definite.
+        takes longer; `train` uses it for losses of a single field that are not convex. U must be positive definite.
 
     Returns
     -------
@@ -255,7 +236,7 @@ class SurveyEnd(Enum):
 
 @dataclass(frozen=True, eq=False)
 class SurveyRecord(Result):
-    """Outcome of one survey of `run_gamp(survey=...)`, from whose weights message passing continues.
+    """Outcome of one survey of `train(survey=...)`, from whose weights message passing continues.
 
     Attributes
     ----------
@@ -402,38 +383,3 @@ def spread_of(data: Dataset, state: SurveyState) -> float:
     """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
     moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
     return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
-
-
-N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
-FLIP_STEP = 0.3  # step β of the first iteration after a flip
-MIN_DISTANCE = 1e-2  # smallest distance of z' and z as two minima, in units of the root mean square of the fields
-
-
-def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> list[tuple[str, GampState]]:
-    """Return names and states of the starts next to a minimum, at most `N_FLIPS`, in the order of their gaps.
-
-    The search for z' begins at the mirror image 2ω − z, at which the quadratic part of the proximal objective is equal.
-    The states are states after one iteration, because the gradient at the minimum itself is zero. There are none if the
-    loss is convex or V is not positive definite.
-
-    Parameters
-    ----------
-    data, risk : the samples, and "exact" or "asymptotic".
-    Q : (d, r) weights of a minimum.
-    V : (S, r, r) variances of message passing there.
-    """
-    if is_convex(data) or not (np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > 0):
-        return []
-    at, state = risk_at(data, Q, risk), near_fixed_point(data, risk, Q, V)
-    here = denoise_at(data, at, V, hold=True)
-    there = denoise_at(data, at, V, hold=True, start=at.z + 2 * apply_by_source(data.groups, V, at.loss_gradients))
-    distance = np.sqrt(np.mean((there.z - here.z) ** 2, axis=(1, 2)) / np.mean(here.z**2))
-    gap = np.where(distance > MIN_DISTANCE, there.moreau - here.moreau, np.inf)
-    starts = []
-    for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
-        if np.isfinite(gap[mu]):
-            z = here.z.copy()
-            z[mu] = there.z[mu]
-            after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
-            starts.append((f"flip of sample {mu}", after))
-    return starts

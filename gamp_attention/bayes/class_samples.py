@@ -1,6 +1,6 @@
 """Samples with classes as observations of `ClassChannel`: groups, targets, and products with the known means."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.models.channels.classes import ClassChannel, Seen, class_channel
-from gamp_attention.models.sequence import SequenceMixture
 
 
 class ObservedClasses(NamedTuple):
@@ -20,7 +19,7 @@ class ObservedClasses(NamedTuple):
     means: np.ndarray  # (C, L, d) known means μ of the tokens
 
 
-def observe_classes(data: Dataset, model: SequenceMixture) -> ObservedClasses:
+def observe_classes(data: Dataset, model: Any) -> ObservedClasses:
     """Return the channel of a model, and its observations of samples.
 
     Raises
@@ -50,7 +49,7 @@ def observe_classes(data: Dataset, model: SequenceMixture) -> ObservedClasses:
     return ObservedClasses(channel, Seen(labels, group, products + np.log(channel.probability)), means)
 
 
-def _known_means(data: Dataset, model: SequenceMixture, channel: ClassChannel) -> np.ndarray:
+def _known_means(data: Dataset, model: Any, channel: ClassChannel) -> np.ndarray:
     """Return the means μ (C, L, d) of the tokens without spikes."""
     at, d = model.classes.patterns, data.dim
     if data.Q_star is not None and data.is_mixture:
