@@ -9,7 +9,7 @@ are columns of the teacher that the targets do not depend on:
 
     Q_a = Σ_c C_ca Q*_c,   (y, u C) are the targets,   ℓ(y, u C; z) is the loss of the free fields z
 
-Attention layers without value matrices are sequence models, too (`gamp_attention.models.traced_layers`).
+Attention layers without value matrices are sequence models, too (`gamp_attention.models.value_layers`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
 from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
-from gamp_attention.models.traced_layers import (
+from gamp_attention.models.value_layers import (
     attention_as_sequence,
     attention_loss,
     is_traceable,

@@ -34,7 +34,7 @@ from gamp_attention.experiments.inference.paths import RegularizationPath, regul
 from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.losses.heads import require_heads, with_heads
 from gamp_attention.models.traced_layer import TracedLayer
-from gamp_attention.models.traced_layers import value_model
+from gamp_attention.models.value_layers import value_model
 from gamp_attention.penalties.base import Penalty
 
 

@@ -28,7 +28,7 @@ from gamp_attention.models.teachers import (
     ShiftedLabels,
     SoftmaxTeacher,
 )
-from gamp_attention.models.traced_layers import value_model
+from gamp_attention.models.value_layers import value_model
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
