@@ -153,7 +153,7 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     free = [a for a in range(model.rank) if a not in fixed]
     first = [a for a in free if a < t]
     order = first + [c for c in range(len(values)) if c not in first]
-    of_class = model.teacher.of_class if isinstance(model.teacher, LabelsOfClasses) else (model.teacher,)
+    of_class = model.teacher.of_class if hasattr(model.teacher, "of_class") else (model.teacher,)
     labels = tuple(_extend_labels(teacher, L, t, order, values) for teacher in of_class)
     spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets(labels, L, len(values)))
     return replace(
@@ -266,8 +266,8 @@ def _extend_law(law: CoordinateLaw, order: list[int]) -> CoordinateLaw:
 
 def _without(penalty: Any, fixed: list[int]) -> Any:
     """Return the penalty of the free columns."""
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         return InterceptPenalty(_without(penalty.penalty, fixed))
-    if not isinstance(penalty, ColumnRidge):
+    if not penalty.by_column:
         return penalty
     return ColumnRidge(tuple(value for a, value in enumerate(penalty.lams) if a not in fixed))
