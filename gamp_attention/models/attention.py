@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
-from gamp_attention.models.coordinates import CoordinateLaw, isotropic_law, require_law
+from gamp_attention.models.coordinate_classes import isotropic_law
+from gamp_attention.models.coordinates import CoordinateLaw, require_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher
 from gamp_attention.penalties.base import Penalty
