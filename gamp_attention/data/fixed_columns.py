@@ -9,7 +9,7 @@ are columns of the teacher that the targets do not depend on:
 
     Q_a = Σ_c C_ca Q*_c,   (y, u C) are the targets,   ℓ(y, u C; z) is the loss of the free fields z
 
-Attention layers without value matrices are sequence models, too (`gamp_attention.models.traced_layers`).
+Attention layers without value matrices are sequence models, too (`gamp_attention.models.value_layers`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, complete_spec, probe_targets
 from gamp_attention.models.sequence_labels import N_SYMMETRY, LabelsOfClasses, SequenceLabels
-from gamp_attention.models.traced_layers import (
+from gamp_attention.models.value_layers import (
     attention_as_sequence,
     attention_loss,
     is_traceable,
@@ -153,7 +153,7 @@ def _fix_in_model(model: SequenceModel, fixed: list[int], values: np.ndarray, co
     free = [a for a in range(model.rank) if a not in fixed]
     first = [a for a in free if a < t]
     order = first + [c for c in range(len(values)) if c not in first]
-    of_class = model.teacher.of_class if isinstance(model.teacher, LabelsOfClasses) else (model.teacher,)
+    of_class = model.teacher.of_class if hasattr(model.teacher, "of_class") else (model.teacher,)
     labels = tuple(_extend_labels(teacher, L, t, order, values) for teacher in of_class)
     spec = _fixed_spec(model.student.spec, fixed, convex, probe_targets(labels, L, len(values)))
     return replace(
@@ -266,8 +266,8 @@ def _extend_law(law: CoordinateLaw, order: list[int]) -> CoordinateLaw:
 
 def _without(penalty: Any, fixed: list[int]) -> Any:
     """Return the penalty of the free columns."""
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         return InterceptPenalty(_without(penalty.penalty, fixed))
-    if not isinstance(penalty, ColumnRidge):
+    if not penalty.by_column:
         return penalty
     return ColumnRidge(tuple(value for a, value in enumerate(penalty.lams) if a not in fixed))

@@ -14,7 +14,6 @@ from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention._core.numerics import diagonalize, symmetrize
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.columns import ColumnRidge, curvature_of, has_spheres
-from gamp_attention.penalties.standard import InterceptPenalty
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -70,7 +69,7 @@ def quadratic_response(
     second : (K, r, r) second moments of the forces b, which determine the multipliers of spherical columns; None if
         there are no spherical columns.
     """
-    if not isinstance(penalty, ColumnRidge):
+    if not penalty.by_column:
         return prior_response(spectra, penalty.lam, V_hat, fractions)
     A = np.einsum("li,lab->iab", spectra, V_hat)
     A = symmetrize(A)
@@ -180,7 +179,7 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
 
     An intercept is a coordinate whose variance is zero and whose position is 1, so that its precision is Σ_l V̂_l.
     """
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         inner, others = penalty.penalty, spectra[:, :-1]
         A = quadratic_response(inner, others, V_hat, None)[0] if inner.quadratic else precisions(inner, others, V_hat)
         spectrum, vectors = _spectrum(np.ones((len(V_hat), 1)), V_hat)
@@ -211,7 +210,7 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
 
     Eq. :eq:`input-denoiser`.
     """
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         eta, C = denoise_weights(penalty.penalty, b[:-1], A[:-1])
         last = np.linalg.inv(A[-1:])
         return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])

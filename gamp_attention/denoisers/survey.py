@@ -58,7 +58,7 @@ from gamp_attention.denoisers.output import Denoised, denoise_row, is_long
 from gamp_attention.denoisers.prox import MAX_STARTS, make_search
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.penalties.columns import has_spheres
-from gamp_attention.penalties.standard import InterceptPenalty, penalty_of_rows
+from gamp_attention.penalties.standard import penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
@@ -371,7 +371,7 @@ def average_weights(
     force, Q : (d, r).
     parisi : Parisi parameter y >= 0.
     """
-    if isinstance(penalty, InterceptPenalty):
+    if penalty.intercept:
         others = average_weights(penalty.penalty, spectra[:, :-1], V_hat, spread, force[:-1], Q[:-1], parisi)
         response = intercept_response(penalty.strength, V_hat, spread, parisi)[None]
         last = Q[-1:] + products(response, force[-1:]), response, np.zeros_like(response)

@@ -34,7 +34,7 @@ from gamp_attention.experiments.inference.paths import RegularizationPath, regul
 from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.losses.heads import require_heads, with_heads
 from gamp_attention.models.traced_layer import TracedLayer
-from gamp_attention.models.traced_layers import value_model
+from gamp_attention.models.value_layers import value_model
 from gamp_attention.penalties.base import Penalty
 
 
@@ -170,6 +170,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     ) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
+        assert self.value_rank is not None
         model = value_model(
             L, rank, rank, student=self.student, heads=heads, values=self.value_rank, readout=self.readout,
             tau=np.zeros(L),

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
-from gamp_attention.models.coordinates import CoordinateLaw, isotropic_law, require_law
+from gamp_attention.models.coordinate_classes import isotropic_law
+from gamp_attention.models.coordinates import CoordinateLaw, require_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher
 from gamp_attention.penalties.base import Penalty
@@ -80,7 +81,7 @@ def attention_model(
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     student = DotProductAttention() if student is None else student
     if hasattr(student, "head_layout"):
-        r *= check.integer("student.heads", student.heads, low=1)
+        r *= check.integer("student.heads", getattr(student, "heads", None), low=1)
         check.require_memory("rank", r, r)
     penalty = require_penalty(penalty, lam)
     given = omega is not None or A is not None

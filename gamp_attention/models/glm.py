@@ -17,10 +17,10 @@ from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.point import sample_loss
 from gamp_attention.losses.protocol import loss_value, make_work
-from gamp_attention.models.coordinates import isotropic_law
+from gamp_attention.models.coordinate_classes import isotropic_law
+from gamp_attention.models.labels import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.models.model import Model
 from gamp_attention.models.students import check_labels, require_loss
-from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.penalties.base import Penalty
 from gamp_attention.penalties.standard import InterceptPenalty, require_penalty
 
@@ -80,7 +80,7 @@ class GLMModel(Model):
 
     Attributes
     ----------
-    teacher : label model, a function of the fields, see `gamp_attention.models.teachers`.
+    teacher : label model, a function of the fields, see `gamp_attention.models.labels`.
     student : registered loss; its mean over fresh samples is the test error.
     intercept : whether the student adds an unpenalized intercept b (r,) to the fields of all tokens.
 

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.attention import attention_model
-from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, value_classes
+from gamp_attention.models.coordinate_classes import CoordinateClasses, value_classes
+from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.model import Model, TokenClasses
 from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher

@@ -24,8 +24,10 @@ from gamp_attention._core.display import Words, count_noun
 from gamp_attention._core.expressions import Graph, Program
 from gamp_attention.losses.checks import JUMP, LINES, KinkWarning, largest_change
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
-from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, isotropic_law, value_classes
+from gamp_attention.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
+from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.glm import GLMModel, LabelTask
+from gamp_attention.models.labels import ShiftedLabels
 from gamp_attention.models.model import Model, TokenClasses
 from gamp_attention.models.sequence_labels import (
     N_SYMMETRY,
@@ -38,7 +40,6 @@ from gamp_attention.models.sequence_labels import (
     trace_teacher,
 )
 from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.teachers import ShiftedLabels
 from gamp_attention.penalties.standard import require_penalty
 
 

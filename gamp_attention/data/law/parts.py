@@ -29,10 +29,11 @@ from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import DecorrelatedAttention
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.glm import DEFAULT_LABELS, GLMModel
+from gamp_attention.models.labels import ShiftedLabels
 from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
 from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.teachers import DecorrelatedTeacher, ShiftedLabels, SoftmaxTeacher
+from gamp_attention.models.teachers import DecorrelatedTeacher, SoftmaxTeacher
 
 
 class Classes(NamedTuple):

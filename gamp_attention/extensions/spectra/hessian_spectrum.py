@@ -29,7 +29,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import hessian_product, risk_at
 from gamp_attention.extensions.spectra.lanczos_quadrature import lanczos_quadrature
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.standard import InterceptPenalty, on_kinks
+from gamp_attention.penalties.standard import on_kinks
 from gamp_attention.results import Columns, Result
 
 ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors are computed
@@ -223,7 +223,7 @@ def hessian_spectrum(
 def _require_hessian(data: Dataset) -> None:
     """Raise ValueError if the penalty of a dataset has no Hessian, or if the weights have constraints."""
     refuse_spheres(data.penalty, "columns without a constraint, for the spectrum of the Hessian")
-    if isinstance(data.penalty, InterceptPenalty):
+    if data.penalty.intercept:
         raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
     if not data.penalty.smooth:
         raise check.fail_words(

@@ -20,7 +20,8 @@ from gamp_attention.models.channels.integrals import (
     average_up_to_sign,
     class_probabilities,
 )
-from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, Teacher
+from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+from gamp_attention.models.teachers import Teacher
 
 
 @dataclass(frozen=True, eq=False)

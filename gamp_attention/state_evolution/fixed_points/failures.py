@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.losses.glm import SquaredLoss
-from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
@@ -162,13 +160,13 @@ def _describe_unbounded_risk(root: Root) -> str:
     tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution.
     """
     model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
-    lams = penalty.curvature[~penalty.sphere] if isinstance(penalty, ColumnRidge) else np.ones(1)
+    lams = penalty.curvature[~penalty.sphere] if penalty.by_column else np.ones(1)
     if not len(lams) or lams.min() > 0:
         return ""
     gamma, curvature = model.coordinates.gamma, np.inf
     if model.n_tokens * alpha < 1:
         curvature = 0.0
-    elif isinstance(model.student, SquaredLoss) and gamma.shape == (1, 1):
+    elif getattr(model.student, "quadratic", False) and gamma.shape == (1, 1):
         curvature = float(gamma[0, 0]) * (np.sqrt(alpha) - 1) ** 2
     if lams.min() < -curvature:
         edge = f"the lowest eigenvalue {curvature:.3g} of the Hessian of the loss"

@@ -21,7 +21,7 @@ from gamp_attention._core.choices import RESPONSES
 from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.progress import describe, show_progress
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.penalties.columns import ColumnRidge, has_spheres
+from gamp_attention.penalties.columns import has_spheres
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.state_evolution.dynamics.start_law import require_overlaps, start_law
 from gamp_attention.state_evolution.equations.units import is_feasible, relative_change, subtract_explained
@@ -202,7 +202,7 @@ def solve_state_evolution(
 
 def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
     """Return the result, as a failure if Λ + A is not positive definite there: the weights then have no minimum."""
-    if not isinstance(model.penalty, ColumnRidge) or not np.isfinite(result.V_hat).all():
+    if not model.penalty.by_column or not np.isfinite(result.V_hat).all():
         return result
     if has_spheres(model.penalty):  # multipliers make Λ + A positive definite
         return result

@@ -29,7 +29,7 @@ from gamp_attention.losses.attention import DotProductAttention, RiskTerms, requ
 from gamp_attention.losses.heads import HeadLayout, require_heads
 from gamp_attention.losses.sequence import MAX_OPERATIONS, SequenceLoss, SequenceSpec, TooLargeError, sequence_loss
 from gamp_attention.models.attention import default_mixing
-from gamp_attention.models.coordinates import isotropic_law
+from gamp_attention.models.coordinate_classes import isotropic_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.sequence import SequenceModel, sequence_model
 from gamp_attention.models.sequence_labels import UserFunction, trace_teacher
