@@ -26,16 +26,7 @@ from gamp_attention.state_evolution.rsb.weights import Levels
 
 BROKEN_LINES = ("alpha_c_change", "semantic_from_change")
 RTOL = 0.1  # relative accuracy of the overlaps with breaking
-SYMMETRIC_RTOL = 1e-6  # the same of replica symmetry, because δ is a difference
-SLOPE_STEP = 0.02  # relative step in α of the slopes of the training losses
-NEAR = 0.01  # relative distance from the α at which the semantic branch appears, at which its stability is computed
-GAIN_RTOL = 0.03  # requested relative error of δ
-RESOLUTIONS = (1, 2, 3)  # of the grids on which F is computed, until its error is small enough
 SAFETY = 1.5  # error in units of the change by the last refinement
-SMALL = 1e-3  # θ in units of √q at which its growth is computed
-FIRST_STEP = 0.8  # factor of α in the first step of the search for the end of the branch
-END_STEPS, END_RTOL = 10, 1e-3  # maximum number of steps of this search, and relative change of α at which it ends
-FINE = (0.03, 1)  # relative accuracy of the overlaps, and resolution, of the last step
 
 
 def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict[str, Boundary]:
@@ -44,18 +35,18 @@ def find_changes(model: Model, crossing: Boundary, appearance: Boundary) -> dict
     return dict(zip(BROKEN_LINES, changes, strict=True))
 
 
-def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
+def _change_of_crossing(model: Model, crossing: Boundary, slope_step: float = 0.02) -> Boundary:
     """Return the change x of α_c by one step of breaking on the positional branch.
 
     With the difference g of the training losses with replica symmetry, x is the root of
-    g(α_c + x) − g(α_c) − δ(α_c + x), found by two chord steps with the slope of g. The second step times the ratio of
-    both is an estimate of the error that remains.
+    g(α_c + x) − g(α_c) − δ(α_c + x), found by two chord steps with the slope of g over relative steps `slope_step` in
+    α. The second step times the ratio of both is an estimate of the error that remains.
     """
     alpha = crossing.value
     if not np.isfinite(alpha):
         return Boundary.none(f"none: {crossing.note.removeprefix('none: ')}")
-    rise = _gap(model, alpha * (1 + SLOPE_STEP))[0] - _gap(model, alpha * (1 - SLOPE_STEP))[0]
-    slope = rise / (2 * SLOPE_STEP * alpha)
+    rise = _gap(model, alpha * (1 + slope_step))[0] - _gap(model, alpha * (1 - slope_step))[0]
+    slope = rise / (2 * slope_step * alpha)
     start, *symmetric = _gap(model, alpha)
     try:
         first = _difference_of_gains(model, alpha, *symmetric)[0] / slope
@@ -70,7 +61,7 @@ def _change_of_crossing(model: Model, crossing: Boundary) -> Boundary:
 def _gap(model: Model, alpha: float) -> tuple[float, StateEvolutionResult, StateEvolutionResult]:
     """Return the loss of the semantic branch minus the loss of the positional branch, and both solutions."""
     semantic, positional = (
-        solve_state_evolution(model, alpha, branch, rtol=SYMMETRIC_RTOL, stability=False)
+        solve_state_evolution(model, alpha, branch, rtol=1e-6, stability=False)  # accurate, because δ is a difference
         for branch in ("semantic", "positional")
     )
     return semantic.train_loss - positional.train_loss, semantic, positional
@@ -90,10 +81,13 @@ def _is_stable(symmetric: StateEvolutionResult) -> bool:
     return symmetric.replicon < 1 and jump <= NEGLIGIBLE_JUMP * size
 
 
-def _gain(model: Model, alpha: float, symmetric: StateEvolutionResult) -> tuple[float, float]:
+def _gain(
+    model: Model, alpha: float, symmetric: StateEvolutionResult, rtol: float = 0.03, finest: int = 3
+) -> tuple[float, float]:
     """Return the difference between the training losses with one step and with replica symmetry, and its error.
 
-    F of one step is computed at its overlaps on grids that are refined until the relative error is within GAIN_RTOL.
+    F of one step is computed at its overlaps on grids that are refined until the relative error is within `rtol`, at
+    most to the resolution `finest`.
     The difference counts as zero if the clusters collapse: it decreases as the third power of the gap between both
     overlaps.
     """
@@ -108,55 +102,63 @@ def _gain(model: Model, alpha: float, symmetric: StateEvolutionResult) -> tuple[
     m, theta, V = step.overlaps.m[:, 0], step.overlaps.theta[:, 0, 0], step.overlaps.V[:, 0, 0]
     levels, energies = Levels(np.outer(step.levels[:, 0, 0, 0], one), m, theta, V), []
     gain = error = np.nan
-    for resolution in RESOLUTIONS:
+    for resolution in range(1, finest + 1):
         hats = problem.hats(levels, step.parisi, resolution)
         energies.append(problem.weights.free_energy(levels, hats, step.parisi))
         if len(energies) > 1:
             gain = energies[-1] - symmetric.train_loss
             error = SAFETY * abs(energies[-1] - energies[-2]) + symmetric.train_loss_error
-            if error <= GAIN_RTOL * abs(gain):
+            if error <= rtol * abs(gain):
                 break
     return gain, error
 
 
-def _change_of_end(model: Model, appearance: Boundary) -> Boundary:
+def _change_of_end(
+    model: Model,
+    appearance: Boundary,
+    near: float = 0.01,
+    first_step: float = 0.8,
+    max_steps: int = 10,
+    tol: float = 1e-3,
+) -> Boundary:
     """Return the change of the α at which the semantic branch appears; zero if it is stable against breaking there.
 
-    The end with one step is the root of log(growth of θ) in log α, found by secants.
+    The stability is computed at the relative distance `near`. The end with one step is the root of log(growth of θ) in
+    log α, found by at most `max_steps` secants, the first with the factor `first_step` of α, to the accuracy `tol`.
     """
     if not np.isfinite(appearance.value):
         return Boundary.none(f"none: {appearance.note.removeprefix('none: ')}")
-    near = solve_state_evolution(model, appearance.value * (1 + NEAR), "semantic", rtol=1e-4, stability=False)
-    if not near.converged:
-        return Boundary.none(f"not found: the semantic branch where it appears: {near.message}")
-    if _is_stable(near):
-        return Boundary(0.0, 0.0, f"replicon {near.replicon:.3g}")
-    a, b = np.log(appearance.value), np.log(FIRST_STEP * appearance.value)
+    there = solve_state_evolution(model, appearance.value * (1 + near), "semantic", rtol=1e-4, stability=False)
+    if not there.converged:
+        return Boundary.none(f"not found: the semantic branch where it appears: {there.message}")
+    if _is_stable(there):
+        return Boundary(0.0, 0.0, f"replicon {there.replicon:.3g}")
+    a, b = np.log(appearance.value), np.log(first_step * appearance.value)
     try:
-        here, there = (_log_growth(model, np.exp(x), RTOL, 0) for x in (a, b))
-        for _ in range(END_STEPS):
-            slope = (there - here) / (b - a)
-            a, b, here = b, b - there / slope, there
-            if abs(b - a) < END_RTOL:
+        here, other = (_log_growth(model, np.exp(x), RTOL, 0) for x in (a, b))
+        for _ in range(max_steps):
+            slope = (other - here) / (b - a)
+            a, b, here = b, b - other / slope, other
+            if abs(b - a) < tol:
                 break
-            there = _log_growth(model, np.exp(b), RTOL, 0)
+            other = _log_growth(model, np.exp(b), RTOL, 0)
         else:
             return Boundary.none(f"not found: the search ended at α = {np.exp(b):.3g}")
-        fine = _log_growth(model, np.exp(a), *FINE)
+        fine = _log_growth(model, np.exp(a), 0.03, 1)
     except ConvergenceError as failure:
         return Boundary.none(f"not found: one step without overlaps: {failure}")
     value = np.exp(a - fine / slope)
-    error = SAFETY * abs((fine - here) / slope) * value + END_RTOL * value + appearance.error
+    error = SAFETY * abs((fine - here) / slope) * value + tol * value + appearance.error
     return Boundary(float(value - appearance.value), float(error), "")
 
 
-def _log_growth(model: Model, alpha: float, rtol: float, resolution: int) -> float:
-    """Return the logarithm of the growth of a small θ by one evaluation of the equations with one step."""
+def _log_growth(model: Model, alpha: float, rtol: float, resolution: int, size: float = 1e-3) -> float:
+    """Return the logarithm of the growth of θ = `size` √q by one evaluation of the equations with one step."""
     step = solve_broken(model, alpha, "random", rtol=rtol)
     if not step.converged:
         raise ConvergenceError(step.message, step)
     problem, one = require_problem(model, alpha), np.ones(model.n_tokens)
-    theta = SMALL * np.sqrt(step.overlaps.q[:, 0, 0])
+    theta = size * np.sqrt(step.overlaps.q[:, 0, 0])
     levels = Levels(np.outer(step.levels[:, 0, 0, 0], one), 0 * one, theta, step.overlaps.V[:, 0, 0])
     hats = problem.hats(levels, step.parisi, resolution, replicons=False)
     return float(np.log(problem.weights.step(hats, step.parisi).theta[0] / theta[0]))

@@ -29,10 +29,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutio
 from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
-ZERO_ERRORS = 2.0  # overlap in units of its error, below which it counts as zero
-OTHER_FORM_STEPS = 12  # maximum number of damped steps to decide whether the other form of V̂ has a branch
 VANISHED = "none: all weights go to zero"
-GROWING_STEPS, GROWTH = 5, 2.0  # steps in which q grows, and its growth in them, that count as growth without bound
 
 
 def record_breakdown(root: Root, error: Exception) -> Root:
@@ -40,10 +37,10 @@ def record_breakdown(root: Root, error: Exception) -> Root:
     return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
 
 
-def describe_zero(result: StateEvolutionResult, family: str) -> str:
-    """Return a message if a family of overlaps is zero within its error; otherwise an empty string."""
+def describe_zero(result: StateEvolutionResult, family: str, n_errors: float = 2.0) -> str:
+    """Return a message if a family of overlaps is zero within `n_errors` errors; otherwise an empty string."""
     value, error = result.overlaps.arrays()[family], result.overlaps_error.arrays()[family]
-    if (np.abs(value) > ZERO_ERRORS * error).any() or np.isinf(error).any():  # no error is stated if it is infinite
+    if (np.abs(value) > n_errors * error).any() or np.isinf(error).any():  # no error is stated if it is infinite
         return ""
     at = np.unravel_index(np.argmax(np.abs(value)), value.shape)
     words = f"{family} = {value[at]:.2g} is zero within its error of {error[at]:.1g} at the solution found"
@@ -100,10 +97,13 @@ def describe_lost_branch(
     return replace(result, replicon=value, message=message, validity=words)
 
 
-def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
-    """Return a sentence: whether the derivative form of V̂, which omits jumps, has a fixed point with the family."""
+def _describe_other_form(F: OverlapMap, start: Overlaps, family: str, max_steps: int = 12) -> str:
+    """Return a sentence: whether the derivative form of V̂, which omits jumps, has a fixed point with the family.
+
+    At most `max_steps` damped steps are taken.
+    """
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
-    root = find_fixed_point(other, start, F.rule.initial_tolerance, OTHER_FORM_STEPS)
+    root = find_fixed_point(other, start, F.rule.initial_tolerance, max_steps)
     option = 'response="derivative", which leaves the jumps out of V̂,'
     is_clear = family_size(root.overlaps, family) > FADING.small_family  # larger than the noise of random points
     if root.status.converged and is_clear:
@@ -111,7 +111,7 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
         return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, as its `validity` states"
     if root.status is Status.LOST or (root.status.converged and has_faded(root.overlaps, family)):
         return f". {option} loses the branch, too"
-    return f". {OTHER_FORM_STEPS} steps did not decide whether {option} has the branch"
+    return f". {max_steps} steps did not decide whether {option} has the branch"
 
 
 def build_failed(root: Root, max_work: float) -> StateEvolutionResult:
@@ -153,11 +153,12 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
     return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
 
 
-def _describe_unbounded_risk(root: Root) -> str:
+def _describe_unbounded_risk(root: Root, min_steps: int = 5, min_growth: float = 2.0) -> str:
     """Return a message if the risk has no lower bound, or q grew without bound under λ ≤ 0; otherwise an empty string.
 
     The lowest curvature of the loss is zero if there are fewer tokens than dimensions; for the squared loss of single
-    tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution.
+    tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution. q grows without
+    bound if it grows by the factor `min_growth` in more than `min_steps` steps.
     """
     model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
     lams = penalty.curvature[~penalty.sphere] if penalty.by_column else np.ones(1)
@@ -174,7 +175,7 @@ def _describe_unbounded_risk(root: Root) -> str:
     sizes = np.array([np.abs(overlaps.q).max() for overlaps in root.path])
     sizes = sizes[np.isfinite(sizes)]
     later = sizes[len(sizes) // 2 :]
-    if len(later) <= GROWING_STEPS or (np.diff(later) <= 0).any() or later[-1] < GROWTH * later[0]:
+    if len(later) <= min_steps or (np.diff(later) <= 0).any() or later[-1] < min_growth * later[0]:
         return ""
     growth = f"q grew in each of the last {len(later) - 1} steps, from {later[0]:.3g} to {later[-1]:.3g}"
     return (

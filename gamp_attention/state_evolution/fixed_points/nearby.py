@@ -20,14 +20,22 @@ from gamp_attention.state_evolution.fixed_points.search import find_fixed_point
 from gamp_attention.state_evolution.fixed_points.solve import START, refine_on_branch, solve_branch
 from gamp_attention.state_evolution.rules.choice import first_rule
 
-NEAR_RANGE = 0.35  # largest relative change of α over which the tangent predicts the overlaps
-NEAR_STEPS = 4  # maximum number of Newton steps
-NEAR_MOVE = 0.1  # largest relative change of an overlap by these steps
-NEAR_MARGIN = 0.1  # smallest distance of the eigenvalues of the Jacobian from 1
-NEAR_FAMILY = 0.6  # smallest m and θ relative to the known solution
-NEAR_ACCURACY = 0.3  # residual on the first rule in units of the requested accuracy
-# maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
-NEAR_ITER = 60
+
+@dataclass(frozen=True)
+class NearSettings:
+    """Limits within which a known solution at another α leads to the fixed point of its branch."""
+
+    range: float = 0.35  # largest relative change of α over which the tangent predicts the overlaps
+    newton_steps: int = 4  # maximum number of Newton steps
+    move: float = 0.1  # largest relative change of an overlap by these steps
+    margin: float = 0.1  # smallest distance of the eigenvalues of the Jacobian from 1
+    family: float = 0.6  # smallest m and θ relative to the known solution
+    accuracy: float = 0.3  # residual on the first rule in units of the requested accuracy
+    # maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
+    max_iter: int = 60
+
+
+NEAR = NearSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +77,16 @@ class Derivatives:
         return {"alpha": self.alpha, "names": list(self.names), **arrays}
 
 
-def root_near(F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float) -> Root | None:
+def root_near(
+    F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float, settings: NearSettings = NEAR
+) -> Root | None:
     """Return the fixed point at the α of the map from a `solution` at another α; None if it may be elsewhere.
 
     The tangent predicts the new fixed point, and the stored Jacobian is used for the first Newton step. Stability under
     damped steps follows from the updated Jacobian only.
     """
     packing, distance = Packing.of(F.model, solution), F.alpha - derivatives.alpha
-    if packing.names != derivatives.names or abs(distance) > NEAR_RANGE * derivatives.alpha:
+    if packing.names != derivatives.names or abs(distance) > settings.range * derivatives.alpha:
         return None
     start = packing.unpack(packing.pack(solution) + distance * derivatives.tangent / packing.sizes)
     if len(derivatives.tangent) != len(packing.sizes) or not is_feasible(F.model, start):
@@ -85,20 +95,21 @@ def root_near(F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: 
     size = packing.sizes
     jacobian, slopes = derivatives.jacobian * (size / size[:, None]), derivatives.slopes * size
     try:
-        root = newton(F, start, tol, NEAR_STEPS, jacobian, packing, response_slopes=slopes)
+        root = newton(F, start, tol, settings.newton_steps, jacobian, packing, response_slopes=slopes)
     except BREAKDOWNS:
         return None
-    if not root.status.converged or relative_change(start, root.overlaps) > NEAR_MOVE:
+    if not root.status.converged or relative_change(start, root.overlaps) > settings.move:
         return None
     families_remain = all(
-        family_size(root.overlaps, name) >= NEAR_FAMILY * family_size(solution, name) for name in ("m", "theta")
+        family_size(root.overlaps, name) >= settings.family * family_size(solution, name) for name in ("m", "theta")
     )
-    return root if families_remain and root.attracts(NEAR_MARGIN) else None
+    return root if families_remain and root.attracts(settings.margin) else None
 
 
 def solve_near(
-    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float, derivatives: Derivatives | None = None
-) -> tuple[StateEvolutionResult, Derivatives | None, bool]:
+    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float,
+    derivatives: Derivatives | None = None, settings: NearSettings = NEAR,
+) -> tuple[StateEvolutionResult, Derivatives | None, bool]:  # fmt: skip
     """Solve on a named branch from a known solution; return the result, derivatives there, and whether that succeeded.
 
     The known solution `near` is at another α or of another model; `derivatives` belong to it and to the same model. If
@@ -106,10 +117,10 @@ def solve_near(
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
-        tol = max(F.rule.initial_tolerance, NEAR_ACCURACY * rtol)
-        predicted = None if derivatives is None else root_near(F, near, derivatives, tol)
+        tol = max(F.rule.initial_tolerance, settings.accuracy * rtol)
+        predicted = None if derivatives is None else root_near(F, near, derivatives, tol, settings)
         for root in [None] if predicted is None else [predicted, None]:
-            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, NEAR_ITER, START.given_damped)
+            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, settings.max_iter, START.given_damped)
             result, last = refine_on_branch(root, branch, rtol)
             if result.converged:
                 return result, _derivatives_at(last, root), True

@@ -236,7 +236,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return build_failed(record_breakdown(last, error), max_work)
 
 
-def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Overlaps]:
+def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: StartSettings = START) -> list[Overlaps]:
     """Return overlaps from a named start up to the start of the search: after damped steps on few random points.
 
     On deterministic rules the search begins at the start. With several fields of labels, the steps omit the jumps of
@@ -246,20 +246,24 @@ def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Ove
     if F.rule.deterministic:
         return path
     one_field = F.model.n_tokens * F.model.rank == 1
-    rule = SobolRule(START.n_points, 2)
+    rule = SobolRule(settings.n_points, 2)
     few = replace(F.on(rule), response="stein" if F.model.attention or one_field else "derivative")
     with suppress(*BREAKDOWNS):
-        path = iterate(few.with_choices_at(start), start, START.change, min(START.n_steps, max_steps))[0]
+        path = iterate(few.with_choices_at(start), start, settings.change, min(settings.n_steps, max_steps))[0]
     return path
 
 
-def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
+def find_on_branch(
+    F: OverlapMap, branch: str, max_iter: int, settings: StartSettings = START
+) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search."""
-    path = take_first_steps(F, start_law(F.model, branch).overlaps(F.model), max_iter)
-    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, START.named_damped), path
+    path = take_first_steps(F, start_law(F.model, branch).overlaps(F.model), max_iter, settings)
+    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, settings.named_damped), path
 
 
-def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
+def find_near_teacher(
+    F: OverlapMap, branch: str, status: Status, max_iter: int, settings: StartSettings = START
+) -> Root | None:
     """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
 
     Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
@@ -269,11 +273,11 @@ def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int)
     if branch != "semantic" or status not in ABSENT:
         return None
     start = start_law(F.model, branch).overlaps(F.model)
-    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    start = replace(start, V=settings.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
     with suppress(*BREAKDOWNS):
         image = F(start)
-        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
+        if np.abs(subtract_explained(F.model, image)).max() < settings.max_unexplained * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
             return root if root.status.converged and not is_off(branch, root.overlaps) else None
     return None
 
