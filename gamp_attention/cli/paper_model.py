@@ -3,7 +3,7 @@
 import argparse
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -69,30 +69,26 @@ def run_solve(options: argparse.Namespace) -> int:
     return 0 if result.converged else 1
 
 
-_Descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
-_WITH_MOMENTUM = partial(_Descent, momentum=0.9)
-METHODS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # method of each name, and the options that it uses
-    "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
-    "survey": (partial(Survey, parisi=None), ("damping", "parisi")),
-    "gd": (_Descent, ("lr", "compression")),
-    "momentum": (_WITH_MOMENTUM, ("lr", "compression")),
-    "nesterov": (partial(_WITH_MOMENTUM, nesterov=True), ("lr", "compression")),
-    "sgd": (partial(_Descent, batch=0.1), ("lr",)),
-    "online": (partial(SinglePass, lr=0.15), ("lr",)),
-}
-
-
 def _method(options: argparse.Namespace) -> Any:
     """Return the method of --method; raise ValueError if an option is given that it does not use."""
-    build, used = METHODS[options.method]
-    given = {}
-    for name in dict.fromkeys(name for _, names in METHODS.values() for name in names):
-        value = getattr(options, name)
-        if value is not None and name not in used:
-            users = " or ".join(repr(method) for method, (_, names) in METHODS.items() if name in names)
+    descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
+    methods: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
+        "survey": (partial(Survey, parisi=None), ("damping", "parisi")),
+        "gd": (descent, ("lr", "compression")),
+        "momentum": (partial(descent, momentum=0.9), ("lr", "compression")),
+        "nesterov": (partial(descent, momentum=0.9, nesterov=True), ("lr", "compression")),
+        "sgd": (partial(descent, batch=0.1), ("lr",)),
+        "online": (partial(SinglePass, lr=0.15), ("lr",)),
+    }
+    build, used = methods[options.method]
+    given = select(options, "damping", "hold_after", "parisi", "lr", "compression")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if name not in used:
+            users = " or ".join(repr(method) for method, (_, names) in methods.items() if name in names)
             needs = f"method {users}, as {options.method!r} does not use it"
             raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
-        given |= {} if value is None else {name: value}
     return build(**given)
 
 

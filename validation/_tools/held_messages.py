@@ -27,7 +27,7 @@ def follow_held_messages(
     tolerance : relative standard deviation of a field that stored times may leave undetermined.
     """
     start, rng = start_law(model, init), np.random.default_rng(seed)
-    run = CurrentMinimaRun(model, alpha, start, beta, hold_after, n_paths, rng, Compression(tolerance))
+    run = CurrentMinimaRun(model, alpha, start, beta, hold_after, n_paths, rng, Compression(tolerance, doubling=False))
     for _ in range(n_iter + 1):
         run.advance()
     numbers = {name: [float(np.ravel(getattr(now, name))[0]) for now in run.states] for name in ("q", "m", "V")}

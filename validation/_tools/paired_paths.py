@@ -140,7 +140,7 @@ class PairedRun(CompressedDescent):
         self._single, self._algorithms = model, algorithms
         both, rng = replace(model, rank=2), np.random.default_rng(seed)
         start, method = double_start(start_law(model, init)), Both(algorithms=algorithms)
-        super().__init__(both, alpha, start, method, n_paths, rng, Compression(tolerance), doubling=False)
+        super().__init__(both, alpha, start, method, n_paths, rng, Compression(tolerance, doubling=False))
         self.train_losses: list[np.ndarray] = []
 
     def _sample_paths(self, component: Component, *args: Any) -> PairedPaths:

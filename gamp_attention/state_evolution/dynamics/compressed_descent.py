@@ -15,10 +15,10 @@ exceeds a tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then
 With P stored times, a path takes a memory of order P and each step a time of order P. Eq. :eq:`stored-times`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,10 +29,11 @@ from gamp_attention._core.progress import Progress
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import curvature_of
-from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
+from gamp_attention.state_evolution.dynamics.replicas import stack_replicas
 from gamp_attention.state_evolution.dynamics.start_law import SampleForces, StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import InterceptPath
 from gamp_attention.state_evolution.equations.channel import select_sources
@@ -46,13 +47,16 @@ class Compression:
 
     tolerance: float = 1e-3  # relative standard deviation of a field that stored times may leave undetermined
     max_memory: float = np.inf  # maximum memory in bytes
+    # whether the times 0, 1, 2, 4, 8, … are stored as well; without them errors are larger at all times, also before
+    # the second time whose rest exceeds the tolerance
+    doubling: bool = True
     negligible: float = 1e-6  # relative standard deviation that is zero up to rounding
     coarser: float = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
     n_compared: int = 4  # maximum number of replicas that are repeated with the larger tolerance
 
     def coarsen(self) -> "Compression":
-        """Return the compression with the larger tolerance."""
-        return replace(self, tolerance=self.coarser * self.tolerance)
+        """Return the compression with the larger tolerance, and without regular times."""
+        return replace(self, tolerance=self.coarser * self.tolerance, doubling=False)
 
 
 class StoredValues:
@@ -250,8 +254,6 @@ class CompressedDescent:
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
     compression : tolerance of stored times, and the maximum memory.
-    doubling : whether the times 0, 1, 2, 4, 8, … are stored as well. A run without them has larger errors at all times,
-        also before the second time whose rest exceeds the tolerance.
 
     Attributes
     ----------
@@ -263,16 +265,21 @@ class CompressedDescent:
 
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, method: PlainSteps, n_paths: int,
-        rng: np.random.Generator, compression: Compression, doubling: bool = True,
+        rng: np.random.Generator, compression: Compression,
     ) -> None:  # fmt: skip
         self._model, self._alpha, self._method, self._n_paths = model, alpha, method, n_paths
         self._n_given = n_paths  # the number of paths that error messages refer to
-        self._compression, self._doubling, self._V = compression, doubling, start.V
+        self._compression, self._V = compression, start.V
         self._forces = start.forces
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
         self._paths = [self._sample_paths(component, n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
+
+    @property
+    def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
+        """Overlaps and losses at all times so far."""
+        return self.states, self.losses
 
     @property
     def label_constant(self) -> float:
@@ -290,7 +297,7 @@ class CompressedDescent:
         now, covariances = self._weights.evaluate(np.asarray(noise))
         now = replace(now, V=self._V)
         rest = max(path.project(now, covariances) for path in self._paths)
-        regular = self._doubling and t & (t - 1) == 0 and rest > self._compression.negligible
+        regular = self._compression.doubling and t & (t - 1) == 0 and rest > self._compression.negligible
         if t == 0 or regular or not rest <= self._compression.tolerance:
             self._require_capacity()
             for i, path in enumerate(self._paths):
@@ -330,6 +337,9 @@ class CompressedDescent:
             raise check.fail("max_memory", limits.max_memory, needs)
 
 
+Run = TypeVar("Run", bound=CompressedDescent)
+
+
 def bytes_at_times(model: Model, n_paths: int, n_stored: int) -> float:
     """Return the memory in bytes of a run with a number of stored times, and of the run that it is compared with."""
     # h of each class and two copies of the white columns; arrays double when they are full, while the old array exists
@@ -339,55 +349,32 @@ def bytes_at_times(model: Model, n_paths: int, n_stored: int) -> float:
 
 
 def follow_compressed(
-    model: Model, alpha: float, start: StartLaw, method: PlainSteps, n_iter: int, n_paths: int,
-    rng: np.random.Generator, compression: Compression, compared: bool, bar: Progress,
-) -> tuple[CompressedDescent, CompressedDescent | None]:  # fmt: skip
-    """Return a replica of a descent, and if `compared`, a replica with fewer stored times and the same random numbers.
+    build: Callable[[np.random.Generator, Compression], Run], rng: np.random.Generator, compression: Compression,
+    n_iter: int, compared: bool, bar: Progress,
+) -> tuple[Run, Run | None]:  # fmt: skip
+    """Return a replica at time n_iter, and if `compared`, one with fewer stored times and the same random numbers.
 
-    The tolerance of the second replica is larger, and times 1, 2, 4, … are not stored regardless of it.
+    build : function of the generator and the compression that returns a replica before its first time.
     """
-    settings = model, alpha, start, method, n_paths
-    coarse = None
     with one_thread():
-        if compared:
-            coarse = CompressedDescent(*settings, deepcopy(rng), compression.coarsen(), doubling=False)
-        fine = CompressedDescent(*settings, rng, compression)
-        advance_together(fine, coarse, n_iter, bar)
+        coarse = build(deepcopy(rng), compression.coarsen()) if compared else None
+        fine = build(rng, compression)
+        for _ in range(n_iter + 1):
+            fine.advance()
+            if coarse is not None:
+                coarse.advance(fine)
+            bar.update()
     return fine, coarse
 
 
-def advance_together(
-    fine: CompressedDescent, coarse: CompressedDescent | None, n_iter: int, bar: Progress
-) -> None:  # fmt: skip
-    """Advance a replica to time n_iter, and a second replica with it, which uses its random numbers.
-
-    Parameters
-    ----------
-    fine, coarse : replicas before their first time; the second replica has fewer stored times.
-    n_iter : last time.
-    bar : progress, with one step for each time.
-    """
-    for _ in range(n_iter + 1):
-        fine.advance()
-        if coarse is not None:
-            coarse.advance(fine)
-        bar.update()
-
-
 def compression_errors(
-    pairs: list[tuple[CompressedDescent, CompressedDescent]],
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return errors of overlaps, by name, and of "train" and "test" losses at every time.
+    pairs: Sequence[tuple[CompressedDescent, CompressedDescent | None]],
+) -> dict[str, np.ndarray]:
+    """Return errors of overlaps and losses at every time, by the names of `stack_replicas`.
 
     An error is the root of the mean square, over pairs with equal random numbers, of the difference between the result
     and the result with the larger tolerance.
     """
-
-    def mean_size(values: Any) -> np.ndarray:
-        return np.sqrt(np.mean(np.square(values), axis=0))
-
-    stacks = [[stack_overlaps(run.states) for run in pair] for pair in pairs]
-    overlaps = {name: mean_size([coarse[name] - fine[name] for fine, coarse in stacks]) for name in stacks[0][0]}
-    losses = np.array([[[(loss.train, loss.test) for loss in run.losses] for run in pair] for pair in pairs])
-    train, test = mean_size(losses[:, 1] - losses[:, 0]).T
-    return overlaps, {"train": train, "test": test}
+    compared = [(fine.run, coarse.run) for fine, coarse in pairs if coarse is not None]
+    fine, coarse = (stack_replicas(runs) for runs in zip(*compared, strict=True))
+    return {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}

@@ -15,15 +15,14 @@ at a few of the times, as in `compressed_descent`. Eq. :eq:`current-minima`.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.descent_steps import PlainSteps
-from gamp_attention._core.numerics import one_thread
 from gamp_attention._core.progress import Progress
 from gamp_attention.damping import Damping, Steps
 from gamp_attention.denoisers.input import quadratic_response
@@ -31,15 +30,16 @@ from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.compressed_descent import (
     CompressedDescent,
     CompressedPaths,
     Compression,
-    advance_together,
     compression_errors,
+    follow_compressed,
 )
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
+from gamp_attention.state_evolution.dynamics.replicas import join_errors, stack_replicas
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import select_sources
 
@@ -117,7 +117,7 @@ class CurrentMinimaRun(CompressedDescent):
         rng: np.random.Generator, compression: Compression, fewer: int = 1,
     ) -> None:  # fmt: skip
         n_sampled = n_paths // fewer // 2 * 2
-        super().__init__(model, alpha, start, Preconditioned(), n_sampled, rng, compression, doubling=False)
+        super().__init__(model, alpha, start, Preconditioned(), n_sampled, rng, compression)
         self._n_given = n_paths
         self._damping, self._hold_after = Damping(damping), hold_after
         self.V_hats: list[np.ndarray] = []
@@ -146,23 +146,12 @@ class CurrentMinimaRun(CompressedDescent):
         return Preconditioned(C=beta * C)
 
 
-class CurrentMinima(NamedTuple):
-    """Results of several replicas, extrapolated to infinitely many paths, each with its error by the same name."""
-
-    overlaps: dict[str, np.ndarray]  # q, m, theta and V at all times
-    losses: dict[str, np.ndarray]  # (T + 1,) "train" and "test"
-    V_hat: np.ndarray  # (T, S, r, r)
-    overlap_errors: dict[str, np.ndarray]
-    loss_errors: dict[str, np.ndarray]
-    stored: np.ndarray  # stored times of the first replica
-
-
 def follow_current_minima(
     model: Model, alpha: float, starts: Sequence[StartLaw], damping: Steps, hold_after: int | None, n_iter: int,
     n_paths: int, rng: np.random.Generator, compression: Compression, bar: Progress, fewer: int = 4,
     unsure: float = 2.0,
-) -> CurrentMinima:  # fmt: skip
-    """Return message passing with current minima at times 0, …, n_iter, with errors. Each replica has a start.
+) -> dict[str, Any]:  # fmt: skip
+    """Return message passing with current minima at times 0, …, n_iter, as fields of `Trajectory`; one start a replica.
 
     Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `fewer`
     times fewer paths, and the results are extrapolated linearly in the inverse number of paths. The errors contain
@@ -170,44 +159,28 @@ def follow_current_minima(
     for N paths), and the error of the compression: some replicas are repeated with a larger tolerance and equal random
     numbers.
     """
-    n_replicas = len(starts)
+    n_replicas, n_compared = len(starts), compression.n_compared
 
     def run(start: StartLaw, divisor: int, compared: bool) -> tuple[CurrentMinimaRun, CurrentMinimaRun | None]:
-        settings, coarse = (model, alpha, start, damping, hold_after, n_paths), None
-        if compared:
-            coarse = CurrentMinimaRun(*settings, deepcopy(rng), compression.coarsen(), divisor)
-        fine = CurrentMinimaRun(*settings, rng, compression, divisor)
-        advance_together(fine, coarse, n_iter, bar)
-        return fine, coarse
+        build = partial(CurrentMinimaRun, model, alpha, start, damping, hold_after, n_paths, fewer=divisor)
+        return follow_compressed(build, rng, compression, n_iter, compared, bar)
 
-    with one_thread():
-        pairs = [run(start, 1, i < compression.n_compared) for i, start in enumerate(starts)]
-        small = [run(start, fewer, False)[0] for start in starts]
+    pairs = [run(start, 1, i < n_compared) for i, start in enumerate(starts)]
+    small = [run(start, fewer, False)[0] for start in starts]
     many, few = _stack([fine for fine, _ in pairs]), _stack(small)
-    compared = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
-    names = ("q", "m", "theta", "V", "train", "test")
-    by_compression = compared[0] | compared[1]
-    values, errors = {}, {}
-    for name in (*names, "V_hat"):
+    by_compression, values, errors = compression_errors(pairs), {}, {}
+    for name in many:
         change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (fewer - 1)
         values[name] = many[name].mean(axis=0) + change
         variances = [np.var(runs[name], axis=0, ddof=1) / n_replicas for runs in (many, few)]
         spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
         errors[name] = np.sqrt(spread + (unsure * change) ** 2 + np.square(by_compression.get(name, 0.0)))
-    return CurrentMinima(
-        {name: values[name] for name in names[:4]}, {name: values[name] for name in names[4:]}, values["V_hat"],
-        {name: errors[name] for name in names[:4]}, {name: errors[name] for name in names[4:]},
-        np.array(pairs[0][0].stored),
-    )  # fmt: skip
+    return join_errors(values, errors) | {"stored": np.array(pairs[0][0].stored)}
 
 
 def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
     """Return the numbers of all runs and times by name, with the runs as the first axis."""
-    stacks = stack_overlaps([Overlaps(**stack_overlaps(run.states)) for run in runs])
-    losses = np.array([[(loss.train, loss.test) for loss in run.losses] for run in runs])
-    return stacks | {
-        "train": losses[:, :, 0], "test": losses[:, :, 1], "V_hat": np.array([run.V_hats[:-1] for run in runs]),
-    }  # fmt: skip
+    return stack_replicas([run.run for run in runs]) | {"V_hat": np.array([run.V_hats[:-1] for run in runs])}
 
 
 def require_current_minima(model: Model, hold_after: int | None) -> None:

@@ -153,8 +153,7 @@ def sum_forces(model: Model, paths: Iterable[ComponentPart], forces: list[Descen
             total[(slice(None),) * axis + (path.sources,)] += path.probability * getattr(force, name)
         return total
 
+    sums = {name: sum_field(name, axis) for name, axis in (("m", 0), ("theta", 0), ("q", 1), ("response", 1))}
     loss = sum(path.probability * force.loss for path, force in zip(paths, forces, strict=True))
     error = sum(path.probability * force.test_error for path, force in zip(paths, forces, strict=True))
-    return DescentForces(
-        sum_field("m", 0), sum_field("theta", 0), sum_field("q", 1), sum_field("response", 1), loss, error
-    )
+    return DescentForces(**sums, loss=loss, test_error=error)

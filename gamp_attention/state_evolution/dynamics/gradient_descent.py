@@ -8,6 +8,7 @@ of earlier steps, through responses: averages of derivatives along the sampled p
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from gamp_attention.models.model import Model
 from gamp_attention.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.compressed_descent import (
+    CompressedDescent,
     Compression,
     compression_errors,
     follow_compressed,
@@ -25,7 +27,7 @@ from gamp_attention.state_evolution.dynamics.compressed_descent import (
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths, RareResponses, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
-from gamp_attention.state_evolution.dynamics.replicas import Task, Trajectory, average_descents
+from gamp_attention.state_evolution.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
 from gamp_attention.state_evolution.dynamics.sample_starts import require_spectral
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
@@ -94,7 +96,7 @@ class GradientDescent(DescentSteps):
             for start in starts:
                 runs.append(follow_descent(model, task.alpha, start, self, n_iter, n_paths, task.rng))
                 bar.update()
-        return average_descents(self, runs, starts[0].V.shape)
+        return average_descents(stack_replicas(runs), method=self)
 
     def _require_penalty(self, model: Model) -> None:
         """Raise ValueError if the method has no equations for the penalty of a model."""
@@ -122,24 +124,15 @@ class GradientDescent(DescentSteps):
         self, task: Task, starts: Sequence[StartLaw], n_paths: int, compression: Compression
     ) -> Trajectory:
         """Return the means over replicas, and errors that contain the error of the compression."""
-        settings = self, task.n_iter, n_paths, task.rng, compression
-        n_steps = task.n_replicas * (task.n_iter + 1)
+        n_steps, settings = task.n_replicas * (task.n_iter + 1), (task.rng, compression, task.n_iter)
+        builds = [partial(CompressedDescent, task.model, task.alpha, start, self, n_paths) for start in starts]
         with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
             pairs = [
-                follow_compressed(task.model, task.alpha, start, *settings, i < compression.n_compared, bar)
-                for i, start in enumerate(starts)
+                follow_compressed(build, *settings, i < compression.n_compared, bar) for i, build in enumerate(builds)
             ]
-        result = average_descents(self, [(fine.states, fine.losses) for fine, _ in pairs], starts[0].V.shape)
-        overlaps, losses = compression_errors([(fine, coarse) for fine, coarse in pairs if coarse is not None])
-        errors = {name: np.hypot(values, overlaps[name]) for name, values in result.error.arrays().items()}
-        return replace(
-            result,
-            error=Overlaps(**errors),
-            train_loss_error=np.hypot(result.train_loss_error, losses["train"]),
-            test_error_error=np.hypot(result.test_error_error, losses["test"]),
-            compression=compression.tolerance,
-            stored=np.array(pairs[0][0].stored),
-        )
+        stacks, stored = stack_replicas([fine.run for fine, _ in pairs]), np.array(pairs[0][0].stored)
+        errors = compression_errors(pairs)
+        return average_descents(stacks, errors, method=self, compression=compression.tolerance, stored=stored)
 
 
 def follow_descent(

@@ -5,7 +5,6 @@ keep their current minima, or the start is computed from them, the iteration has
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -90,7 +89,7 @@ class MessagePassing:
             losses: list[list[MeanLosses]] = [[] for _ in range(task.n_replicas)]
             sizes = self.damping, n_iter, n_sampled, task.rng
             runs = [follow(model, task.alpha, start, *sizes, of_replica) for of_replica in losses]
-            return runs, stack_replicas([states for states, _ in runs], losses)
+            return runs, stack_replicas(zip([states for states, _ in runs], losses, strict=True))
 
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
@@ -107,15 +106,12 @@ class MessagePassing:
         require_current_minima(task.model, self.hold_after)
         n_paths = task.count_paths(8192 if self.hold_after is None else 2**15, 0)
         tolerance = 1e-2 if self.compression is None else self.compression
-        compression, starts = Compression(tolerance, task.max_memory), task.starts()
+        compression, starts = Compression(tolerance, task.max_memory, doubling=False), task.starts()
         n_steps = 2 * task.n_replicas * (task.n_iter + 1)
         with Progress("iteration ", n_steps, task.progress) as bar, task.finite("damping"):
             settings = self.damping, self.hold_after, task.n_iter, n_paths, task.rng, compression
-            run = follow_current_minima(task.model, task.alpha, starts, *settings, bar)
-        numbers: dict[str, Any] = no_responses(starts[0].V.shape) | run.overlaps
-        numbers |= {"error": Overlaps(**run.overlap_errors), "V_hat": run.V_hat}
-        for kind, name in (("train", "train_loss"), ("test", "test_error")):
-            numbers |= {name: run.losses[kind], f"{name}_error": run.loss_errors[kind]}
+            numbers = follow_current_minima(task.model, task.alpha, starts, *settings, bar)
         memory = "kept minima" if starts[0].forces is None else "the memory of the start"
         validity = f"consistent: the equations contain {memory} and jumps, and hold on every branch"
-        return Trajectory(**numbers, method=self, validity=validity, compression=tolerance, stored=run.stored)
+        numbers = no_responses(starts[0].V.shape) | numbers
+        return Trajectory(**numbers, method=self, validity=validity, compression=tolerance)

@@ -34,7 +34,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, sum_forces
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses
-from gamp_attention.state_evolution.dynamics.replicas import Task, Trajectory, average_descents
+from gamp_attention.state_evolution.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import InterceptPath
 from gamp_attention.state_evolution.equations.channel import (
@@ -90,7 +90,7 @@ class SinglePass(PlainSteps):
         with task.finite("lr"):
             sizes = task.n_iter, n_points, task.rng
             runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
-        return average_descents(self, runs, start.V.shape)
+        return average_descents(stack_replicas(runs), method=self)
 
     def require_ridge(self, model: Model) -> None:
         """Raise ValueError unless the penalty is a ridge with one λ."""

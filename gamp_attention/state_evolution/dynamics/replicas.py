@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -151,30 +151,34 @@ def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
     return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
 
 
-def stack_replicas(states: Sequence[list[Overlaps]], losses: Sequence[list[MeanLosses]]) -> dict[str, np.ndarray]:
+def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
     """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
+    states, losses = zip(*runs, strict=True)
     values = np.array([[(loss.train, loss.test) for loss in run] for run in losses])
     stacks = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states])
     return stacks | {"train_loss": values[:, :, 0], "test_error": values[:, :, 1]}
 
 
+def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return values and their errors, both by the names of `stack_replicas`, as fields of `Trajectory`."""
+    overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
+    losses = {f"{name}_error": errors[name] for name in ("train_loss", "test_error")}
+    return values | losses | {"error": Overlaps(**overlaps)}
+
+
 def average_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
-    fields: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
     errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
     if bias is not None:
         errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
-    for name in ("train_loss", "test_error"):
-        fields[f"{name}_error"] = errors.pop(name)
-    return fields | {"error": Overlaps(**errors)}
+    return join_errors({name: values.mean(axis=0) for name, values in stacks.items()}, errors)
 
 
 def average_descents(
-    method: Method, runs: Sequence[tuple[list[Overlaps], list[MeanLosses]]], shape: tuple[int, ...]
+    stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None, **others: Any
 ) -> Trajectory:
-    """Return the means over replicas of a descent; V of the given shape is unknown, and there are no responses."""
-    means = average_replicas(stack_replicas([states for states, _ in runs], [losses for _, losses in runs]))
-    unknown = np.full((len(runs[0][0]), *shape), np.nan)
-    means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
+    """Return the means over replicas of a descent, whose V is unknown, with `others` as fields of the result."""
+    unknown = np.full_like(stacks["V"], np.nan)
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    return Trajectory(**means, **no_responses(shape), method=method, validity=validity)
+    means = average_replicas(stacks | {"V": unknown}, bias)
+    return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)

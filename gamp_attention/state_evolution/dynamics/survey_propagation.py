@@ -56,7 +56,7 @@ class Survey:
             runs = [follow_survey(task.model, task.alpha, start, *settings, jumps=self.jumps) for start in starts]
         states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
         U = np.array(all_U)
-        numbers = no_responses(starts[0].V.shape) | average_replicas(stack_replicas(states, losses))
+        numbers = no_responses(starts[0].V.shape) | average_replicas(stack_replicas(zip(states, losses, strict=True)))
         numbers |= {"U": U.mean(axis=0), "U_error": U.std(axis=0, ddof=1) / np.sqrt(len(runs))}
         if starts[0].forces is not None:  # no separate jump mass
             numbers["V_hat"] = np.mean([[hats.V_derivative for hats in run] for run in all_hats], axis=0)
