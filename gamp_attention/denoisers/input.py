@@ -21,8 +21,6 @@ MIN_CURVATURE = 1e-2  # smallest eigenvalue of convexity + A, in units of the st
 MIN_VARIANCE = 1e-6  # smallest variance of fields, in units of the initial variance; needed if all weights are zero
 # Coordinate descent of several columns
 MAX_SWEEPS = 1000  # maximum number of sweeps over the columns of one coordinate
-MULTIPLIER_STEPS = 200  # maximum number of Newton steps for the multipliers of spherical columns
-MULTIPLIER_TOL = 1e-13  # error of ‖Q_a‖²/d − 1 at which these steps end
 TOL = 1e-15  # change in a sweep, relative to the largest weight, that ends the descent
 
 
@@ -89,7 +87,7 @@ def quadratic_response(
 
 def sphere_multipliers(
     penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, weights: np.ndarray, spread: np.ndarray | None = None,
-    parisi: float = 0.0,
+    parisi: float = 0.0, max_steps: int = 200, tol: float = 1e-13,
 ) -> np.ndarray:  # fmt: skip
     """Return Λ (r,) such that weights (Λ + A_i)⁻¹ b_i have ‖Q_a‖² = d in spherical columns.
 
@@ -112,6 +110,7 @@ def sphere_multipliers(
     weights : (K,) weights of the coordinates, with sum 1.
     spread, parisi : (K, r, r) covariances Δ of the inner field of b, and the Parisi parameter y >= 0; None for no inner
         field. The block of y Δ for the penalized columns must be smaller than the block of Λ + A.
+    max_steps, tol : maximum number of Newton steps, and error of ‖Q_a‖²/d − 1 at which they end.
     """
     free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
     given, forces = (A, second) if spread is None else (A - parisi * spread, second + spread)
@@ -146,8 +145,8 @@ def sphere_multipliers(
         return value, gradient, hessian[np.ix_(free, free)]
 
     value, gradient, hessian = evaluate(strengths)
-    for _ in range(MULTIPLIER_STEPS):
-        if np.abs(2 * gradient).max() <= MULTIPLIER_TOL or not np.isfinite(hessian).all():
+    for _ in range(max_steps):
+        if np.abs(2 * gradient).max() <= tol or not np.isfinite(hessian).all():
             break
         step, size = np.linalg.solve(hessian, gradient), 1.0
         trial = strengths.copy()

@@ -63,8 +63,6 @@ from gamp_attention.penalties.standard import penalty_of_rows
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
-NEWTON_STEPS = 4  # number of Newton steps toward the maximum of the weight of the inner field of a coordinate
-N_VARIANCE_STEPS = 20  # number of damped iterations for the first variances V
 BLOCK = 32  # number of samples that a thread processes at a time
 JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
 CROSSING_STEPS = 4  # number of Newton steps for the field at which two branches of M are equal
@@ -499,11 +497,16 @@ def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
     return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
 
 
-def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float) -> WeightAverages:
-    """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field."""
+def _average_prox(
+    penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float, n_steps: int = 4
+) -> WeightAverages:
+    """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field.
+
+    The maximum is approached by a number of Newton steps.
+    """
     root, one = psd_root(delta), np.eye(b.shape[1])
     center = np.zeros(b.shape)
-    for _ in range(NEWTON_STEPS):  # the maximum solves u = y √Δ x(b + √Δ u)
+    for _ in range(n_steps):  # the maximum solves u = y √Δ x(b + √Δ u)
         x, C = denoise_weights(penalty, b + products(root, center), A)
         curvature = one - parisi * root @ C @ root
         center = center - np.linalg.solve(curvature, (center - parisi * products(root, x))[..., None])[..., 0]
@@ -529,7 +532,7 @@ def _average_prox(penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray,
 
 def first_variances(
     penalty: Any, spectra: np.ndarray, samples: Sequence[tuple[Any, np.ndarray, np.ndarray, float]], rank: int,
-    fractions: np.ndarray | None = None,
+    fractions: np.ndarray | None = None, n_steps: int = 20,
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:  # fmt: skip
     """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
 
@@ -544,13 +547,14 @@ def first_variances(
         by which sums over the group are divided: the dimension d.
     rank : number of columns r.
     fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    n_steps : number of damped iterations.
     """
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     U = (spectra @ fractions)[:, None, None] * np.eye(rank)
     V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
-    for _ in range(N_VARIANCE_STEPS):
+    for _ in range(n_steps):
         responses, spread = np.zeros(V.shape), np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))

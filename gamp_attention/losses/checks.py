@@ -5,6 +5,7 @@ Attention maps are also searched for kinks, which are jumps of the derivative, a
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,30 +22,60 @@ class KinkWarning(UserWarning):
     """Warning that an attention map has kinks (jumps of its derivative), at which runs may end without converging."""
 
 
-LINES = 6  # number of random lines on which kinks are searched; the first goes through zero
-REACH = 3.0  # half-length of a line, in units of the fields
-POINTS = 2001  # number of points on a line
-REFINED_POINTS = 8  # number of points with the largest change of slope at which a line is refined
-FINER = 33  # number of points of one refinement between the two neighbors of such a point
-SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
-JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
-
-MAX_IN_PYTHON = 100  # maximum number of fields for which a check in Python takes less time than compilation
-TRIALS = 5  # number of random fields at which losses and maps are checked
-SIZE = 0.7  # standard deviation of these fields
-STEP = 1e-5  # step of the central differences that derivatives are compared with
-DERIVATIVE_ERROR = 1e-5  # allowed relative difference of derivatives and central differences
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """Settings of the checks of losses and maps."""
+
+    n_trials: int = 5  # number of random fields
+    size: float = 0.7  # standard deviation of these fields: softmax weights are neither equal nor 0 or 1
+    step: float = 1e-5  # step of the central differences that derivatives are compared with
+    derivative_error: float = 1e-5  # allowed relative difference of derivatives and central differences
+    max_in_python: int = 100  # maximum number of fields for which a check in Python is faster than compilation
+
+
+@dataclass(frozen=True)
+class KinkSearch:
+    """Search for jumps of a slope along random lines of fields."""
+
+    n_lines: int = 6  # number of lines; the first goes through zero
+    reach: float = 3.0  # half-length of a line, in units of the fields
+    n_points: int = 2001  # number of points on a line
+    n_refined: int = 8  # number of points with the largest change of slope at which a line is refined
+    finer: int = 33  # number of points of one refinement between the two neighbors of such a point
+    spacing: float = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
+    smallest: float = 1e-3  # smallest jump of the slope that counts, in units of the largest slope, at least 1
+
+    def largest_change(self, measure: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]) -> float:
+        """Return the largest change of a slope at one point of a line, divided by max(largest slope, 1).
+
+        `measure` returns the slopes between N equidistant points of the line (N − 1,), and the changes of the slope at
+        the inner points (N − 2,).
+        """
+        line = np.linspace(-self.reach, self.reach, self.n_points)
+        slopes, changes = measure(line)
+        unit, largest = max(float(np.abs(slopes).max()), 1.0), 0.0
+        for index in np.argsort(changes)[::-1][: self.n_refined]:
+            at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
+            while spacing > self.spacing:
+                near = np.linspace(at - spacing, at + spacing, self.finer)
+                _, near_changes = measure(near)
+                strongest = int(np.argmax(near_changes))
+                at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
+            largest = max(largest, jump / unit)
+        return largest
 
 
 @lru_cache(typed=True)
 def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
     """Warn, once for a map, if it has kinks."""
-    rng = np.random.default_rng(0)
-    for number in range(LINES):
+    rng, search = np.random.default_rng(0), KinkSearch()
+    for number in range(search.n_lines):
         base, along = rng.standard_normal((2, n_tokens, rank))
-        jump = largest_jump(attention, base * (number > 0), along)
-        if jump > JUMP:
+        jump = largest_jump(attention, base * (number > 0), along, search)
+        if jump > search.smallest:
             name = type(attention).__name__
             warnings.warn(
                 f"{name}.attend has kinks: its slope jumps by {jump:.2g} along a line of fields. Proximal maps "
@@ -56,7 +87,7 @@ def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
             return
 
 
-def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
+def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray, search: KinkSearch) -> float:
     """Return the largest jump of the slope of S along base + t·along, divided by max(largest slope, 1)."""
 
     def slopes_and_jumps(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,41 +97,15 @@ def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
         slopes = np.diff(S, axis=0) / (at[1] - at[0])
         return np.abs(slopes).max(axis=(1, 2)), np.abs(np.diff(slopes, axis=0)).max(axis=(1, 2))
 
-    return largest_change(slopes_and_jumps, POINTS, REFINED_POINTS)
-
-
-def largest_change(
-    measure: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], n_points: int, n_refined: int
-) -> float:
-    """Return the largest change of a slope at one point of a line, divided by max(largest slope, 1).
-
-    Parameters
-    ----------
-    measure : function that returns the slopes between N equidistant points of the line (N − 1,), and the changes of the
-        slope at the inner points (N − 2,).
-    n_points : number of points on the line.
-    n_refined : number of points with the largest changes at which the line is refined.
-    """
-    line = np.linspace(-REACH, REACH, n_points)
-    slopes, changes = measure(line)
-    unit, largest = max(float(np.abs(slopes).max()), 1.0), 0.0
-    for index in np.argsort(changes)[::-1][:n_refined]:
-        at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
-        while spacing > SPACING:
-            near = np.linspace(at - spacing, at + spacing, FINER)
-            _, near_changes = measure(near)
-            strongest = int(np.argmax(near_changes))
-            at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
-        largest = max(largest, jump / unit)
-    return largest
+    return search.largest_change(slopes_and_jumps)
 
 
 def check_loss(loss: PointLoss, params: np.ndarray) -> None:
     """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
-    name, rng = type(loss.loss).__name__, np.random.default_rng(0)
+    name, rng, settings = type(loss.loss).__name__, np.random.default_rng(0), CheckSettings()
     k = loss.n_fields
-    for labels in params[:TRIALS]:
-        fields, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+    for labels in params[: settings.n_trials]:
+        fields, grad, hess = settings.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
         p, z = labels.copy(), fields.copy()
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
@@ -111,7 +116,8 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
         _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
-        _check_differences(loss, name, p, z, grad, hess, DERIVATIVE_ERROR * scale)
+        error = settings.derivative_error * scale
+        _check_differences(loss, name, p, z, grad, hess, settings.step, error)
         floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
         if floor > value + VALUE_ERROR * abs(value):
             raise ValueError(
@@ -119,7 +125,7 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
             )
         lowest, ball = np.linalg.eigvalsh(hess)[0], (np.zeros(k), float(np.linalg.norm(z)))
         bound = _number(f"{name}.curvature", curvature_bound, loss, p, *ball, infinite=True)
-        if bound > lowest + DERIVATIVE_ERROR * scale:
+        if bound > lowest + error:
             declared = "convex = True" if loss.loss.convex else "curvature"
             raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
         if loss.loss.even:
@@ -131,12 +137,12 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
     """Check at random fields that a loss and its derivatives are finite; in Python if there are few fields."""
-    name, rng = type(loss.loss).__name__, np.random.default_rng(0)
+    name, rng, settings = type(loss.loss).__name__, np.random.default_rng(0), CheckSettings()
     k = loss.n_fields
-    for p in params[:TRIALS]:
-        z, grad, hess = SIZE * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
+    for p in params[: settings.n_trials]:
+        z, grad, hess = settings.size * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
         with np.errstate(all="ignore"):
-            if k <= MAX_IN_PYTHON:
+            if k <= settings.max_in_python:
                 _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
             else:
                 _number(f"{name}.derivatives", _derivatives, loss, p, z.ravel(), grad, hess)
@@ -178,24 +184,26 @@ def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) 
 
 
 def _check_differences(
-    loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, error: float
-) -> None:
+    loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, step: float,
+    error: float,
+) -> None:  # fmt: skip
     """Raise unless gradient and Hessian agree with central differences up to an error."""
-    for i, offset in enumerate(STEP * np.eye(len(z))):
+    for i, offset in enumerate(step * np.eye(len(z))):
         values, gradients = np.empty(2), np.empty((2, len(z)))
         for side, point in enumerate((z - offset, z + offset)):
             _derivatives(loss, p, point, gradients[side], np.empty_like(hess))
             values[side] = _value(loss, p, point)
-        slope, curvature = (np.diff(ends, axis=0)[0] / (2 * STEP) for ends in (values, gradients))
+        slope, curvature = (np.diff(ends, axis=0)[0] / (2 * step) for ends in (values, gradients))
         _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
         _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
 
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
-    name, rng, maps = type(attention).__name__, np.random.default_rng(0), []
-    for _ in range(TRIALS):
-        z = SIZE * rng.standard_normal((1, n_tokens, rank))
+    name, rng, settings = type(attention).__name__, np.random.default_rng(0), CheckSettings()
+    maps = []
+    for _ in range(settings.n_trials):
+        z = settings.size * rng.standard_normal((1, n_tokens, rank))
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
         S = []
         for fields in (z, -z, rotated):

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._core import check
 from gamp_attention._core.display import Words, count_noun
 from gamp_attention._core.expressions import Graph, Program
-from gamp_attention.losses.checks import JUMP, LINES, KinkWarning, largest_change
+from gamp_attention.losses.checks import KinkSearch, KinkWarning
 from gamp_attention.losses.sequence import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.models.coordinates import CoordinateLaw
@@ -477,10 +477,10 @@ def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
     if not spec.program.has_choices:
         return
     rng = np.random.default_rng(11)
-    for number in range(LINES):
+    for number in range(KinkSearch.n_lines):
         base, along = rng.standard_normal((2, spec.n_tokens, spec.rank))
         jump = _convex_kink(spec, y[number], base * (number > 0), along)
-        if jump > JUMP:
+        if jump > KinkSearch.smallest:
             warnings.warn(
                 f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
                 "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
@@ -500,4 +500,4 @@ def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along
         slopes = np.diff(values) / (at[1] - at[0])
         return slopes, np.diff(slopes)
 
-    return largest_change(measure, n_points=4001, n_refined=4)
+    return KinkSearch(n_points=4001, n_refined=4).largest_change(measure)
