@@ -173,9 +173,6 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
-    low, high = (check.real("--alphas", end, low=0, strict=True) for end in options.alphas)
-    if not low < high:
-        raise check.fail_words("--alphas", f"{low:g} {high:g}", "LOW < HIGH")
     model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
     wanted = select(options, "alphas", "tol", "bayes", "folder")
     with _open_executor(options) as executor:

@@ -96,18 +96,6 @@ class Branch(Result):
     instances: dict[str, np.ndarray]
     rows: list[Row]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data of all fields, and under separate names the data from which the picture is drawn."""
-        data = super().to_dict()
-        gamp, path = data["gamp"], data["predicted"]
-        return data | {
-            **{name: gamp[name] for name in ("n_off_global", "n_near_jump", "message", "history")},
-            "jump_mass": data["fixed_point"]["jump_mass"],
-            "trajectory": path,
-            "trajectory_error": path["error"],
-            "trajectory_jump_mass": path["jump_mass"],
-        }
-
     def _rows(self) -> Rows:
         return [f"{self.name} branch", HEADS, *(row.cells() for row in self.rows), *self._notes()]
 

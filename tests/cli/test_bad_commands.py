@@ -209,7 +209,7 @@ COMMANDS = {
     "law data.npz --classes -1": "--classes: needs a number of classes >= 1, or auto, got '-1'",
     "law data.npz --classes two": "--classes: needs a number of classes >= 1, or auto, got 'two'",
     "law data.npz": "data.npz: there is no such file",
-    "boundaries --alphas 2 1": "--alphas: needs LOW < HIGH, got 2 1",
+    "boundaries --alphas 2 1": "--alphas: needs (lowest, highest) α in this order, got (2.0, 1.0)",
     "boundaries --alphas 0 1": "--alphas: needs a finite number > 0, got 0.0",
     "sweep F --out cells.txt": "--out: needs a name that ends in .nc, got 'cells.txt'",
     "predict a.npz": "required: TOKENS",
