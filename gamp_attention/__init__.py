@@ -50,7 +50,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "extensions.train": (
         "Checkpoint", "FitResult", "StartRecord", "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState",
-        "SpectralDirections", "TrainResult", "initial_survey", "load_result", "spectral_directions", "survey_step", "train",
+        "SpectralDirections", "TrainResult", "initial_survey", "load_result", "spectral_directions", "survey_step",
+        "train",
     ),
     "gamp": ("GampResult", "GampState", "IterationOptions", "gamp_step", "initial_state", "run_gamp"),
     "losses": (

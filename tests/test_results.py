@@ -125,7 +125,6 @@ def make_gamp():
         lowest_eigenvalue=0.003,
         lowest_eigenvalue_error=1e-7,
         direction=np.full((D, R), (D * R) ** -0.5),
-        n_escapes=0,
         n_off_global=0,
         n_near_jump=1,
         state=make_state(),

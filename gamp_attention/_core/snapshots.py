@@ -1,4 +1,4 @@
-"""Iterative runs, and their snapshots: the state of a run as a tree of plain data, and as arrays by name, from which it is restored.
+"""Iterative runs, and snapshots of their state from which they are restored: trees of plain data, and arrays by name.
 
 A class derived from `Resumable` annotates, in its body, the attributes that change during a run. From the annotations
 `pack` makes flat arrays, and `Resumable.restore` sets the attributes again. Allowed are numbers, strings, enums,

@@ -25,8 +25,8 @@ from gamp_attention._core.numerics import project_psd
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.extensions.train.spectral import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors
 from gamp_attention.models.channels.channel import Channel, Posterior, response
 from gamp_attention.models.channels.choice import field_moments
 from gamp_attention.models.channels.classes import ClassChannel

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check, progress
+from gamp_attention._core.checkpoints import Checkpoint
+from gamp_attention._core.choices import FURTHER_STARTS, STARTS
 from gamp_attention._core.display import count_noun, format_text, format_to_error
 from gamp_attention._core.files import path_of_unfinished, write_archive
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention._core.checkpoints import Checkpoint
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.fit_data import Problem, describe_data, describe_spread, load_problem
 from gamp_attention.cli.options import FIT_STARTS, VALUES, name_options
@@ -24,7 +25,6 @@ from gamp_attention.cli.output import checkpoint_of_path, indent, picture_of_pat
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.loading import load_weights
-from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import Tokens
 from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.figures import plot_fit, plot_path
@@ -329,7 +329,7 @@ def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> 
 
 def _load_init(name: str) -> Any:
     """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
-    if name in DATA_STARTS and name not in FIT_STARTS:
+    if name in (*STARTS, *FURTHER_STARTS) and name not in FIT_STARTS:
         remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
         raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
     return name if name in FIT_STARTS else load_weights("--init", name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gamp_attention._core.check import require_modules
+from gamp_attention._core.choices import FURTHER_STARTS, STARTS
 from gamp_attention._core.files import (
     path_of_unfinished,
     require_checkpoint,
@@ -19,7 +20,6 @@ from gamp_attention._core.files import (
 )
 from gamp_attention._core.progress import clear
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES
-from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
 DEFAULT_NAMES = {"fit": "fit", "predict": "predictions"}  # commands with --out, and the default endings of its name
@@ -127,7 +127,7 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
         inputs.append(("the input --teacher", options.teacher))
     if given.get("result") is not None:
         inputs.append(("the input RESULT", options.result))
-    if options.command == "fit" and options.init not in DATA_STARTS:
+    if options.command == "fit" and options.init not in (*STARTS, *FURTHER_STARTS):
         inputs.append(("the input --init", options.init))
     return inputs
 

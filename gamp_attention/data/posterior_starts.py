@@ -8,8 +8,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.data.class_samples import ObservedClasses, observe_classes
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.extensions.train.spectral import lowest_eigenvectors, side_by_side
 from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights, weights_of_groups
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors, side_by_side
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.channels.teacher import TeacherChannel

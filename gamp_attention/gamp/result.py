@@ -1,7 +1,6 @@
 """Results of `run_gamp`: descent from states on which message passing cycles, checks of the weights, and the report."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike

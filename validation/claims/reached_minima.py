@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.gamp.survey import N_ITER, STEP
+from gamp_attention.extensions.train.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows

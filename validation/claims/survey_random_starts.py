@@ -33,7 +33,7 @@ from functools import cache, partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.gamp import LADDER, STEP
+from gamp_attention.extensions.train import LADDER, STEP
 from gamp_attention.state_evolution.dynamics import sample_cosines, sample_survey
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table, round_curve

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._core.display import Rows, count_noun, format_to_error
 from gamp_attention._core.numerics import guard_call
 from gamp_attention._core.progress import Progress
-from gamp_attention._core.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.covariance import sum_products
 from gamp_attention.experiments.inference.leave_one_out import FEW_SAMPLES, FORMS

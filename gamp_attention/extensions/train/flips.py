@@ -1,11 +1,11 @@
 """Flips of single samples: starts of message passing next to a minimum, from which a lower minimum may follow.
 
-At a minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center ω =
-z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk changes
-by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all weights
-respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's loss, so
-that the gap does not decide. For each of the samples of smallest gap a run of message passing is made. It begins at the
-state of the minimum, in which one sample has the fields z', and keeps the local minima of all samples.
+At a minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center
+ω = z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk
+changes by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all
+weights respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's
+loss, so that the gap does not decide. For each of the samples of smallest gap a run of message passing is made. It
+begins at the state of the minimum, in which one sample has the fields z', and keeps the local minima of all samples.
 
 Minima that survey propagation finds at finite d often differ from a lower minimum in few samples. For losses that do
 not change if the signs of all fields change, as in attention with tied weights, z' is close to −z.

@@ -8,7 +8,7 @@ after few iterations predicts the final loss well enough to discard poor starts 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
@@ -24,7 +24,7 @@ from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_sa
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
-from gamp_attention.results import Overlaps, Status
+from gamp_attention.results import Status
 
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
 # iterations after which runs from flipped samples are compared, and number of runs that then continue

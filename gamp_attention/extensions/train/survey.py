@@ -109,8 +109,8 @@ def survey_step(
 ) -> tuple[SurveyState, SurveyReport]:
     """Return the state after one iteration of survey propagation, as a pure function: the given state is not changed.
 
-    Eq. :eq:`survey-step`. The equations of the iteration are at the top of `gamp_attention.extensions.train.survey` (Lucibello,
-    Saglietti and Lu, 2019).
+    Eq. :eq:`survey-step`. The equations of the iteration are at the top of `gamp_attention.extensions.train.survey`
+    (Lucibello, Saglietti and Lu, 2019).
 
     Parameters
     ----------

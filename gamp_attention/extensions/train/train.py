@@ -103,9 +103,9 @@ def train(
 
     Eq. :eq:`critical`. Each start is a run of message passing as in `run_gamp`. The starts are compared by successive
     halving: after 6, 15 and 30 iterations the half with the higher training loss is stopped. For samples with more than
-    two fields L r, whose proximal steps take much longer than a gradient, descents from all starts come first. If at least
-    half of them end in the same lowest weights, message passing only verifies or improves this end; otherwise message
-    passing is also run from the starts.
+    two fields L r, whose proximal steps take much longer than a gradient, descents from all starts come first. If at
+    least half of them end in the same lowest weights, message passing only verifies or improves this end; otherwise
+    message passing is also run from the starts.
 
     Parameters
     ----------
