@@ -410,6 +410,9 @@ RESULTS = {
     "StateEvolutionResult": make_state_evolution,
     "SurveyRecord": lambda: ga.SurveyRecord("random 1", 250.0, ga.SurveyEnd.COLLAPSED, 42, 1e-3, 0.1, np.ones((D, R))),
     "Sweep": make_sweep,
+    "TrainResult": lambda: ga.TrainResult(
+        **vars(make_gamp()), starts=8 * (RESULTS["StartRecord"](),), surveys=3 * (RESULTS["SurveyRecord"](),)
+    ),
     "Trajectory": make_trajectory,
 }
 OTHERS = {

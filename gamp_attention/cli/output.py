@@ -29,7 +29,7 @@ SUFFIXES = {"fit": (".npz",), "predictions": (".npz",), "dataset": (".nc", ".nc4
 FORCE = "replace the file with --force"
 # a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
 REMEDY = re.compile(
-    r"(?:a larger max_iter or )?(?:(?:minimize_risk|run_gamp|regularization_path)\(.*?\)|escape=True|`groups`) "
+    r"(?:a larger max_iter or )?(?:(?:minimize_risk|train|regularization_path)\(.*?\)|escape=True|`groups`) "
     r"\(gamp-attention fit: (.*?)\)"
 )
 
