@@ -97,7 +97,10 @@ def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
     name = str(rng.choice(names, p=weight / weight.sum()))
     line = LINES[name]
     family = str(rng.choice(ATTENTION if name in LIMITS or name == "sweep" else list(MODELS)))
-    if name in ("run_gamp", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline") and rng.random() < 0.7:
+    if (
+        name in ("run_gamp", "train", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline")
+        and rng.random() < 0.7
+    ):
         data = rng.choice([*USER_DATA, *(f"SAMPLES['{model}']" for model in MODELS)])
         line = line.replace("DATA", str(data)).replace("init=WEIGHTS", "init='random'").replace("V=WIDE", "V=None")
     elif name not in ("compare", "Overlaps") and rng.random() < 0.7:
