@@ -27,11 +27,14 @@ EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
 # extensions of binary files that can be read by their name only; a name without extension is allowed
 SUFFIXES = {"fit": (".npz",), "predictions": (".npz",), "dataset": (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
 FORCE = "replace the file with --force"
-# a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
-REMEDY = re.compile(
-    r"(?:a larger max_iter or )?(?:(?:minimize_risk|train|regularization_path)\(.*?\)|escape=True|`groups`) "
-    r"\(gamp-attention fit: (.*?)\)"
-)
+# remedies in Python in the messages of training, and the options of `gamp-attention fit` that commands print instead; a
+# remedy may also name its option in parentheses
+REMEDIES = {
+    re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\) continues"): "--init RESULT.npz cont",
+    re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
+    re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
+    re.compile(r"(?:(?:run_gamp|regularization_path)\(.*?\)|`groups`) \(gamp-attention fit: (.*?)\)"): r"\1",
+}
 
 
 class Output(NamedTuple):
@@ -160,8 +163,10 @@ def _check_target(output: Output, force: bool) -> None:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
+    for remedy, option in REMEDIES.items():
+        text = remedy.sub(option, text)
     try:
-        print(REMEDY.sub(r"\1", text), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
+        print(text, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

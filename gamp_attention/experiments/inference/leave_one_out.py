@@ -484,7 +484,7 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     if gamp.is_minimum and step is not None and not step.minimum:
         return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
-        remedy = "train(..., escape=True) (gamp-attention fit: --escape)"
+        remedy = "run_gamp(..., escape=True) (gamp-attention fit: --escape)"
         return [f"the weights are a saddle of the risk; {remedy} continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]
