@@ -30,7 +30,7 @@ FORCE = "replace the file with --force"
 # remedies in Python in the messages of training, and the options of `gamp-attention fit` that commands print instead; a
 # remedy may also name its option in parentheses
 REMEDIES = {
-    re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\) continues"): "--init RESULT.npz cont",
+    re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
     re.compile(r"(?:(?:run_gamp|regularization_path)\(.*?\)|`groups`) \(gamp-attention fit: (.*?)\)"): r"\1",
