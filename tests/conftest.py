@@ -96,6 +96,13 @@ def examples(count):
     return settings(max_examples=10 * count if THOROUGH else count)
 
 
+def draw_planted(n, L, d, rank, seed=0):
+    """Return samples of a tied layer with `rank` columns."""
+    rng = np.random.default_rng(seed)
+    x, teacher = 0.8 * rng.standard_normal((n, L, d)), rng.standard_normal((d, rank))
+    return ga.Dataset(x, ga.DotProductAttention()(x @ teacher / np.sqrt(d)) @ x, rank=rank)
+
+
 def layer_attention(student, z):
     """Compute S[z] in torch from its definition."""
     import torch
@@ -133,6 +140,15 @@ def layer_gradient(data, Q, risk):
 def layer_gradient_norm(data, Q, risk):
     """Compute ‖∇R‖_F/(λ√d) by torch autograd."""
     return float(np.linalg.norm(layer_gradient(data, Q, risk)) / (data.lam * np.sqrt(data.dim)))
+
+
+def compute_hessian(data, Q, risk, step=1e-5):
+    """Return ∇²R (d r, d r) by central differences of the gradient."""
+    rows = []
+    for unit in np.eye(Q.size):
+        shift = step * unit.reshape(Q.shape)
+        rows.append((ga.gradient(data, Q + shift, risk) - ga.gradient(data, Q - shift, risk)).ravel() / (2 * step))
+    return np.array(rows)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def test_api_pages_have_types_next_to_names_and_descriptions_below(name):
 def test_types_are_written_in_words():
     assert _docstrings.describe_type(ga.run_gamp, "data") == ":class:`~gamp_attention.Dataset`"
     assert _docstrings.describe_type(ga.run_gamp, "tol") == "float, default 1e-08"
-    assert _docstrings.describe_type(ga.run_gamp, "n_starts") == "int, default 1"
+    assert _docstrings.describe_type(ga.train, "n_starts") == "int, default 8"
     assert _docstrings.describe_type(ga.Dataset, "positions") == "array_like, optional"
     assert _docstrings.describe_type(ga.GampResult, "train_loss, gradient_norm") == "float"
 

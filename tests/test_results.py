@@ -125,7 +125,6 @@ def make_gamp():
         lowest_eigenvalue=0.003,
         lowest_eigenvalue_error=1e-7,
         direction=np.full((D, R), (D * R) ** -0.5),
-        n_escapes=0,
         n_off_global=0,
         n_near_jump=1,
         state=make_state(),
@@ -409,6 +408,9 @@ RESULTS = {
     "StateEvolutionResult": make_state_evolution,
     "SurveyRecord": lambda: ga.SurveyRecord("random 1", 250.0, ga.SurveyEnd.COLLAPSED, 42, 1e-3, 0.1, np.ones((D, R))),
     "Sweep": make_sweep,
+    "TrainResult": lambda: ga.TrainResult(
+        **vars(make_gamp()), starts=8 * (RESULTS["StartRecord"](),), surveys=3 * (RESULTS["SurveyRecord"](),)
+    ),
     "Trajectory": make_trajectory,
 }
 OTHERS = {

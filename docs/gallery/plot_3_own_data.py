@@ -29,7 +29,7 @@ positions = rng.standard_normal((L, d)) / np.sqrt(d)
 # %%
 # A third of the samples is reserved for testing. Without a teacher, the risk is the exact risk of the layer itself, and
 # all initial weights except "semantic" are possible. Here several runs start from different initial weights, and the
-# run with the lowest training loss is selected. ``run_gamp(train, "spectral", n_starts=8)`` does both in one call.
+# run with the lowest training loss is selected. ``ga.train(train)`` does both in one call.
 train = ga.Dataset(tokens[:1200], outputs[:1200], positions, lam=0.01)
 runs = [ga.run_gamp(train, "random", risk="exact", damping=0.3, seed=seed) for seed in range(4)]
 runs.append(ga.run_gamp(train, "positional", risk="exact", damping=0.3))

@@ -15,6 +15,7 @@ import numpy as np
 
 from gamp_attention._core import check, progress
 from gamp_attention._core.checkpoints import Checkpoint
+from gamp_attention._core.choices import FURTHER_STARTS, STARTS
 from gamp_attention._core.display import count_noun, format_text, format_to_error
 from gamp_attention._core.files import PICTURE, path_of_unfinished, write_archive
 from gamp_attention._core.statistics import mean_and_error
@@ -25,7 +26,6 @@ from gamp_attention.cli.output import FIT, checkpoint_of_path, indent, picture_o
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.loading import load_weights
-from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import Tokens
 from gamp_attention.data.tolerances import scale_tolerance
 from gamp_attention.experiments.figures import plot_fit, plot_path
@@ -333,7 +333,7 @@ def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> 
 
 def _load_init(name: str) -> Any:
     """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
-    if name in DATA_STARTS and name not in FIT_STARTS:
+    if name in (*STARTS, *FURTHER_STARTS) and name not in FIT_STARTS:
         remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
         raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
     return name if name in FIT_STARTS else load_weights("--init", name)

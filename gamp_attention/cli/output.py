@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gamp_attention._core.choices import FURTHER_STARTS, STARTS
 from gamp_attention._core.files import (
     CHECKPOINT,
     DATASET,
@@ -27,7 +28,6 @@ from gamp_attention._core.optional import require_modules
 from gamp_attention._core.progress import clear
 from gamp_attention.cli.options import quote_options
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES
-from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
 FIT, PREDICTIONS = "a result of gamp-attention fit", "predictions of gamp-attention predict"  # kinds of files
@@ -35,11 +35,14 @@ DEFAULT_NAMES = {"fit": "fit", "predict": "predictions"}  # commands with --out,
 EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
 # extensions of binary files that can be read by their name only; a name without extension is allowed
 SUFFIXES = {FIT: (".npz",), PREDICTIONS: (".npz",), DATASET: (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
-# a remedy in Python, and the option of `gamp-attention fit` in parentheses, which alone is printed by commands
-REMEDY = re.compile(
-    r"(?:a larger max_iter or )?(?:(?:minimize_risk|run_gamp|regularization_path)\(.*?\)|escape=True|`groups`) "
-    r"\(gamp-attention fit: (.*?)\)"
-)
+# remedies in Python in the messages of training, and the options of `gamp-attention fit` that commands print instead; a
+# remedy may also name its option in parentheses
+REMEDIES = {
+    re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
+    re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
+    re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
+    re.compile(r"(?:(?:run_gamp|regularization_path)\(.*?\)|`groups`) \(gamp-attention fit: (.*?)\)"): r"\1",
+}
 
 
 class Output(NamedTuple):
@@ -135,7 +138,7 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
         inputs.append(("the input --teacher", options.teacher))
     if given.get("result") is not None:
         inputs.append(("the input RESULT", options.result))
-    if options.command == "fit" and options.init not in DATA_STARTS:
+    if options.command == "fit" and options.init not in (*STARTS, *FURTHER_STARTS):
         inputs.append(("the input --init", options.init))
     return inputs
 
@@ -168,7 +171,9 @@ def _check_target(output: Output, force: bool) -> None:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
-    text = quote_options(REMEDY.sub(r"\1", text), options.flags)
+    for remedy, option in REMEDIES.items():
+        text = remedy.sub(option, text)
+    text = quote_options(text, options.flags)
     try:
         print(text, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
     except BrokenPipeError:

@@ -9,7 +9,7 @@ from gamp_attention._core.statistics import mean_and_error
 from gamp_attention.cli.output import PREDICTIONS, report
 from gamp_attention.data.layer import require_tokens
 from gamp_attention.data.loading import load_tokens
-from gamp_attention.gamp.fit_result import read_result
+from gamp_attention.extensions.train.fit_result import read_result
 
 
 def run_predict(options: argparse.Namespace) -> int:

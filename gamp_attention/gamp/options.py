@@ -137,9 +137,9 @@ class IterationOptions(DisplayMixin):
         for name in ("hold_after", "empirical_after"):
             if getattr(self, name) is not None:
                 check.integer(name, getattr(self, name), low=0)
-        if isinstance(self.accelerate, str):
-            check.choice("accelerate", self.accelerate, (LATE,))
-        elif self.accelerate is not None:
+        if isinstance(self.accelerate, str) and self.accelerate != LATE:
+            raise check.fail("accelerate", self.accelerate, f"True or False, or {LATE!r}")
+        if not isinstance(self.accelerate, str | None):
             check.flag("accelerate", self.accelerate)
         if self.accelerate and not data.rows_here:
             raise check.fail("accelerate", self.accelerate, "False for data whose samples are on other workers")

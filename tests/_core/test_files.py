@@ -178,7 +178,7 @@ cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).data
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 for call in (
     lambda: ga.sample(ga.paper_model(), 40, 1.5, 0, storage="tokens.npy"),
-    lambda: ga.run_gamp(data, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
+    lambda: ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
     lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
     lambda: ga.plot_trajectory(ga.trajectory(ga.paper_model(), 1.5, n_iter=2, n_paths=64, n_replicas=2), path="f.png"),
     lambda: save(cells, "cells.nc"),

@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,15 +112,16 @@ def test_paths_are_resumed_only_with_equal_options_and_data(rows, tmp_path):
 def test_interrupted_paths_store_finished_values(rows, tmp_path, monkeypatch):
     from gamp_attention.experiments.inference import path_training as module
 
-    calls, run = [], module.run_gamp
+    calls = []
 
-    def interrupted(*args, **options):
+    def interrupted(run, *args, **options):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return run(*args, **options)
 
-    monkeypatch.setattr(module, "run_gamp", interrupted)
+    for name in ("train", "run_gamp"):  # of the first value, and of the others
+        monkeypatch.setattr(module, name, partial(interrupted, getattr(module, name)))
     with pytest.raises(KeyboardInterrupt):
         ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
     again = ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")

@@ -1,13 +1,17 @@
 """Accelerated message passing: the same fixed points in fewer iterations; bad extrapolations are undone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.damping import FIRST_STEP, LONG_STEP, SHRINK_FACTOR, Damping
 from gamp_attention.data import risk_at
-from gamp_attention.gamp import MAX_RISE, WARM_UP, Acceleration, GampState
+from gamp_attention.gamp import Acceleration, AccelerationSettings, GampState
 from tests.conftest import layer_gradient_norm
+
+SETTINGS = AccelerationSettings()
 
 
 @pytest.mark.parametrize("risk", ["asymptotic", "exact"])
@@ -61,9 +65,10 @@ def test_cycling_runs_are_not_extrapolated():
     ],
 )
 def test_runs_that_follow_state_evolution_are_only_damped(data, options):
+    iteration = options.get("iteration", ga.IterationOptions())
     default, damped = (
-        ga.run_gamp(data, "semantic", **options),
-        ga.run_gamp(data, "semantic", **options, iteration=ga.IterationOptions(accelerate=False)),
+        ga.run_gamp(data, "semantic", **(options | {"iteration": replace(iteration, accelerate=each)}))
+        for each in (None, False)
     )
     assert np.array_equal(default.Q, damped.Q)
     assert np.array_equal(default.history.gradient_norm, damped.history.gradient_norm)
@@ -127,7 +132,7 @@ def make_linear_problem():
 def test_linear_problem_is_solved_in_a_number_of_iterations_near_its_dimension():
     step, answer = make_linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
-    for _ in range(WARM_UP + 10):
+    for _ in range(SETTINGS.warm_up + 10):
         after = step(state)
         state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
     assert np.abs(state.Q - answer).max() < 1e-8
@@ -141,7 +146,7 @@ def test_a_bad_extrapolation_is_undone():
         before, after = state, step(state)
         state = accelerate(before, after, norm)
     best = after
-    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), MAX_RISE * 1.1)
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), SETTINGS.max_rise * 1.1)
     assert refused is best
     assert accelerate.n_refused == 1
     after = step(refused)

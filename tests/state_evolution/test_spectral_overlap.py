@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import lowest_eigenvectors
 from gamp_attention.denoisers import posterior_weights
+from gamp_attention.extensions.train import lowest_eigenvectors
 from gamp_attention.state_evolution.equations import Ensemble, lowest_edge
 
 

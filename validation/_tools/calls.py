@@ -214,9 +214,12 @@ LINES = {
     ),
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
-        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, accelerate=False, "
-        "settling=True, survey=3.0, iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5), seed=0, "
-        "n_starts=2, n_finish=1)"
+        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, seed=0, "
+        "iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5, accelerate=False, settling=True))"
+    ),
+    "train": (
+        "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, n_finish=1, survey=3.0, escape=True, tol=1e-8, "
+        "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
     ),
     "initial_survey": "ga.initial_survey(DATA, 'exact', Q=WEIGHTS)",
     "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0, jumps=True)",
@@ -279,7 +282,7 @@ RESULTS = {
     "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
     "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "Sweep", "Trajectory", "__version__",
+    "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",

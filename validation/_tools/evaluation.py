@@ -40,7 +40,7 @@ class RecordingModule:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(ga, name)
-        if name not in ("run_gamp", "minimize_risk", "solve_state_evolution", "branches", "compare"):
+        if name not in ("run_gamp", "train", "minimize_risk", "solve_state_evolution", "branches", "compare"):
             return attribute
 
         def called(*args: Any, **options: Any) -> Any:
@@ -114,7 +114,8 @@ def _list_parts(result: Any) -> Iterable[Any]:
 
 def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
     if isinstance(result, ga.GampResult | ga.DescentResult):
-        return _check_descent(result, watched.last.get("run_gamp") or watched.last.get("minimize_risk"))
+        called = (watched.last.get(name) for name in ("run_gamp", "train", "minimize_risk"))
+        return _check_descent(result, next(filter(None, called), None))
     if isinstance(result, ga.StateEvolutionResult):
         return _check_fixed_point(result, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
     if isinstance(result, ga.Sweep):

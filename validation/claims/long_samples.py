@@ -8,7 +8,7 @@ Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48
 - random: Gaussian outputs that are independent of the tokens.
 
 Two further instances have n L d of about 10⁷, without eight starts. One process runs on each instance: `run_gamp` from
-one spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings
+one spectral start with default settings, `train` from eight starts, and L-BFGS-B of scipy with its default settings
 from eight random starts, four each of standard deviation 0.1 and 0.5, on the gradient of the package; its lowest loss
 counts. All times are processor times without compilation. Losses that differ by less than 1e-5 are equal, since
 L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.

@@ -2,7 +2,7 @@
 
 Method: the paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss. On each instance GAMP and L-BFGS
 run to zero gradient from the same four starts near the positions, √d p_1 + N(0, 1); survey propagation
-(`run_gamp(survey=y)` at the Parisi parameter y of the ground state, then GAMP) runs from two of them at d = 250.
+(`train(survey=y)` at the Parisi parameter y of the ground state, then GAMP) runs from two of them at d = 250.
 Minima of the semantic branch (|m| < 0.1) are counted and left out. For each algorithm: the overlap q_1 of a minimum
 with itself, the overlap q_0 between minima of the same instance, the distance q_1 − q_0, the fraction of pairs that are
 the same minimum, and the training loss. Means over instances are extrapolated to d → ∞, linear in 1/d. The differences

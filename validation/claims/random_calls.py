@@ -43,6 +43,8 @@ BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
 # relative frequencies of slow functions, 1 for the others
 RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}
+# functions of data, which receive other data
+OF_DATA = ("run_gamp", "train", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline")
 FRACTION_OF_USES, FRACTION_UNCHANGED, FRACTION_OF_TWO = 0.35, 0.2, 0.2
 EVALUATOR = TimedEvaluator()
 POWERS = (-300, -160, -60, -20, -8, -3, 3, 8, 20, 60, 160, 300)
@@ -97,7 +99,10 @@ def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
     name = str(rng.choice(names, p=weight / weight.sum()))
     line = LINES[name]
     family = str(rng.choice(ATTENTION if name in LIMITS or name == "sweep" else list(MODELS)))
-    if name in ("run_gamp", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline") and rng.random() < 0.7:
+    if (
+        name in ("run_gamp", "train", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline")
+        and rng.random() < 0.7
+    ):
         data = rng.choice([*USER_DATA, *(f"SAMPLES['{model}']" for model in MODELS)])
         line = line.replace("DATA", str(data)).replace("init=WEIGHTS", "init='random'").replace("V=WIDE", "V=None")
     elif name not in ("compare", "Overlaps") and rng.random() < 0.7:

@@ -39,9 +39,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from gamp_attention.gamp.survey import N_ITER, STEP
 
 import gamp_attention as ga
+from gamp_attention.extensions.train.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.descents import predicted_descent
 from validation._tools.report import Verdict, options, plus_minus

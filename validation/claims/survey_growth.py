@@ -1,7 +1,7 @@
 """Growth of the overlaps of random weights in survey propagation, from order d^(−1/2) to a minimum.
 
 Method: a single survey of `survey_step` from random weights (d = 150, at most 30 iterations, the first Parisi parameter
-of `run_gamp`), at twelve α and two (ω, σ). The cosines with the teacher and with the positions begin as independent
+of `train`), at twelve α and two (ω, σ). The cosines with the teacher and with the positions begin as independent
 Gaussians of variance 1/d. A survey approaches the teacher at a level if the cosine with the teacher reaches this level
 within a number of iterations, and not after the cosine with the positions.
 
@@ -26,8 +26,8 @@ from scipy.stats import chi2, ks_2samp
 
 import gamp_attention as ga
 from gamp_attention.experiments import ALPHA, draw_legend
-from gamp_attention.gamp import LADDER, STEP
-from gamp_attention.gamp import LATE_ITERATION as LATE
+from gamp_attention.extensions.train import LADDER, STEP
+from gamp_attention.extensions.train import LATE_ITERATION as LATE
 from gamp_attention.state_evolution.dynamics import follow_growth, sample_cosines
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
@@ -49,7 +49,7 @@ SURVEY, LINEAR, PATH = "#0072B2", "#E69F00", "#009E73"
 
 @cache
 def find_start(omega, sigma, alpha, seed):
-    """Return the first Parisi parameter of `run_gamp`, and the first V of surveys, at d = 1000."""
+    """Return the first Parisi parameter of `train`, and the first V of surveys, at d = 1000."""
     data = ga.sample(build_model(omega, sigma), 1000, alpha, seed)
     state, unit = ga.initial_survey(data, "asymptotic", np.zeros((data.dim, 1)))
     return LADDER[0] * unit, state.V

@@ -1,6 +1,6 @@
 """What can be learned, by whom: the weights that random starts find against α and ω, beside theoretical thresholds.
 
-Method: `run_gamp(survey=True)`, `run_gamp` and L-BFGS-B start from the same random weights, once in each instance of
+Method: `train(survey=True)`, `run_gamp` and L-BFGS-B start from the same random weights, once in each instance of
 noiseless samples of the attention layer with the exact risk (d = 150, λ = 0.01). A run has found the teacher if its
 cosine with the teacher is at least 0.5 and 0.9 times the cosine of the semantic minimum, which is message passing from
 the weights of the teacher. Thresholds for d → ∞: weak and full recovery of Bayes-optimal estimation

@@ -1,6 +1,6 @@
 """Survey propagation recovers the signal of phase retrieval from random starts.
 
-Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `run_gamp(init="random", survey=True)` and
+Method: amplitudes |z★| without noise and the loss (|z| − y)², λ = 1e-3. `train(init="random", survey=True)` and
 `run_gamp` from the same random weights, over α and d; a run recovers the signal if its cosine with it is at least 0.99.
 The Bayes-optimal algorithm recovers the signal from `bayes_thresholds(...).full_recovery` on (d → ∞), and the published
 state evolution of survey propagation at a fixed Parisi parameter from the α of `survey_recovery` on. In the first
@@ -19,7 +19,7 @@ from scipy.stats import beta
 import gamp_attention as ga
 from gamp_attention.data import agreement_of, several_starts
 from gamp_attention.experiments import DARK, figure
-from gamp_attention.gamp import LADDER
+from gamp_attention.extensions.train import LADDER
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
@@ -133,7 +133,7 @@ def check_recoveries(verdict, rows):
 
 
 def compute_parisi(alpha, d, seeds):
-    """Return the lowest and the highest Parisi parameter of the surveys of `run_gamp` in some instances."""
+    """Return the lowest and the highest Parisi parameter of the surveys of `train` in some instances."""
     data = [draw_amplitudes(d, alpha, seed)[0] for seed in range(seeds)]
     units = [ga.initial_survey(each, "exact", np.zeros((d, 1)))[1] for each in data]
     return min(LADDER) * min(units), max(LADDER) * max(units)

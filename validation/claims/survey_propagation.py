@@ -1,6 +1,6 @@
 """Survey propagation from random starts: the minima it finds, compared with GAMP, L-BFGS and Adam in equal time.
 
-Method: `run_gamp(init="random", survey=True)` on noiseless and noisy attention data with the exact risk, and on phase
+Method: `train(init="random", survey=True)` on noiseless and noisy attention data with the exact risk, and on phase
 retrieval. The competitors start from random weights again and again, the first time from the weights of the survey, as
 long as less processor time has passed than survey propagation took in total, and keep the result of lowest training
 loss: GAMP with default settings; L-BFGS-B of scipy on the compiled risk, until the gradient is zero (faster than

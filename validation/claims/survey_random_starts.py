@@ -2,7 +2,7 @@
 
 Method: surveys of ten iterations from random weights at the five points with the largest deviations of nonlinear theory
 in `survey_growth`, at d = 150 and 600, with new seeds. Each survey is made twice for the same tokens, labels and
-weights: with the Parisi parameter y, the first V and the exact risk of `run_gamp` ("default"), and with y and V of
+weights: with the Parisi parameter y, the first V and the exact risk of `train` ("default"), and with y and V of
 theory and the asymptotic risk ("fixed"). Theory takes the means of y and V over eight data sets of the same d.
 
 *Averages* (`sample_cosines`): state evolution at the overlaps of each path, with fluctuations of the forces on the
@@ -33,7 +33,7 @@ from functools import cache, partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.gamp import LADDER, STEP
+from gamp_attention.extensions.train import LADDER, STEP
 from gamp_attention.state_evolution.dynamics import sample_cosines, sample_survey
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table, round_curve
@@ -75,7 +75,7 @@ def find_start(omega, sigma, alpha, d):
 
 
 def run_surveys(omega, sigma, alpha, d, seed):
-    """Return the overlaps of the survey of one data set with the y and V of `run_gamp`, and with y and V of theory."""
+    """Return the overlaps of the survey of one data set with the y and V of `train`, and with y and V of theory."""
     data = ga.sample(build_model(omega, sigma), d, alpha, seed)
     Q, (parisi, V) = draw_starts(data, 1, seed)[0], find_start(omega, sigma, alpha, d)
     state, unit = ga.initial_survey(data, "exact", Q)
@@ -247,7 +247,7 @@ def check_kind(verdict, rows, points, d, kind, required):
 
 def format_fractions(rows, sizes, points):
     """Return the table of fractions that approach the teacher."""
-    heads = ["ω, σ", "α", "d", "surveys of `run_gamp`", "surveys, y and V of theory", "αd samples", "averages"]
+    heads = ["ω, σ", "α", "d", "surveys of `train`", "surveys, y and V of theory", "αd samples", "averages"]
     lines = []
     for point in points:
         for d in sizes:

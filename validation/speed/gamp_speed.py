@@ -178,12 +178,11 @@ def run_lbfgs(data, start):
     return {**row, "s": clock() - began}
 
 
-def run_message_passing(data, start, **options):
+def run_message_passing(data, start, accelerate=None):
     """Return a run, and the seconds until it reached the critical point, without its later analysis."""
     began, reached = clock(), []
-    run = ga.run_gamp(
-        data, start, "asymptotic", **options, iteration=ga.IterationOptions(callback=lambda *_: reached.append(clock()))
-    )
+    options = ga.IterationOptions(accelerate=accelerate, callback=lambda *_: reached.append(clock()))
+    run = ga.run_gamp(data, start, "asymptotic", iteration=options)
     whole = clock() - began
     return run, whole if run.n_settle else reached[-1] - began
 
@@ -329,7 +328,8 @@ small = ga.sample(ga.paper_model(), 50, 1.5, seed=0, dtype=sys.argv[2])
 gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)
 before = peak()
 data = ga.sample(ga.paper_model(), int(sys.argv[1]), 1.5, seed=0, dtype=sys.argv[2])
-result = ga.run_gamp(data, risk="asymptotic", damping=0.5, accelerate=sys.argv[3] == "1", max_iter=25, tol=0)
+options = ga.IterationOptions(accelerate=sys.argv[3] == "1")
+result = ga.run_gamp(data, risk="asymptotic", damping=0.5, max_iter=25, tol=0, iteration=options)
 state = result.state
 print((peak() - before) / data.tokens.nbytes, (state.Q.nbytes + 3 * state.D.nbytes) / data.tokens.nbytes)
 """

@@ -86,8 +86,9 @@ def callback(t, state, report):
     norms.append(report.gradient_norm)
     print(f"iteration {t}: {times[-1] - times[-2]:.0f} s, gradient {norms[-1]:.1e}", file=sys.stderr, flush=True)
 
-result = ga.run_gamp(data, risk="asymptotic", damping=0.5, accelerate=True, max_iter=iterations, settling=False,
-                     callback=callback, checkpoint=ga.Checkpoint(folder / "large.npz", 0))
+options = ga.IterationOptions(accelerate=True, settling=False, callback=callback)
+result = ga.train(data, risk="asymptotic", n_starts=1, survey=False, max_iter=iterations, iteration=options,
+                  checkpoint=ga.Checkpoint(folder / "large.npz", 0))
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 theta, q = (float(getattr(result.overlaps, name).mean()) for name in ("theta", "q"))
 print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "peak": peak, "sampling": drawn,

@@ -5,6 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import initial_weights, several_starts
+from tests.extensions.train.conftest import train_one
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def informed(samples):
 
 
 def test_many_starts_reach_the_minimum_of_the_informed_start(samples, informed):
-    result = ga.train(samples, "spectral", n_starts=8, survey=False, escape=False)
+    result = train_one(samples, "spectral", n_starts=8)
     assert result.converged
     assert result.is_minimum
     assert result.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
@@ -43,7 +44,7 @@ def test_many_starts_reach_the_minimum_of_the_informed_start(samples, informed):
 
 
 def test_all_starts_may_be_run_to_the_end(samples):
-    result = ga.train(samples, "random", n_starts=3, n_finish=3, seed=2, survey=False, escape=False)
+    result = train_one(samples, "random", n_starts=3, n_finish=3, seed=2)
     assert all(start.status.converged for start in result.starts)
     losses = [start.train_loss for start in result.starts]
     assert result.train_loss == min(losses)
@@ -53,7 +54,7 @@ def test_all_starts_may_be_run_to_the_end(samples):
 
 def test_a_lower_run_that_did_not_converge_is_named(samples):
     """A result at zero weights, a saddle, has converged, and is selected before lower runs that have not."""
-    result = ga.train(samples, np.zeros((200, 1)), n_starts=3, n_finish=3, max_iter=12, survey=False, escape=False)
+    result = train_one(samples, np.zeros((200, 1)), n_starts=3, n_finish=3, max_iter=12)
     assert result.converged
     lowest = min(result.starts, key=lambda start: start.train_loss)
     assert lowest.status is ga.Status.MAX_ITER
@@ -73,7 +74,7 @@ def test_the_given_start_is_the_first_of_many(samples):
 
 
 def test_a_single_start_equals_the_first_of_many(samples):
-    assert ga.run_gamp(samples, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
+    assert train_one(samples, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
     one = initial_weights(samples, "spectral")
     first = several_starts(samples, "spectral", 4)[0][1]
     along = abs(np.sum(one * first)) / np.linalg.norm(one) / np.linalg.norm(first)
@@ -82,7 +83,7 @@ def test_a_single_start_equals_the_first_of_many(samples):
 
 def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "seed": 3}
-    whole = ga.run_gamp(samples, **options)
+    whole = train_one(samples, **options)
     calls = [0]
 
     class Interruption(Exception):
@@ -95,14 +96,11 @@ def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, 
 
     for _ in range(5):
         try:
-            pieces = ga.train(
+            pieces = train_one(
                 samples,
                 **options,
                 checkpoint=ga.Checkpoint(tmp_path / "starts.npz", 0),
                 iteration=ga.IterationOptions(callback=callback),
-                n_starts=1,
-                survey=False,
-                escape=False,
             )
         except Interruption:
             continue
@@ -117,7 +115,7 @@ def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, 
 def uninterrupted(request, samples):
     """Options of a run of several starts, and its result."""
     options = {"init": "spectral", "n_starts": 5, "n_finish": request.param, "tol": 1e-5}
-    return options, ga.run_gamp(samples, **options)
+    return options, train_one(samples, **options)
 
 
 @pytest.mark.slow(keep=2)
@@ -125,13 +123,9 @@ def uninterrupted(request, samples):
 def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, uninterrupted, samples, tmp_path):
     options, whole = uninterrupted
     path = tmp_path / "starts.npz"
-    short = ga.train(
-        samples, **options, checkpoint=ga.Checkpoint(path, 0), max_iter=max_iter, n_starts=1, survey=False, escape=False
-    )
+    short = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 0), max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
-    longer = ga.train(
-        samples, **options, checkpoint=ga.Checkpoint(path, 1e6), n_starts=1, survey=False, escape=False
-    )  # reads the file, but writes none
+    longer = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 1e6))  # reads the file, but writes none
     assert np.array_equal(longer.Q, whole.Q)
     for one, other in zip(longer.starts, whole.starts, strict=True):
         assert (one.name, one.kept, one.status, one.n_iter) == (other.name, other.kept, other.status, other.n_iter)
@@ -144,7 +138,7 @@ def test_impossible_arguments_raise_named_errors(samples):
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
     ]:
         with pytest.raises(ValueError, match=text):
-            ga.run_gamp(samples, **options)
+            train_one(samples, **options)
 
 
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss(), ga.PhaseRetrievalLoss()])
@@ -157,19 +151,19 @@ def test_labels_have_spectral_starts(loss):
     start = initial_weights(data, "spectral")[:, 0]
     along = start @ teacher / np.linalg.norm(start) / np.linalg.norm(teacher)
     assert (abs(along) if loss.even else along) > 0.6
-    assert ga.train(data, "spectral", n_starts=4, survey=False, escape=False).converged
+    assert train_one(data, "spectral", n_starts=4).converged
 
 
 @pytest.mark.parametrize("tokens", [np.zeros((20, 2, 70)), np.zeros((20, 2, 7))])
 def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
-    result = ga.train(data, "spectral", n_starts=2, survey=False, escape=False)
+    result = train_one(data, "spectral", n_starts=2)
     assert [start.name for start in result.starts] == ["random 1", "random 2"]
 
 
 def test_starts_stopped_after_the_selected_start_has_converged(samples):
     data = ga.Dataset(samples.tokens, samples.outputs, samples.positions, lam=1.0)
-    result = ga.train(data, "spectral", n_starts=8, tol=1e-3, survey=False, escape=False)
+    result = train_one(data, "spectral", n_starts=8, tol=1e-3)
     assert result.converged
     assert result.n_iter < 30
     assert np.isfinite([start.excess for start in result.starts]).all()

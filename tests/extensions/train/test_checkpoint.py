@@ -1,10 +1,13 @@
 """An interrupted and resumed run makes the same iterations, to the last bit, as an uninterrupted run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.snapshots import pack, unpack
+from tests.extensions.train.conftest import train_one
 
 
 @pytest.fixture(scope="module")
@@ -29,27 +32,12 @@ def interrupt_at(*iterations):
 
 
 def run_in_pieces(data, path, iterations, **options):
-    callback = interrupt_at(*iterations)
+    iteration = options.pop("iteration", ga.IterationOptions())
+    options["iteration"] = replace(iteration, callback=interrupt_at(*iterations))
     for _ in iterations:
         with pytest.raises(Interruption):
-            ga.train(
-                data,
-                checkpoint=ga.Checkpoint(path, 0),
-                **options,
-                iteration=ga.IterationOptions(callback=callback),
-                n_starts=1,
-                survey=False,
-                escape=False,
-            )
-    return ga.train(
-        data,
-        checkpoint=ga.Checkpoint(path, 1e6),
-        **options,
-        iteration=ga.IterationOptions(callback=callback),
-        n_starts=1,
-        survey=False,
-        escape=False,
-    )  # writes no file
+            train_one(data, checkpoint=ga.Checkpoint(path, 0), **options)
+    return train_one(data, checkpoint=ga.Checkpoint(path, 1e6), **options)  # writes no file
 
 
 def check_equal(one, other):
@@ -65,7 +53,7 @@ def check_equal(one, other):
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}],
+    [{}, {"iteration": ga.IterationOptions(accelerate=True)}, {"tol": 0, "max_iter": 40}, {"init": "random"}],
 )
 def test_resumed_runs_equal_uninterrupted_runs(samples, branch, options, tmp_path):
     options = {"init": branch, **options}
@@ -76,7 +64,8 @@ def test_resumed_runs_equal_uninterrupted_runs(samples, branch, options, tmp_pat
 
 def test_adaptive_damping_is_resumed(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0)  # cycles, so the step shrinks
-    options = {"init": "positional", "risk": "asymptotic", "max_iter": 400, "settling": False}
+    alone = ga.IterationOptions(settling=False)
+    options = {"init": "positional", "risk": "asymptotic", "max_iter": 400, "iteration": alone}
     whole = ga.run_gamp(data, **options)
     assert len(set(whole.history.damping)) > 1
     at = int(np.flatnonzero(np.diff(whole.history.damping))[0]) + 5
@@ -85,27 +74,28 @@ def test_adaptive_damping_is_resumed(tmp_path):
 
 def test_a_run_may_be_resumed_with_a_larger_max_iter(samples, tmp_path):
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
-    ga.train(samples, checkpoint=file, max_iter=10, tol=0, n_starts=1, survey=False, escape=False)
-    longer = ga.train(samples, checkpoint=file, max_iter=25, tol=0, n_starts=1, survey=False, escape=False)
+    train_one(samples, checkpoint=file, max_iter=10, tol=0)
+    longer = train_one(samples, checkpoint=file, max_iter=25, tol=0)
     check_equal(longer, ga.run_gamp(samples, tol=0, max_iter=25))
     with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
-        ga.train(samples, checkpoint=file, max_iter=10, tol=0, n_starts=1, survey=False, escape=False)
+        train_one(samples, checkpoint=file, max_iter=10, tol=0)
 
 
 def test_checkpoints_are_not_written_more_often_than_every(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.train(samples, checkpoint=ga.Checkpoint(path, 1e6), n_starts=1, survey=False, escape=False)
+    train_one(samples, checkpoint=ga.Checkpoint(path, 1e6))
     assert not path.exists()
 
 
 def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_path):
     path = tmp_path / "run.npz"
-    ga.train(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5, n_starts=1, survey=False, escape=False)
+    train_one(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
     good = path.read_bytes()
     other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
-    for data, options in ((other, {}), (samples, {"damping": 0.2}), (samples, {"risk": "asymptotic"})):
+    accelerated = {"iteration": ga.IterationOptions(accelerate=True)}
+    for data, options in ((other, {}), (samples, accelerated), (samples, {"risk": "asymptotic"})):
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-            ga.train(data, checkpoint=path, tol=0, max_iter=5, **options, n_starts=1, survey=False, escape=False)
+            train_one(data, checkpoint=path, tol=0, max_iter=5, **options)
     flipped, middle = bytearray(good), len(good) // 2
     flipped[middle : middle + 64] = bytes(255 - byte for byte in good[middle : middle + 64])  # not only padding
     words = (
@@ -116,20 +106,15 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     for bad, match in words:
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=match):
-            ga.train(samples, checkpoint=path, tol=0, max_iter=5, n_starts=1, survey=False, escape=False)
+            train_one(samples, checkpoint=path, tol=0, max_iter=5)
         assert path.read_bytes() == bad
     path.write_bytes(b"")  # as mktemp makes it
-    assert (
-        ga.train(
-            samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5, n_starts=1, survey=False, escape=False
-        ).n_iter
-        == 5
-    )
+    assert train_one(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5).n_iter == 5
     assert path.stat().st_size > 0
     np.save(tmp_path / "one.npy", np.ones(3))
     for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
         with pytest.raises(error, match="checkpoint"):
-            ga.train(samples, checkpoint=where, n_starts=1, survey=False, escape=False)
+            train_one(samples, checkpoint=where)
 
 
 def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_path):
@@ -151,20 +136,12 @@ def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_
     ]
     for k, (data, other) in enumerate(pairs):
         path = tmp_path / f"{k}.npz"
-        ga.train(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3, n_starts=1, survey=False, escape=False)
+        train_one(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-            ga.train(other, "random", checkpoint=path, max_iter=3, n_starts=1, survey=False, escape=False)
+            train_one(other, "random", checkpoint=path, max_iter=3)
     # the digest depends on the numbers, not on the place where they are stored
     stored = rows(signs[0], tmp_path / "rows.npy")
-    ga.train(
-        stored,
-        "random",
-        checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0),
-        max_iter=5,
-        n_starts=1,
-        survey=False,
-        escape=False,
-    )
+    train_one(stored, "random", checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0), max_iter=5)
 
 
 def test_trees_are_packed_and_unpacked():

@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.gamp import flipped_starts
+from gamp_attention.extensions.train import flipped_starts
+from tests.extensions.train.conftest import train_one
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)
 
@@ -23,7 +24,7 @@ def minimum(few):
 
 @pytest.fixture(scope="module")
 def surveyed(few):
-    return ga.train(few, "random", survey=True, n_starts=1, escape=False)
+    return train_one(few, "random", survey=True)
 
 
 def slope(data, mu, z):
@@ -79,7 +80,7 @@ def test_runs_that_were_stopped_early_would_not_end_in_a_lower_minimum(few, surv
 
 
 def test_given_parisi_parameters_exclude_flips(few):
-    result = ga.train(few, "random", survey=300.0, n_starts=1, escape=False)
+    result = train_one(few, "random", survey=300.0)
     assert not any(record.name.startswith("flip") for record in result.starts)
 
 

@@ -14,9 +14,10 @@ import gamp_attention as ga
 from gamp_attention._core.quadrature import gauss_hermite
 from gamp_attention.data import risk_at
 from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
-from gamp_attention.gamp import SurveyPhase
+from gamp_attention.extensions.train import SurveyPhase
 from gamp_attention.losses import pack_attention_parameters
 from tests.conftest import CLASSES, MEANS, SIGMA, MarginLoss, examples
+from tests.extensions.train.conftest import train_one
 from tests.properties.strategies import instances
 from validation._tools.glasses import AmplitudeLoss
 
@@ -222,13 +223,12 @@ def test_the_unit_follows_the_scale_of_the_loss():
 
 def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples_and_dimensions(hard):
     informed, plain = ga.run_gamp(hard, "semantic"), ga.run_gamp(hard, "random")
-    result = ga.train(hard, "random", survey=True, n_starts=1, escape=False)
+    result = train_one(hard, "random", survey=True)
     assert result.converged
     assert result.gradient_norm <= 1e-8
     assert result.is_minimum
     assert result.train_loss <= informed.train_loss * (1 + 1e-6)
     assert plain.train_loss > 1.2 * informed.train_loss
-    assert plain.surveys == ()
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
     assert "survey at y" in result.starts[0].name
     assert "collapsed after" in str(result.surveys[-1])
@@ -236,10 +236,10 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
 
 
 def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
-    result = ga.train(small, "random", survey=30.0, n_starts=1, escape=False)
+    result = train_one(small, "random", survey=30.0)
     assert [record.parisi for record in result.surveys] == [30.0]
     few = ga.sample(MODEL, d=60, alpha=0.3, seed=0)
-    result = ga.train(few, "random", survey=[0.01, 0.02], n_starts=2, escape=False)
+    result = train_one(few, "random", survey=[0.01, 0.02], n_starts=2)
     assert [record.parisi for record in result.surveys] == [0.01, 0.02, 0.01, 0.02]
     assert {record.ending for record in result.surveys} == {ga.SurveyEnd.SPREAD}
     assert 1 <= len(result.starts) <= 4  # surveys of different weights
@@ -249,10 +249,7 @@ def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
 def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss):
     data = ga.sample(ga.glm_model(loss, lam=0.1), d=60, alpha=2.0, seed=0)
-    plain, result = (
-        ga.run_gamp(data, "random", tol=1e-10),
-        ga.train(data, "random", survey=True, tol=1e-10, n_starts=1, escape=False),
-    )
+    plain, result = ga.run_gamp(data, "random", tol=1e-10), train_one(data, "random", survey=True, tol=1e-10)
     assert result.converged
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
     assert np.allclose(result.Q, plain.Q, rtol=0, atol=1e-8 * np.abs(plain.Q).max())
@@ -260,7 +257,7 @@ def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(lo
 
 def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
     data = ga.sample(ga.glm_model(ga.PhaseRetrievalLoss(), lam=1e-3), d=120, alpha=3.0, seed=1)
-    plain, result = ga.run_gamp(data, "random"), ga.train(data, "random", survey=True, n_starts=1, escape=False)
+    plain, result = ga.run_gamp(data, "random"), train_one(data, "random", survey=True)
     cosine = abs(np.sum(result.Q * data.Q_star)) / np.linalg.norm(result.Q) / np.linalg.norm(data.Q_star)
     assert result.converged
     assert cosine > 0.99
@@ -273,7 +270,7 @@ def test_surveys_of_a_bounded_loss_for_labels_of_two_classes_end():
     X, teacher = rng.standard_normal((2 * d, d)), rng.standard_normal(d)
     labels = np.sign(X @ teacher / np.sqrt(d) + 0.3 * rng.standard_normal(2 * d))
     data = ga.LabelledDataset(X, labels, MarginLoss(), lam=1e-3)
-    plain, result = ga.run_gamp(data, "random"), ga.train(data, "random", survey=True, n_starts=1, escape=False)
+    plain, result = ga.run_gamp(data, "random"), train_one(data, "random", survey=True)
     assert plain.converged
     assert result.converged
     assert result.is_minimum
@@ -293,7 +290,7 @@ VARIANTS = (
 @pytest.mark.parametrize(("model", "d", "alpha"), [pytest.param(*case, id=name) for name, *case in VARIANTS])
 def test_runs_with_surveys_end_at_zero_gradient(model, d, alpha):
     data = ga.sample(model, d, alpha, seed=0)
-    result = ga.train(data, "random", survey=20.0, escape=True, n_starts=1)
+    result = train_one(data, "random", survey=20.0, escape=True)
     assert result.converged, result.message
     assert result.is_minimum
     assert risk_at(data, result.Q, "exact").gradient_norm <= 1.01e-8
@@ -305,9 +302,7 @@ def test_tokens_of_single_precision_or_in_files_give_the_same_weights(small, tmp
     np.save(tmp_path / "tokens.npy", tokens)
     stored = np.load(tmp_path / "tokens.npy", mmap_mode="r")
     results = [
-        ga.train(
-            ga.Dataset(x, small.outputs, small.positions, lam=0.01), "random", survey=True, n_starts=1, escape=False
-        )
+        train_one(ga.Dataset(x, small.outputs, small.positions, lam=0.01), "random", survey=True)
         for x in (tokens, stored, tokens.astype(float))
     ]
     assert results[0].converged
@@ -319,7 +314,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     weights = []
     for threads in (1, 4):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        result = ga.train(small, "random", survey=True, n_starts=1, escape=False)
+        result = train_one(small, "random", survey=True)
         weights.append(np.concatenate([result.Q, result.surveys[-1].Q]))
     assert np.array_equal(*weights)
 
@@ -329,7 +324,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
 )
 def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
-    result = ga.train(data, "random", risk, survey=survey, max_iter=2000, escape=True, n_starts=1)
+    result = train_one(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
     assert result.converged == (result.gradient_norm <= 1e-8)
     assert result.is_minimum == result.converged
@@ -349,7 +344,7 @@ def few_agree():
 
 def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is_low(few_agree):
     sampled, data = few_agree
-    plain, result = (ga.train(data, n_starts=8, survey=survey, escape=False) for survey in (False, "auto"))
+    plain, result = (train_one(data, n_starts=8, survey=survey) for survey in (False, "auto"))
     assert sum(record.agreement >= 0.9 for record in plain.starts) <= 2
     assert [record.name for record in result.surveys] == ["minimum"]
     assert result.converged
@@ -378,7 +373,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
 )
 def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
     data = ga.sample(model, 60, alpha, seed=0)
-    plain, result = (ga.train(data, init, n_starts=n_starts, survey=survey, escape=False) for survey in (False, "auto"))
+    plain, result = (train_one(data, init, n_starts=n_starts, survey=survey) for survey in (False, "auto"))
     assert result.surveys == ()
     assert np.array_equal(result.Q, plain.Q)
     assert result.message == plain.message
@@ -394,7 +389,7 @@ class Interruption(Exception):
 @pytest.mark.parametrize("stops", [(3,), (1, 4, 7)])
 def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_path, monkeypatch):
     few, ladder = ga.sample(MODEL, d=40, alpha=0.3, seed=0), [0.01, 0.02]
-    whole = ga.train(few, "random", survey=ladder, n_starts=1, escape=False)
+    whole = train_one(few, "random", survey=ladder)
     assert len(whole.surveys) == 2
     calls, step = [], SurveyPhase._survey.__globals__["survey_step"]
 
@@ -408,8 +403,8 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     for _ in stops:
         with pytest.raises(Interruption):
-            ga.train(few, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
-    resumed = ga.train(few, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
+            train_one(few, "random", survey=ladder, checkpoint=file)
+    resumed = train_one(few, "random", survey=ladder, checkpoint=file)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.n_iter == whole.n_iter
     assert resumed.message == whole.message
@@ -422,14 +417,7 @@ def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_
 def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
     few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
     counts = []
-    whole = ga.train(
-        few,
-        "random",
-        survey=True,
-        iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)),
-        n_starts=1,
-        escape=False,
-    )
+    whole = train_one(few, "random", survey=True, iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)))
     first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum")
     before = sum(record.n_iter for record in whole.surveys[:first])
     names = [record.name for record in whole.starts]
@@ -456,16 +444,8 @@ def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(w
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     with pytest.raises(Interruption):
-        ga.train(
-            few,
-            "random",
-            survey=True,
-            checkpoint=file,
-            iteration=ga.IterationOptions(callback=interrupt),
-            n_starts=1,
-            escape=False,
-        )
-    resumed = ga.train(few, "random", survey=True, checkpoint=file, n_starts=1, escape=False)
+        train_one(few, "random", survey=True, checkpoint=file, iteration=ga.IterationOptions(callback=interrupt))
+    resumed = train_one(few, "random", survey=True, checkpoint=file)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
@@ -475,7 +455,7 @@ def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(w
 
 def test_surveys_from_minima_never_raise_the_training_loss():
     few = ga.sample(MODEL, d=40, alpha=0.5, seed=1)
-    result = ga.train(few, "random", survey=True, n_starts=1, escape=False)
+    result = train_one(few, "random", survey=True)
     assert any(record.name.startswith("minimum") for record in result.starts)
     assert result.train_loss == min(record.train_loss for record in result.starts)
     assert result.gradient_norm <= 1e-8
@@ -483,7 +463,7 @@ def test_surveys_from_minima_never_raise_the_training_loss():
 
 def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_path, monkeypatch):
     ladder = [30.0, 60.0]  # surveys from minima follow only if no parameters are given
-    whole = ga.train(small, "random", survey=ladder, n_starts=1, escape=False)
+    whole = train_one(small, "random", survey=ladder)
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
 
     def interrupt(t, state, report):
@@ -491,17 +471,9 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
             raise Interruption
 
     with pytest.raises(Interruption):
-        ga.train(
-            small,
-            "random",
-            survey=ladder,
-            checkpoint=file,
-            iteration=ga.IterationOptions(callback=interrupt),
-            n_starts=1,
-            escape=False,
-        )
+        train_one(small, "random", survey=ladder, checkpoint=file, iteration=ga.IterationOptions(callback=interrupt))
     monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", None)
-    resumed = ga.train(small, "random", survey=ladder, checkpoint=file, n_starts=1, escape=False)
+    resumed = train_one(small, "random", survey=ladder, checkpoint=file)
     assert np.array_equal(resumed.Q, whole.Q)
     assert len(resumed.surveys) == len(whole.surveys)
 
@@ -509,14 +481,8 @@ def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["starts", "survey", "later"])
 def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, few_agree, tmp_path, monkeypatch):
-    data, counts = few_agree[1], list[int]()
-    whole = ga.train(
-        data,
-        n_starts=8,
-        survey="auto",
-        iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)),
-        escape=False,
-    )
+    data, counts, options = few_agree[1], list[int](), {"n_starts": 8, "survey": "auto"}
+    whole = train_one(data, **options, iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)))
     step, last = SurveyPhase._survey.__globals__["survey_step"], {"starts": 20, "later": len(counts) - 10, "survey": 5}
     calls = list[int]()
 
@@ -529,20 +495,13 @@ def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, f
         interrupt()
         return step(*args)
 
-    file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"n_starts": 8, "survey": "auto"}
+    file = ga.Checkpoint(tmp_path / "run.npz", 0)
     if where == "survey":
         monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
+    callback = None if where == "survey" else interrupt
     with pytest.raises(Interruption):
-        ga.train(
-            data,
-            checkpoint=file,
-            **options,
-            iteration=ga.IterationOptions(callback=None if where == "survey" else interrupt),
-            n_starts=1,
-            survey=False,
-            escape=False,
-        )
-    resumed = ga.train(data, checkpoint=file, **options, n_starts=1, survey=False, escape=False)
+        train_one(data, checkpoint=file, **options, iteration=ga.IterationOptions(callback=callback))
+    resumed = train_one(data, checkpoint=file, **options)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
@@ -552,9 +511,9 @@ def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, f
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
 def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_path):
     file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"survey": True, "seed": 0, "max_iter": 4, "tol": 0}
-    ga.train(small, "semantic", checkpoint=file, **options, n_starts=1, survey=False, escape=False)
+    train_one(small, "semantic", checkpoint=file, **options)
     with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.train(small, "semantic", checkpoint=file, **{**options, **other}, n_starts=1, survey=False, escape=False)
+        train_one(small, "semantic", checkpoint=file, **{**options, **other})
 
 
 # Errors
@@ -562,15 +521,12 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 
 @pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
-    named_error(lambda: ga.train(small, "random", survey=survey, n_starts=1, escape=False), "^survey")
+    named_error(lambda: train_one(small, "random", survey=survey), "^survey")
 
 
 def test_surveys_that_other_arguments_exclude_name_the_argument(small, named_error):
     options = ga.IterationOptions(V_hat=np.ones((1, 2, 1, 1)))
-    named_error(
-        lambda: ga.train(small, "random", survey=True, iteration=options, n_starts=1, escape=False),
-        "^survey.*iteration",
-    )
+    named_error(lambda: train_one(small, "random", survey=True, iteration=options), "^survey.*iteration")
 
 
 def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
@@ -590,4 +546,4 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
 def test_messages_list_the_values_of_survey(survey):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.5, seed=0)
     with pytest.raises(ValueError, match=r"^survey: needs True, False, 'auto', or positive numbers, got"):
-        ga.train(data, survey=survey, n_starts=1, escape=False)
+        train_one(data, survey=survey)

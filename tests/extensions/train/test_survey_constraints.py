@@ -13,6 +13,7 @@ from gamp_attention.data import risk_at
 from gamp_attention.denoisers import average_fields, average_weights
 from gamp_attention.penalties.standard import InterceptPenalty
 from tests.conftest import examples
+from tests.extensions.train.conftest import train_one
 
 SPHERE = ga.attention_model(2, 1, 1, omega=0.2, sigma=0.8, lam="sphere")
 MIXED = ga.attention_model(2, 2, 2, omega=0.2, lam=["sphere", 0.05])
@@ -133,7 +134,7 @@ def test_first_variances_of_spherical_columns_are_self_consistent():
 def test_a_random_start_on_the_sphere_reaches_the_informed_minimum():
     data = ga.sample(SPHERE, d=100, alpha=1.5, seed=0)
     informed, plain = ga.run_gamp(data, "semantic"), ga.run_gamp(data, "random")
-    result = ga.train(data, "random", survey=True, n_starts=1, escape=False)
+    result = train_one(data, "random", survey=True)
     assert result.converged
     assert result.is_minimum
     assert np.sum(result.Q**2) == pytest.approx(data.dim, rel=1e-7)
@@ -144,7 +145,7 @@ def test_a_random_start_on_the_sphere_reaches_the_informed_minimum():
 
 def test_a_shifted_signal_is_recovered_with_its_intercept():
     data, signal = draw_shifted_squares()
-    plain, result = ga.run_gamp(data, "random"), ga.train(data, "random", survey=True, n_starts=1, escape=False)
+    plain, result = ga.run_gamp(data, "random"), train_one(data, "random", survey=True)
     weights = result.Q[:-1, 0]
     assert result.converged
     assert result.is_minimum
@@ -157,10 +158,7 @@ def test_a_shifted_signal_is_recovered_with_its_intercept():
 def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(options):
     model = ga.glm_model(ga.LogisticLoss(), **{"lam": 0.1, **options})
     data = ga.sample(model, d=60, alpha=2.0, seed=0)
-    plain, result = (
-        ga.run_gamp(data, "random", tol=1e-10),
-        ga.train(data, "random", survey=True, tol=1e-10, n_starts=1, escape=False),
-    )
+    plain, result = ga.run_gamp(data, "random", tol=1e-10), train_one(data, "random", survey=True, tol=1e-10)
     assert result.converged
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
     assert np.allclose(result.Q, plain.Q, rtol=0, atol=1e-7 * np.abs(plain.Q).max())
@@ -183,7 +181,7 @@ def constrained_instances(draw):
 @examples(6)
 @given(constrained_instances(), st.sampled_from([True, 1.0, 50.0]))
 def test_converged_runs_with_surveys_end_at_minima(data, survey):
-    result = ga.train(data, "random", survey=survey, max_iter=2000, escape=True, n_starts=1)
+    result = train_one(data, "random", survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, "exact").gradient_norm
     assert result.converged == (result.gradient_norm <= 1e-8)
     assert result.is_minimum == result.converged

@@ -1,0 +1,95 @@
+"""Training of samples with more than two fields begins with descents, whose ends message passing verifies or lowers."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from tests.conftest import draw_planted
+from tests.extensions.train.conftest import train_one
+
+
+class Interruption(Exception):
+    pass
+
+
+def train_and_watch(data, n_starts, stop=None, **options):
+    """Return a result and weights and training loss at each call of the callback, first at the ends of the descents."""
+    seen = []
+
+    def callback(t, state, report):
+        seen.append((np.array(state.Q), report.train_loss))
+        if len(seen) == stop:
+            raise Interruption
+
+    iteration = ga.IterationOptions(callback=callback)
+    return train_one(data, "random", n_starts=n_starts, iteration=iteration, **options), seen
+
+
+def test_message_passing_verifies_the_end_in_which_descents_agree():
+    data = draw_planted(60, 3, 30, 2, seed=2)
+    result, seen = train_and_watch(data, 4)
+    losses = [loss for _, loss in seen[:4]]
+    assert result.converged
+    assert result.is_minimum
+    assert result.fixed_point
+    assert result.n_iter <= 2
+    assert len(seen) <= 4 + 3
+    assert losses == pytest.approx([result.train_loss] * 4, rel=1e-9)
+    assert [(start.status, start.n_iter) for start in result.starts if not start.kept] == [(None, 0)] * 3
+    assert min(start.agreement for start in result.starts) > 0.99
+    alone = ga.run_gamp(data, "random", iteration=ga.IterationOptions(settling=False))
+    assert alone.converged
+    assert alone.n_iter > 20
+    assert alone.train_loss == pytest.approx(result.train_loss, rel=1e-9)
+    np.testing.assert_allclose(  # computed from Hessians, and iterated; columns may be rotated
+        np.linalg.eigvalsh(result.overlaps.V), np.linalg.eigvalsh(alone.overlaps.V), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("n", "seed"), [(20, 2), (20, 5), (15, 1)])
+def test_message_passing_is_also_run_from_the_starts_if_descents_differ(n, seed):
+    data = draw_planted(n, 3, 30, 1, seed=seed)
+    result, seen = train_and_watch(data, 4)
+    losses = [loss for _, loss in seen[:4]]
+    assert max(losses) > 1.01 * min(losses)
+    assert result.converged
+    assert result.train_loss <= min(losses) * (1 + 1e-9)
+    names = [start.name for start in result.starts]
+    assert names[:4] == [f"random {k}" for k in range(1, 5)]
+    assert names[4:] == [f"random {np.argmin(losses) + 1}, descent"]
+    assert all(start.n_iter > 0 for start in result.starts[:4])
+
+
+@pytest.mark.parametrize(("n", "d", "rank", "seed"), [(60, 30, 2, 2), (20, 30, 1, 2)], ids=["agree", "differ"])
+def test_runs_interrupted_in_the_descents_resume_to_the_last_bit(n, d, rank, seed, tmp_path):
+    data, file = draw_planted(n, 3, d, rank, seed=seed), ga.Checkpoint(tmp_path / "run.npz", 0)
+    whole, seen = train_and_watch(data, 4)
+    for stop in (3, 2):  # the third descent; then after the third, which has not been written, the fourth
+        with pytest.raises(Interruption):
+            train_and_watch(data, 4, stop, checkpoint=file)
+    resumed, rest = train_and_watch(data, 4, checkpoint=file)
+    assert len(rest) == len(seen) - 3
+    assert np.array_equal(resumed.Q, whole.Q)
+    assert resumed.message == whole.message
+    for one, other in zip(resumed.starts, whole.starts, strict=True):
+        assert np.array_equal(one.Q, other.Q)
+        assert one.to_dict() == other.to_dict()
+
+
+def test_runs_interrupted_after_the_descents_resume_to_the_last_bit(tmp_path):
+    data, file = draw_planted(20, 3, 30, 1, seed=2), ga.Checkpoint(tmp_path / "run.npz", 0)
+    whole, seen = train_and_watch(data, 4)
+    with pytest.raises(Interruption):
+        train_and_watch(data, 4, 4 + 20, checkpoint=file)
+    resumed, rest = train_and_watch(data, 4, checkpoint=file)
+    assert len(rest) == len(seen) - 4 - 20 + 1
+    assert np.array_equal(resumed.Q, whole.Q)
+    assert resumed.message == whole.message
+
+
+@pytest.mark.parametrize("iteration", [{"search": "full"}, {"settling": False}])
+def test_options_that_exclude_descents_give_runs_of_message_passing(iteration):
+    data, options = draw_planted(60, 3, 20, 1), ga.IterationOptions(**iteration)
+    alone, result = ga.run_gamp(data, "random", iteration=options), train_one(data, "random", iteration=options)
+    assert np.array_equal(alone.Q, result.Q)
+    assert alone.n_iter == result.n_iter > 0
