@@ -30,12 +30,12 @@ from gamp_attention.bayes.equations import (
     OutputAverages,
     OutputTerms,
     controlled_products,
+    output_functions,
     response_of,
 )
 from gamp_attention.bayes.priors import Kind, MixturePrior
-from gamp_attention.models.channels.channel import Posterior
+from gamp_attention.models.channels.channel import Halves, Posterior
 from gamp_attention.models.channels.classes import class_channel, draw_class_samples
-from gamp_attention.models.channels.fibers import symmetric_product
 from gamp_attention.models.sequence import SequenceMixture
 
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
@@ -91,20 +91,16 @@ class ClassEquations(Equations):
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] of all sources, which contains the probability of their group, and E[log Z]."""
-        law, (L, t) = self._law, self._law.shape
+        law, L = self._law, self._law.shape[0]
         known = self.rho - V if known is None else known
         omega, posterior = self.posterior(V, known, blocks=True)
         assert posterior.of_class is not None
         hats = np.empty_like(self.rho)
         for k in range(law.n_groups):
             rows, part = self._seen.group == k, slice(k * L, (k + 1) * L)
-            g = other = np.einsum("lab,nlb->nla", np.linalg.inv(V[part]), (posterior.mean - omega)[rows])
-            cov = posterior.cov[rows]
-            if posterior.halves is not None:
-                means, second = (values[:, rows] for values in posterior.halves)
-                g, other = np.einsum("lab,hnlb->hnla", np.linalg.inv(V[part]), means - omega[rows])
-                cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(cov), -1))
-            blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
+            halves = posterior.halves and Halves(*(values[:, rows] for values in posterior.halves))
+            of_group = posterior._replace(mean=posterior.mean[rows], cov=posterior.cov[rows], halves=halves)
+            g, other, blocks = output_functions(of_group, omega[rows], V[part])
             tilt = np.einsum("nc,clab->nlab", posterior.of_class[rows], self.tilts, optimize=True)
             terms = OutputTerms(g, other, blocks, self._weight[rows], False, tilt)
             hats[part] = controlled_products(terms, V[part], self.rho[part])

@@ -38,7 +38,6 @@ from gamp_attention.bayes.symmetries import (
     find_column_symmetries,
     find_symmetries,
     invariant_projector,
-    project_invariant,
     restrict_symmetries,
     targets_of,
 )
@@ -143,17 +142,10 @@ class Equations:
         if not self.channel.is_function:  # iterations for teachers that are functions have V > 0
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
-        inverse = np.linalg.inv(V)
-        g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
-        other, cov = g, posterior.cov  # E[g gᵀ] = E[g otherᵀ]
-        if posterior.halves is not None:
-            means, second = posterior.halves
-            cov = second.mean(axis=0) - symmetric_product(means.reshape(2, len(omega), -1))
-            g, other = np.einsum("lab,hnlb->hnla", inverse, posterior.halves.mean - omega)
-        L, t, _ = V.shape
-        blocks = cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+        g, other, blocks = output_functions(posterior, omega, V)
         terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self.channel.has_mirror_images)
         hats = controlled_products(terms, V, self.rho)
+        t = V.shape[1]
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
@@ -168,7 +160,8 @@ class Equations:
         """Return conjugates (L, t, t) with the symmetries of the columns that covariances `known` of ω have."""
         if self.symmetries is None or len(self.symmetries) == 1:
             return hats
-        return project_invariant(hats, restrict_symmetries(self.symmetries, known, np.arange(hats.shape[1])))
+        projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(hats.shape[1])))
+        return np.asarray(np.einsum("abcd,...cd->...ab", projector, hats))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).
@@ -260,6 +253,20 @@ class Equations:
     @property
     def _prior_has_mean(self) -> bool:
         return any(kind.prior.first.any() for kind in self.kinds)
+
+
+def output_functions(
+    posterior: Posterior, omega: np.ndarray, V: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return g (N, L, t), an independent estimate of g, and posterior covariances (L, N, t, t), as `OutputTerms`."""
+    (n, L, t), inverse = omega.shape, np.linalg.inv(V)
+    g, cov = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega), posterior.cov
+    other = g
+    if posterior.halves is not None:
+        means, second = posterior.halves
+        cov = second.mean(axis=0) - symmetric_product(means.reshape(2, n, -1))
+        g, other = np.einsum("lab,hnlb->hnla", inverse, means - omega)
+    return g, other, cov.reshape(n, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
 
 
 class OutputTerms(NamedTuple):

@@ -71,7 +71,7 @@ class AmpProblem:
     """Data with the channel and the priors of a model."""
 
     data: Dataset  # the samples; their student, penalty and positions are not used
-    y: np.ndarray  # observations in the form of the channel
+    y: Any  # observations in the form of the channel
     channel: Channel  # distribution of an observation, given the teacher's fields
     gamma: np.ndarray  # (d, L) variances of the tokens
     kind: np.ndarray  # (d,) index of the kind of each coordinate

@@ -6,10 +6,15 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.bayes.class_samples import ObservedClasses, observe_classes
+from gamp_attention.bayes.class_amp import ClassAmpProblem, build_class_problem
 from gamp_attention.data.dataset import Dataset, require_dataset
+<<<<<<< HEAD
 from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights, weights_of_groups
 from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
+=======
+from gamp_attention.data.starts import SpectralDirections, lowest_eigenvectors, side_by_side
+from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights
+>>>>>>> w-bayes
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.named_starts import UNINFORMED_SIZE
@@ -18,17 +23,19 @@ from gamp_attention.models.sequence_labels import is_function
 
 def _weights_of_samples(data: Dataset) -> np.ndarray:
     """Return the matrices h (n, L c, L c) of the samples from the posterior moments of the teacher's fields."""
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    if _has_classes(data, shape.columns):
-        return _class_weights(data, observe_classes(data, data.model))
+    columns = Shape.of(data.student, data.n_tokens, data.rank).columns
+    if problem := _class_problem(data, columns):
+        posterior = problem.posterior(*problem.without_information, blocks=False)
+        return problem.weights_of(np.mean(posterior.second_moments(), axis=0), np.arange(columns))
     channel, observed, rho = _posterior_problem(data)
-    K = field_moments(channel, observed, rho, by_column=shape.columns > 1)
+    K = field_moments(channel, observed, rho, by_column=columns > 1)
     return posterior_weights(K, rho, data.n_samples / data.dim)
 
 
-def _has_classes(data: Any, columns: int) -> bool:
-    """Return whether samples have classes, and the student has a column for each column of the teacher."""
-    return data.is_mixture and is_function(data.model.teacher) and columns == data.model.teacher_rank
+def _class_problem(data: Any, columns: int) -> ClassAmpProblem | None:
+    """Return the problem of samples with classes, if the student has a column for each column of the teacher."""
+    applies = data.is_mixture and is_function(data.model.teacher) and columns == data.model.teacher_rank
+    return build_class_problem(data, data.model) if applies else None
 
 
 def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
@@ -43,29 +50,6 @@ def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
             return channel, channel.convert_targets(observed), rho
     needs = "a student with a column for each column of a teacher that is a function, or, without classes, tied weights"
     raise check.fail_words("data", f"samples with a student of {columns} columns", needs)
-
-
-def _class_weights(data: Dataset, observed: ObservedClasses) -> np.ndarray:
-    """Return the posterior weights (n, L t, L t) of samples with classes."""
-    channel, seen, _ = observed
-    (L, t), n = channel.shape, data.n_samples
-    posterior = channel.posterior(seen, np.zeros((n, L, t)), channel.rho, np.zeros_like(channel.rho))
-    deviation = np.sqrt(np.diagonal(channel.rho, axis1=1, axis2=2)).reshape(-1, L * t)[seen.group]
-    moments = np.mean(posterior.second_moments(), axis=0).reshape(n, L, t, L, t)
-    return weights_of_groups(moments, deviation, n / data.dim)
-
-
-def _class_means(data: Dataset, observed: ObservedClasses) -> np.ndarray:
-    """Return Σ X̃ᵀ ρ⁻¹E[u | y] (d, t) of samples with classes, without the part of the known means, see `class_amp`."""
-    channel, seen, means = observed
-    (L, t), n = channel.shape, data.n_samples
-    posterior = channel.posterior(seen, np.zeros((n, L, t)), channel.rho, np.zeros_like(channel.rho), blocks=True)
-    inverse = np.linalg.inv(channel.rho).reshape(-1, L, t, t)[seen.group]
-    assert posterior.of_class is not None
-    a = channel.spikes / channel.variance[:, :, None]
-    known = np.einsum("c,cld,clt->dt", posterior.of_class.sum(axis=0), means, a, optimize=True)
-    projected = data.matrix.back_project(np.einsum("nlab,nlb->nla", inverse, posterior.mean))
-    return np.asarray(projected - known / np.sqrt(data.dim))
 
 
 @guard_call
@@ -132,36 +116,23 @@ def posterior_start(data: Dataset, seed: int | np.random.Generator = 0) -> np.nd
         h = _weights_of_samples(data)
         vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
         return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
-    if _has_classes(data, shape.columns):
-        return _class_start(data, random)
-    channel, observed, rho = _posterior_problem(data)
+    problem = _class_problem(data, shape.columns)
+    channel, observed, rho = (problem.channel, problem.y, problem.channel.rho) if problem else _posterior_problem(data)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~channel.signless_columns
     if signed.any():
-        mean = channel.posterior(observed, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
-        projected = data.matrix.back_project(mean)[:, signed]
+        if problem:
+            omega, V, _ = none = problem.without_information
+            responses = problem.respond(problem.posterior(*none), omega, V)
+            projected = (data.matrix.back_project(responses.g) + responses.shift)[:, signed]
+        else:
+            mean = channel.posterior(observed, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
+            projected = data.matrix.back_project(mean)[:, signed]
         Q[:, signed] = size * projected / np.linalg.norm(projected, axis=0)
         return Q
-    h = posterior_weights(field_moments(channel, observed, rho, by_column=True), rho, data.n_samples / data.dim)
-    return _set_first_columns(data, Q, h, random)
-
-
-def _class_start(data: Dataset, random: np.random.Generator) -> np.ndarray:
-    """Return the start of `posterior_start` for samples with classes."""
-    observed, size = observe_classes(data, data.model), np.sqrt(data.dim)
-    Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
-    signed = ~observed.channel.signless_columns
-    if signed.any():
-        projected = _class_means(data, observed)[:, signed]
-        Q[:, signed] = size * projected / np.linalg.norm(projected, axis=0)
-        return Q
-    return _set_first_columns(data, Q, _class_weights(data, observed), random)
-
-
-def _set_first_columns(data: Dataset, Q: np.ndarray, h: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return Q with the lowest eigenvector of weights h (n, L t, L t) in the columns that have weights."""
-    vectors = lowest_eigenvectors(data.matrix, h, Q.shape[1], 1, random)[1]
+    h = _weights_of_samples(data)
+    vectors = lowest_eigenvectors(data.matrix, h, shape.columns, 1, random)[1]
     if len(vectors):
-        used = np.abs(h).max(axis=(0, 1)).reshape(-1, Q.shape[1]).max(axis=0) > 0
+        used = np.abs(h).max(axis=(0, 1)).reshape(-1, shape.columns).max(axis=0) > 0
         Q[:, used] = np.sqrt(data.dim * used.sum()) * vectors[0][:, used]
     return Q

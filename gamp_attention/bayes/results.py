@@ -141,13 +141,9 @@ class FreshSamples:
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.model, self.rho, self.rule = model, model.coordinates.rho, rule
-        self._white = np.empty(0)
-        if is_function(model.teacher):
-            self._white = gaussian_points(n_points, 3 * self.rho[:, :, 0].size + 2 * model.teacher.count, rng)
-        elif model.attention:
-            size = self.rho[:, :, 0].size
-            white = gaussian_points(n_points, 3 * size, rng)
-            self._white = white.reshape(-1, 3, *self.rho.shape[:2])
+        if is_function(model.teacher) or model.attention:
+            count = model.teacher.count if is_function(model.teacher) else 0
+            self._white = gaussian_points(n_points, 3 * self.rho[:, :, 0].size + 2 * count, rng)
 
     def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
         """Return the test error: half of the mean square distance between two outputs drawn from the same posterior.
@@ -159,26 +155,19 @@ class FreshSamples:
         ----------
         V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
         """
-        if is_function(self.model.teacher):
-            return self._target_error(self.model.teacher, V, known)
-        if not self.model.attention:
+        teacher, (L, t, _) = self.model.teacher, V.shape
+        with_noise = is_function(teacher)
+        if not (with_noise or self.model.attention):
             channel: Any = channel_of(self.model)
             return float(channel.label_error(V, known, self.rule))
-        omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
-        root = psd_root(V)
-        first, second = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
+        white = self._white[:, : 3 * L * t].reshape(-1, 3, L, t)
+        omega, root = np.einsum("lab,nlb->nla", psd_root(known), white[:, 0]), psd_root(V)
+        first, second = (omega + np.einsum("lab,nlb->nla", root, white[:, k]) for k in (1, 2))
+        if with_noise:  # the error of a target, summed over its entries, with its noise
+            noise = self._white[:, 3 * L * t :].reshape(len(omega), 2, teacher.count)
+            differences = teacher(first, noise[:, 0]) - teacher(second, noise[:, 1])
+            return float(0.5 * np.mean(np.sum(differences**2, axis=1)))
         trace = self.model.coordinates.trace
-        differences = (self.model.teacher(first) - self.model.teacher(second)) ** 2
-        noise = self.model.score_noise**2 * float(trace.sum())
-        return float(0.5 * np.mean(np.sum(differences, axis=1) @ trace) / len(trace) + noise)
-
-    def _target_error(self, teacher: Any, V: np.ndarray, known: np.ndarray) -> float:
-        """Return the mean square error of the posterior mean of a target, summed over its entries, with its noise."""
-        L, t, _ = V.shape
-        fields = self._white[:, : 3 * L * t].reshape(-1, 3, L, t)
-        omega = np.einsum("lab,nlb->nla", psd_root(known), fields[:, 0])
-        noise = self._white[:, 3 * L * t :].reshape(len(omega), 2, teacher.count)
-        first, second = (
-            teacher(omega + np.einsum("lab,nlb->nla", psd_root(V), fields[:, k]), noise[:, k - 1]) for k in (1, 2)
-        )
-        return float(0.5 * np.mean(np.sum((first - second) ** 2, axis=1)))
+        squares = (teacher(first) - teacher(second)) ** 2
+        noise_error = self.model.score_noise**2 * float(trace.sum())
+        return float(0.5 * np.mean(np.sum(squares, axis=1) @ trace) / len(trace) + noise_error)

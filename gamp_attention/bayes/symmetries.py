@@ -113,11 +113,6 @@ def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -
     return np.array(kept)
 
 
-def project_invariant(S: np.ndarray, symmetries: np.ndarray) -> np.ndarray:
-    """Return the nearest matrices to S (…, t, t) that are symmetric and that no symmetry O (n, t, t) changes."""
-    return np.asarray(np.einsum("abcd,...cd->...ab", invariant_projector(symmetries), S))
-
-
 def invariant_projector(symmetries: np.ndarray) -> np.ndarray:
     """Return the projector (t, t, t, t) on matrices S = Sᵀ with O S Oᵀ = S for all symmetries O (n, t, t)."""
     t = symmetries.shape[1]

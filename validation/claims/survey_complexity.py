@@ -38,7 +38,6 @@ from functools import partial
 from unittest import mock
 
 import numpy as np
-from gamp_attention.gamp.survey import COLLAPSED, N_ITER, STEP, SurveyState, spread_of
 from scipy.special import ndtri
 from scipy.stats import qmc
 

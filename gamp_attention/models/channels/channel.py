@@ -54,14 +54,11 @@ class Channel:
     shape : shape (L, t) of the fields.
     is_function : whether targets are a function of a user, whose columns are found separately, and whose posteriors
         without exact moments are sums over random points.
-    has_mirror_images : whether a sample and its mirror image −u, −ω have equal averages over the same random points.
     has_common_shifts : whether a common shift of all columns, or another order of the columns, does not change labels.
-    n_noise : number of Gaussian random numbers per sample that observations need in addition to the fields.
-    n_seen : number of components of a sample's y that have Gaussian noise of the standard deviation `noise`.
     """
 
     shape: tuple[int, int]
-    is_function = has_mirror_images = has_common_shifts = False
+    is_function = has_common_shifts = False
 
     if TYPE_CHECKING:  # at run time, a property would be taken for the default of a field of a subclass
 
@@ -71,17 +68,22 @@ class Channel:
 
     @property
     def n_noise(self) -> int:
-        """Number of Gaussian random numbers per sample."""
+        """Number of Gaussian random numbers per sample that observations need in addition to the fields."""
         return 0
 
     @property
     def n_seen(self) -> int:
-        """Number of components with noise."""
+        """Number of components of a sample's y with Gaussian noise of the standard deviation `noise`."""
         return 0
 
     @property
     def even(self) -> bool:
         """True if u and −u have the same distribution of y, so that samples do not determine the sign of u."""
+        return False
+
+    @property
+    def has_mirror_images(self) -> bool:
+        """True if a sample and its mirror image −u, −ω have equal averages over the same random points."""
         return False
 
     @property
@@ -108,7 +110,7 @@ class Channel:
         """Return observations y for targets (N, L, L) or labels (N, P)."""
         return observed
 
-    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+    def posterior(self, y: Any, omega: np.ndarray, V: np.ndarray, /) -> Posterior:
         """Return the posterior of the fields given y, for prior means ω (N, L, t) and covariances V (L, t, t)."""
         raise NotImplementedError
 

@@ -173,7 +173,7 @@ def class_targets(labels: SequenceLabels, rho: np.ndarray, c: int) -> LinearTarg
         return linear
     used = _used_tokens(labels, len(rho))
     channel = teacher_channel(_restrict(labels, used, rho.shape[1]), rho[used])
-    if channel.subsets.shape[1] != channel.n_seen:
+    if channel.subsets.chosen.shape[1] != channel.n_seen:
         needs = "targets with a density, or linear targets, for each class, because the class of a sample is not known"
         raise check.fail_words("model.teacher", f"targets of class {c} that determine each other", needs)
     return SampledTargets(channel, channel.n_seen, np.repeat(used, rho.shape[1]))

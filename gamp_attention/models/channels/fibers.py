@@ -47,6 +47,7 @@ import numpy as np
 from numba import typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+from scipy.linalg import block_diag
 
 from gamp_attention._core.compiled import inner_kernel, kernel, sample_kernel
 from gamp_attention._core.expressions import Program, emit
@@ -635,9 +636,7 @@ class FiberPoints:
         points, as message passing needs. A sample without points is treated as if it had no target.
         """
         n, L, t = omega.shape
-        blocks = np.zeros((L, t, L, t))
-        blocks[np.arange(L), :, np.arange(L)] = V
-        cov = blocks.reshape(L * t, L * t)
+        cov = block_diag(*V)
         center, normalization = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
         mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
         log_z, effective = np.empty(n), np.empty(n)
@@ -672,6 +671,7 @@ class ReusedPoints:
     min_effective: float = 0.6  # fraction of the first effective number of points below which points are drawn again
     covered: float = 1.02  # largest ratio of V to the covariance of a draw, in any direction
     _points: FiberPoints | None = field(init=False, default=None)
+    _effective: float = field(init=False, default=0.0)
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""

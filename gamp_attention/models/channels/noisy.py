@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import log_ndtr, log_softmax
 
 from gamp_attention._core.numerics import psd_root
@@ -22,6 +23,9 @@ from gamp_attention.models.channels.integrals import (
 )
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.models.teachers import Teacher
+
+# mean (N, t), covariance (N, t, t), log Z (N,) and misfit of a sum
+SumMoments = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +124,8 @@ class ScoreChannel(Channel):
         self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: Any
     ) -> Posterior:
         """Return the posterior of fields from the moments of whitened deviations from ω."""
-        n, L, t = omega.shape
-        full = np.zeros((L * t, L * t))
-        for l in range(L):
-            full[l * t : (l + 1) * t, l * t : (l + 1) * t] = root[l]
-        return Posterior(omega + (mean @ full).reshape(n, L, t), full @ cov @ full, log_z, misfit)
+        full = block_diag(*root)
+        return Posterior(omega + (mean @ full).reshape(omega.shape), full @ cov @ full, log_z, misfit)
 
     def with_noise(self, noise: float) -> Channel:
         """Return the channel with another s."""
@@ -223,10 +224,8 @@ class SumChannel(LabelChannel):
             cov[:, l, :, l] += V[l]
         return Posterior(means, cov.reshape(N, L * t, L * t), log_z, misfit)
 
-    def of_sum(
-        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return mean (N, t), covariance (N, t, t), log Z (N,) and misfit of a sum with prior N(center, total)."""
+    def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
+        """Return moments of the posterior of the sum, for the prior N(center, total)."""
         raise NotImplementedError
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
@@ -253,10 +252,8 @@ class IntensityChannel(SumChannel):
     n_nodes: int = 128  # number of nodes in each of the two intervals
     even = True
 
-    def of_sum(
-        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return moments of the posterior of the sum, see `SumChannel`."""
+    def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
+        """Return moments of the posterior of the sum."""
         average = self._intensity if self.noise else self._modulus
         return average(y[:, 0], center[:, 0], float(total[0, 0]))
 
@@ -272,7 +269,7 @@ class IntensityChannel(SumChannel):
         determined, unknown = _variances_of_sum(known, V)
         return 4 * determined * unknown + 2 * unknown**2 + self.noise**2
 
-    def _modulus(self, y: np.ndarray, center: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+    def _modulus(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
         """Return the posterior of S = ±√y, for intensities without noise."""
         size = np.sqrt(np.maximum(y, 0))
         field = size * center / V
@@ -280,9 +277,7 @@ class IntensityChannel(SumChannel):
         variance = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
         return (size * np.tanh(field))[:, None], variance[:, None, None], log_z, None
 
-    def _intensity(
-        self, y: np.ndarray, center: np.ndarray, V: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _intensity(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
         """Return averages over equally spaced sums S near √y and −√y, where likelihood and prior are not negligible."""
         noise, reach = self.labels.noise, self.sum_reach * np.sqrt(V)
         high = np.sqrt(np.maximum(y, 0) + self.reach * self.labels.noise)
@@ -309,10 +304,8 @@ class IntensityChannel(SumChannel):
 class BinaryChannel(SumChannel):
     """Channel of labels ±1, the sign of the sum or a class with logistic odds."""
 
-    def of_sum(
-        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return moments of the posterior of the sum, see `SumChannel`."""
+    def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
+        """Return moments of the posterior of the sum."""
         if not self.labels.temperature:
             return self._sign(y[:, 0], center[:, 0], float(total[0, 0]))
         root, steepness = psd_root(total), 1 / self.labels.temperature * float(np.sqrt(np.linalg.eigvalsh(total).max()))
@@ -339,7 +332,7 @@ class BinaryChannel(SumChannel):
         weight, likely, unlikely, _ = class_probabilities(determined, unknown, self.labels.temperature, rule)
         return 4 * float(weight @ (likely * unlikely))
 
-    def _sign(self, y: np.ndarray, center: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+    def _sign(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
         """Return the posterior of S given its sign: a Gaussian truncated at zero."""
         at = y * center / np.sqrt(V)
         log_z = log_ndtr(at)
@@ -354,9 +347,7 @@ class ClassLabelChannel(SumChannel):
 
     has_common_shifts = True
 
-    def of_sum(
-        self, y: np.ndarray, center: np.ndarray, total: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+    def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
         """Return averages over a grid of the t − 1 differences of the columns, given which their mean is Gaussian."""
         (n, t), y, grids = center.shape, y[:, 0].astype(int), self.grids
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)

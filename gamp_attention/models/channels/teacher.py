@@ -27,6 +27,7 @@ from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import ndtri
 
 from gamp_attention._core import check
@@ -87,8 +88,7 @@ class TeacherChannel(Channel):
     used : indices of the random numbers on which targets depend.
     fiber, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
     logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
-    subsets, affine : (s, p) variables that are solved for, and (s,) whether targets are affine in them.
-    single : (s,) whether all solutions with the same free variables are images under `flips` of each other.
+    subsets : subsets of variables that are solved for.
     flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
     spread : (D,) standard deviations of the variables.
     found : fraction of random samples whose true variables were found when they were solved for.
@@ -103,9 +103,7 @@ class TeacherChannel(Channel):
     h: Program = field(repr=False)
     logarithm: np.ndarray
     scale: np.ndarray
-    subsets: np.ndarray
-    affine: np.ndarray
-    single: np.ndarray
+    subsets: Subsets
     flips: np.ndarray
     spread: np.ndarray
     found: float
@@ -167,19 +165,18 @@ class TeacherChannel(Channel):
 
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
-        n_nodes = self._nodes(1).shape[1] * np.ones(len(self.subsets), dtype=np.int64)
-        if len(n_nodes) > 1 and self.subsets.shape[1] < self.fiber.n_variables:
+        n_subsets, p = self.subsets.chosen.shape
+        n_nodes = self._nodes(1).shape[1] * np.ones(n_subsets, dtype=np.int64)
+        if n_subsets > 1 and p < self.fiber.n_variables:
             n_nodes = self._divide(y, omega, V, int(n_nodes.sum()))
         return self._draw(y, omega, V, n_nodes)[0]
 
     def _divide(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, total: int) -> np.ndarray:
         """Return numbers of nodes (s,) in proportion to the effective number of points per evaluation of h."""
         pilot = np.linspace(0, len(y) - 1, min(len(y), self.settings.n_pilot)).astype(int)
-        gain = np.empty(len(self.subsets))
+        gain = np.empty(len(self.subsets.chosen))
         for s in range(len(gain)):
-            alone = replace(
-                self, subsets=self.subsets[s : s + 1], affine=self.affine[s : s + 1], single=self.single[s : s + 1]
-            )
+            alone = replace(self, subsets=Subsets(*(part[s : s + 1] for part in self.subsets)))
             points, work = alone._draw(y[pilot], omega[pilot], V, np.array([total // len(gain)]))
             gain[s] = points.weigh(omega[pilot], V)[1].mean() / work.sum()
         return np.maximum(N_GROUPS * np.round(total * gain / gain.sum() / N_GROUPS), N_GROUPS).astype(np.int64)
@@ -188,18 +185,14 @@ class TeacherChannel(Channel):
         self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
     ) -> tuple[FiberPoints, np.ndarray]:
         """Return points for given numbers of nodes (s,), and the numbers of evaluations of h (s,)."""
-        n, (L, t), D = len(y), self.shape, self.fiber.n_variables
-        k = L * t
+        n, k, D = len(y), self.shape[0] * self.shape[1], self.fiber.n_variables
         transformed, error = self._transform(y)
         center, cov = np.zeros((n, D)), np.eye(D)
         center[:, :k] = omega.reshape(n, -1)
-        cov[:k, :k] = 0
-        for l in range(L):
-            cov[l * t : (l + 1) * t, l * t : (l + 1) * t] = V[l]
-        field_flips, kept, search = np.unique(self.flips[:, :k], axis=0), self.kept, self.search
-        factors = n_nodes / kept.sum(axis=1) * len(field_flips) / len(self.flips)
-        prior = _free_prior(center, cov, self.subsets, factors, self.settings.wider)
-        subsets = Subsets(self.subsets, self.affine, self.single, kept)
+        cov[:k, :k] = block_diag(*V)
+        field_flips, subsets, search = np.unique(self.flips[:, :k], axis=0), self.subsets, self.search
+        factors = n_nodes / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        prior = _free_prior(center, cov, subsets.chosen, factors, self.settings.wider)
         ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + search.max_branches
         points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
         nodes, evaluations = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
@@ -210,7 +203,7 @@ class TeacherChannel(Channel):
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
         shift = np.zeros(n)
-        if self.subsets.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
+        if subsets.chosen.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
         used = Points(*(array[: ends[-1]].copy() for array in points))
         return FiberPoints(used, ends, field_flips, shift), evaluations
@@ -220,18 +213,6 @@ class TeacherChannel(Channel):
         """Starts and settings of the search for solutions."""
         white = np.random.default_rng(1).standard_normal((self.settings.n_first_starts, len(self.spread)))
         return Search(self.settings.spread * self.spread * white)
-
-    @property
-    def kept(self) -> np.ndarray:
-        """For each subset (s, F), whether a change of sign keeps all variables that are not solved for."""
-        free = np.ones((len(self.subsets), 1, self.fiber.n_variables), dtype=bool)
-        np.put_along_axis(free[:, 0], self.subsets, False, axis=1)
-        return np.asarray(~(free & (self.flips < 0)).any(axis=2))
-
-    def effective_points(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the effective number of points (n,) of the posteriors, and the number of draws of a sample."""
-        points = self.draw(y, omega, V)
-        return points.weigh(omega, V)[1], len(self.subsets) * self._nodes(1).shape[1] * len(points.flips)
 
     def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
@@ -245,7 +226,7 @@ class TeacherChannel(Channel):
     def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
         """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
         D = self.fiber.n_variables
-        if self.subsets.shape[1] == D:
+        if self.subsets.chosen.shape[1] == D:
             return np.zeros((n, N_GROUPS, D))
         size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
@@ -310,7 +291,7 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
-        subsets=np.zeros((1, rank), dtype=int), affine=np.zeros(1, dtype=bool), single=np.zeros(1, dtype=bool),
+        subsets=Subsets(np.zeros((1, rank), dtype=int), *np.zeros((2, 1), dtype=bool), np.zeros((1, 1), dtype=bool)),
         flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
@@ -397,7 +378,7 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
 
 def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
     """Return the channel with the subsets of variables that are solved for; see the description of the module."""
-    D, p, n_fields, settings = probes.shape[1], channel.subsets.shape[1], rho[:, :, 0].size, channel.settings
+    D, p, n_fields, settings = probes.shape[1], channel.subsets.chosen.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
         return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
     slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
@@ -452,16 +433,18 @@ def _test(
     y = _targets_of(one, probes)
     transformed, error = one._transform(y)
     found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
-    fibers, largest = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0
+    fibers, largest, of_one = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0, one.subsets
     # the free variables of another sample, for the number of solutions, then of the sample itself
     for variables in (np.roll(probes, 1, axis=0), probes):
-        count_solutions(fibers, variables, one.subsets[0], affine, one.kept[0], one.search, found, n_solutions)
+        count_solutions(fibers, variables, of_one.chosen[0], affine, of_one.kept[0], one.search, found, n_solutions)
         largest = max(largest, int(n_solutions.max()))
     if found.mean() < channel.settings.min_found:
         return _Test(chosen, affine, False, float(found.mean()), 0.0)
-    one = replace(one, single=np.array([largest == 1]))
+    one = replace(one, subsets=of_one._replace(single=np.array([largest == 1])))
     few = slice(channel.settings.n_trials)
-    effective, count = one.effective_points(y[few], np.zeros((len(y[few]), *rho.shape[:2])), rho)
+    omega = np.zeros((len(y[few]), *rho.shape[:2]))
+    points = one.draw(y[few], omega, rho)
+    effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
     return _Test(chosen, affine, largest == 1, float(found.mean()), float(np.median(effective)) / count)
 
 
@@ -474,10 +457,9 @@ def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
 
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
-    return replace(
-        channel,
-        subsets=np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1),
-        affine=np.array([test.affine for test in tests]),
-        single=np.array([test.single for test in tests]),
-        found=min(test.found for test in tests),
-    )
+    chosen = np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1)
+    affine, single = (np.array([getattr(test, name) for test in tests]) for name in ("affine", "single"))
+    free = np.ones((len(tests), 1, channel.fiber.n_variables), dtype=bool)
+    np.put_along_axis(free[:, 0], chosen, False, axis=1)
+    kept = ~(free & (channel.flips < 0)).any(axis=2)
+    return replace(channel, subsets=Subsets(chosen, affine, single, kept), found=min(test.found for test in tests))
