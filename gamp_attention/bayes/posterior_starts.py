@@ -8,13 +8,8 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import Stream, generator, guard_call
 from gamp_attention.bayes.class_amp import ClassAmpProblem, build_class_problem
 from gamp_attention.data.dataset import Dataset, require_dataset
-<<<<<<< HEAD
-from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights, weights_of_groups
-from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
-=======
-from gamp_attention.data.starts import SpectralDirections, lowest_eigenvectors, side_by_side
 from gamp_attention.denoisers.spectral_weights import Shape, posterior_weights
->>>>>>> w-bayes
+from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.named_starts import UNINFORMED_SIZE
