@@ -80,6 +80,11 @@ class StartSettings:
     n_steps: int = 20  # maximum number of damped steps on few random points from a named start
     n_points: int = 256  # number of these points in each of two replicas, enough to come close to the right branch
     change: float = 0.05  # relative change of the overlaps by a step at which these steps end
+    max_growth: float = 4.0  # growth of q in these steps, above which they are repeated without jumps in V̂
+    # overlap θ relative to its value without jumps, below which it was lost by noise, if the value is above
+    # small_theta √q
+    lost_part: float = 0.75
+    small_theta: float = 0.2
     named_damped: int = 4  # damped steps of the search before its first Newton step, after these steps
     given_damped: int = 1  # the same from given overlaps, which may be near a fixed point that repels
     small_V: float = 1e-3  # largest entry of V at the start next to the teacher, in units of the largest entry of q
@@ -239,18 +244,33 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: StartSettings = START) -> list[Overlaps]:
     """Return overlaps from a named start up to the start of the search: after damped steps on few random points.
 
-    On deterministic rules the search begins at the start. With several fields of labels, the steps omit the jumps of
-    the proximal map: near the teacher, Stein's form of V̂ is noise on few points, by which a column can be lost.
+    On deterministic rules the search begins at the start. Near the teacher of labels with several fields, Stein's form
+    of V̂ is noise on few points: q can grow, and a column can lose its overlap. Then the steps omit the jumps of V̂.
     """
-    path = [start]
     if F.rule.deterministic:
-        return path
-    one_field = F.model.n_tokens * F.model.rank == 1
-    rule = SobolRule(settings.n_points, 2)
-    few = replace(F.on(rule), response="stein" if F.model.attention or one_field else "derivative")
+        return [start]
+    few = F.on(SobolRule(settings.n_points, 2))
+
+    def take_steps(response: str) -> list[Overlaps]:
+        G = replace(few, response=response).with_choices_at(start)
+        return iterate(G, start, settings.change, min(settings.n_steps, max_steps))[0]
+
+    path = [start]
     with suppress(*BREAKDOWNS):
-        path = iterate(few.with_choices_at(start), start, settings.change, min(settings.n_steps, max_steps))[0]
+        path = take_steps(F.response)
+    if not F.model.attention and F.model.n_tokens * F.model.rank > 1:
+        with suppress(*BREAKDOWNS):
+            smooth = take_steps("derivative")
+            grows = np.abs(path[-1].q).max() > settings.max_growth * np.abs(start.q).max()
+            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1], settings) else smooth
     return path
+
+
+def _keeps_columns(overlaps: Overlaps, smooth: Overlaps, settings: StartSettings) -> bool:
+    """Return whether no overlap θ is much smaller than on a path without jumps in V̂."""
+    theta, expected = np.abs(overlaps.theta), np.abs(smooth.theta)
+    present = expected > settings.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
+    return bool((theta >= settings.lost_part * expected)[present].all())
 
 
 def find_on_branch(
