@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,18 +53,6 @@ if TYPE_CHECKING:
 METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
 # the learning rates of gd and Adam are from the paper
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Steps of which overlaps, risk and gradient norm are recorded."""
-
-    max_iter: int
-    first: int = 40  # number of initial steps of which each is recorded
-    later: int = 100  # approximate number of recorded steps, evenly spaced over the whole descent
-
-    def __contains__(self, t: int) -> bool:
-        return t <= self.first or t % max(1, self.max_iter // self.later) == 0
 
 
 def descend(
@@ -257,12 +244,15 @@ def _minimize(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, recorded = data.penalty.strength * math.sqrt(data.dim), Recorded(max_iter)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // 100)
     record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
+    def is_recorded(t: int) -> bool:
+        return t <= 40 or t % every == 0  # each of the first steps, and about 100 over the whole descent
+
     def visit(t: int, value: float, norm: float, always: bool) -> None:
-        if t in recorded or always:
+        if is_recorded(t) or always:
             if iterations:
                 record.step(steps.step_size(t - 1))
             iterations.append(t)
@@ -281,7 +271,7 @@ def _minimize(
             status, n_iter = quasi_newton_in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
         else:
             step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
-            some = recorded.__contains__ if method == "sgd" else None
+            some = is_recorded if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
     end = function.retract(Q.detach()).cpu().numpy().copy()
     if not np.isfinite(end).all():

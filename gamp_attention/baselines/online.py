@@ -10,6 +10,8 @@ the columns. Gradients are computed by torch, independently of the compiled kern
 `state_evolution.dynamics.online_paths` has the theory.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -133,7 +135,7 @@ def single_pass(
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
-    def move(gradient: "torch.Tensor", lr: float) -> None:
+    def move(gradient: torch.Tensor, lr: float) -> None:
         """Take a step with the gradient of the losses, scaled to α d samples."""
         Q.data.sub_(lr * (gradient + lams * Q.data))
         if method.spherical:
