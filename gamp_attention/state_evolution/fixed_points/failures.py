@@ -10,16 +10,15 @@ from gamp_attention.penalties.columns import ColumnRidge
 from gamp_attention.results import Overlaps, Status, stack_overlaps
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
     FADING,
     Root,
     breakdown,
-    describe_breakdown,
     family_size,
     has_faded,
     last_with,
+    stopped_root,
 )
 from gamp_attention.state_evolution.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
@@ -40,15 +39,13 @@ GROWING_STEPS, GROWTH = 5, 2.0  # steps in which q grows, and its growth in them
 
 def record_breakdown(root: Root, error: Exception) -> Root:
     """Return the root after one of BREAKDOWNS."""
-    return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
+    status, reason = breakdown(error)
+    return replace(root, status=status, residual=np.nan, reason=reason)
 
 
 def broken_start(F: OverlapMap, name: str, error: Exception) -> Root:
     """Return the root for message passing that broke down: the overlaps of the named start."""
-    start = start_law(F.model, name).overlaps(F.model)
-    return Root(
-        breakdown(error), [start], np.nan, Packing.of(F.model, start), None, F, reason=describe_breakdown(error)
-    )
+    return stopped_root(F, [start_law(F.model, name).overlaps(F.model)], error)
 
 
 def describe_zero(result: StateEvolutionResult, family: str) -> str:

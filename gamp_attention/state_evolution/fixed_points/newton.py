@@ -29,7 +29,17 @@ from gamp_attention.state_evolution.equations.units import Packing, in_units, is
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.rules.rule import WorkExceeded
 
-BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
+# status and cause of exceptions that stop a solver; the cause is empty if the status says it
+_CAUSES = {
+    WeightsVanished: (Status.LOST, ""),
+    WorkExceeded: (Status.MAX_ITER, ""),
+    NotPositiveDefinite: (
+        Status.NONFINITE,
+        "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
+        'use a larger λ, or response="derivative"',
+    ),
+}
+BREAKDOWNS = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
 
 
 @dataclass(frozen=True)
@@ -201,23 +211,15 @@ class Root:
         return bool(np.linalg.eigvals(self.jacobian).real.max() < 1 - margin)
 
 
-def breakdown(error: Exception) -> Status:
-    """Return the status of a solver that was stopped by one of BREAKDOWNS."""
-    if isinstance(error, WeightsVanished):
-        return Status.LOST
-    return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
+def breakdown(error: Exception) -> tuple[Status, str]:
+    """Return the status of a solver that was stopped by one of BREAKDOWNS, and the cause in words."""
+    return _CAUSES.get(type(error), (Status.NONFINITE, f"an average or a matrix is not finite in a step ({error})"))
 
 
-def describe_breakdown(error: Exception) -> str:
-    """Return the cause of one of BREAKDOWNS in words; empty if its status says it."""
-    if isinstance(error, WeightsVanished | WorkExceeded):
-        return ""
-    if isinstance(error, NotPositiveDefinite):
-        return (
-            "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
-            'use a larger λ, or response="derivative"'
-        )
-    return f"an average or a matrix is not finite in a step ({error})"
+def stopped_root(F: OverlapMap, path: list[Overlaps], error: Exception) -> Root:
+    """Return the root at the end of a path on which the map broke down."""
+    status, reason = breakdown(error)
+    return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F, reason=reason)
 
 
 def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:

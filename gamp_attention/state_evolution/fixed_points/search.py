@@ -35,14 +35,13 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     FADING,
     NEWTON,
     Root,
-    breakdown,
-    describe_breakdown,
     fading_families,
     family_size,
     find_vanished_weights,
     has_faded,
     iterate,
     newton,
+    stopped_root,
     weights_are_tiny,
 )
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, odd_growth
@@ -115,8 +114,7 @@ def find_fixed_point(
         F = F.with_choices_at(start)
         return _Search(F, tol, max_iter, anywhere, path, n_damped, settings).run()
     except BREAKDOWNS as error:
-        packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
-        return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
+        return stopped_root(F, path, error)
 
 
 def _find_on_coarse_rule(
