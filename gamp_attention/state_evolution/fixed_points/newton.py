@@ -46,19 +46,15 @@ BREAKDOWNS = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
 class FadingSettings:
     """Settings for families and weights that go to zero, with sizes in the units of the module."""
 
-    # size of a family below which it counts as zero: on no branch it is that small, except near its end
-    faded: float = 1e-3
+    faded: float = 1e-3  # size of a family that counts as zero: only close to its end a branch has smaller sizes
     small_family: float = 0.2  # size of a decreasing family below which it fades
     large_family: float = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
-    # smallest ratio of a later to an earlier rate of a steady decay; the rate falls on the way to a size > 0
-    steady: float = 0.7
-    # size of a family, relative to its largest size on a path, at which the path is still on its branch
-    present: float = 0.5
+    steady: float = 0.7  # smallest ratio of two rates of a steady decay; rates fall on the way to a size > 0
+    present: float = 0.5  # size of a family relative to its largest size, at which a path is still on its branch
     min_path: int = 5  # number of overlaps on a path from which a rate of decay can be estimated
     tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
     zero_weights: float = 1e-8  # size of q that stands for zero; the map is linear there
-    # maximum number of damped steps at zero weights; the shape of the overlaps converges in a few
-    max_zero_steps: int = 40
+    max_zero_steps: int = 40  # maximum number of damped steps at zero weights; a few determine the shape
     zero_change: float = 1e-4  # relative change of the overlaps at zero weights below which the steps end
     repelling: float = 10.0  # growth of q at zero weights above which the steps end as well
 
@@ -86,13 +82,10 @@ class NewtonSettings:
     fractions: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
     decrease: float = 0.1  # smallest relative decrease of the residual by a full step
     slow: float = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
-    # change of an overlap below which changes of the map are rounding errors and do not update J
-    min_update: float = 1e-8
-    # the same if the map jumps at single points, whose number decreases slower than the step
-    min_noisy_update: float = 5e-3
+    min_update: float = 1e-8  # change of an overlap below which changes of the map are rounding errors
+    min_noisy_update: float = 5e-3  # the same if the map jumps at single points, which are noise on this scale
     flat: float = 1e-5  # singular value of the scaled 1 − J, relative to the largest, below which a direction is free
-    # largest step that may remain at a fixed point: close to its end, a branch has small residuals
-    max_last_step: float = 0.05
+    max_last_step: float = 0.05  # largest step that may remain: close to its end, a branch has small residuals
     max_steps: int = 12  # maximum number of steps; near a fixed point a few suffice
     # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
     # between evaluations leave a residual
