@@ -5,7 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.denoisers import NotPositiveDefinite
-from gamp_attention.state_evolution.fixed_points import describe_breakdown
+from gamp_attention.state_evolution.fixed_points import breakdown
 
 # ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = 0.20 to 0.22
 JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.334, 0.300]]), 1.406
@@ -122,5 +122,5 @@ def test_failure_near_jumps_states_its_reason():
 
 
 def test_breakdown_states_its_cause():
-    assert "λ + A is not positive definite" in describe_breakdown(NotPositiveDefinite("V"))
-    assert "not converge" in describe_breakdown(np.linalg.LinAlgError("Eigenvalues did not converge"))
+    assert "λ + A is not positive definite" in breakdown(NotPositiveDefinite("V"))[1]
+    assert "not converge" in breakdown(np.linalg.LinAlgError("Eigenvalues did not converge"))[1]

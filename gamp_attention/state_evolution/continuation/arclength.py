@@ -36,15 +36,13 @@ class WalkSettings:
     min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
     residual: float = 1e-5  # largest residual of a point
     max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
-    # number of Newton steps up to which the next step is longer and Broyden's Jacobian is reused
-    few_corrections: int = 3
+    few_corrections: int = 3  # number of Newton steps up to which the next step is longer and the Jacobian is reused
     longer: float = 1.5  # factor of the next arclength in this case
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
     max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
-    # smallest half-width of a parabola, large enough that the noise of the averages is negligible
-    parabola_arc: float = 0.04
+    parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,7 @@ class RootSettings:
     shift_error: float = 0.5  # error of a root, in units of its shift by a finer rule
     slope_error: float = 0.2  # assumed relative error of a secant's slope
     step_fraction: float = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
-    # smallest error in units of the rule's unresolved error, because shifts can be small by accident
-    unresolved: float = 1.0
+    unresolved: float = 1.0  # smallest error in units of the rule's unresolved error: shifts can be small by accident
 
 
 ROOT = RootSettings()

@@ -69,16 +69,12 @@ class SpectrumSettings:
     converged: float = 1e-11  # relative change of V and x at which Newton steps end
     growth: float = 1.3  # ratio of the sizes of V of successive solutions
     max_bisections: int = 40  # maximum number of bisections of the interval of sizes that contains the edge
-    # relative error of the size at the edge; the error of x, which is maximal there, is of second order
-    edge_rtol: float = 1e-6
-    # size of V relative to the first, above which the edge counts as zero: some eigenvalues are zero
-    max_size: float = 1e12
+    edge_rtol: float = 1e-6  # relative error of the size at the edge, where x is maximal: its error is of second order
+    max_size: float = 1e12  # size of V relative to the first, above which the edge is zero: some eigenvalues are zero
     size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
-    # smallest excess over 1 of an eigenvalue of the map of overlaps at the edge, for an eigenvalue below it
-    outside: float = 1e-3
+    outside: float = 1e-3  # smallest growth of overlaps at the edge, minus 1, for an eigenvalue below the edge
     lowered: float = 0.5  # ratio of successive distances η from the real axis
-    # distance η in units of the largest eigenvalue, below which the next distance is the requested one
-    nearest: float = 1e-7
+    nearest: float = 1e-7  # η in units of the largest eigenvalue, below which the requested distance follows
     damped_steps: int = 100  # maximum number of damped iterations far from the real axis
 
 

@@ -4,7 +4,7 @@ from gamp_attention.state_evolution.fixed_points.failures import FAMILY_OF
 from gamp_attention.state_evolution.fixed_points.indicators import Indicators
 from gamp_attention.state_evolution.fixed_points.nearby import Derivatives, root_near, solve_near
 from gamp_attention.state_evolution.fixed_points.newton import (
-    describe_breakdown,
+    breakdown,
     find_vanished_weights,
     iterate_at_zero,
     newton,

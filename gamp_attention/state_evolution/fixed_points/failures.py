@@ -13,7 +13,6 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     FADING,
     Root,
     breakdown,
-    describe_breakdown,
     family_size,
     has_faded,
     last_with,
@@ -34,7 +33,8 @@ VANISHED = "none: all weights go to zero"
 
 def record_breakdown(root: Root, error: Exception) -> Root:
     """Return the root after one of BREAKDOWNS."""
-    return replace(root, status=breakdown(error), residual=np.nan, reason=describe_breakdown(error))
+    status, reason = breakdown(error)
+    return replace(root, status=status, residual=np.nan, reason=reason)
 
 
 def describe_zero(result: StateEvolutionResult, family: str, n_errors: float = 2.0) -> str:

@@ -30,10 +30,8 @@ class IndicatorSettings:
     drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
     level: int = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
     few_jumps: float = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
-    # relative change of the jump mass in units of the largest relative change of an overlap
-    jump_sensitivity: float = 10.0
-    # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
-    unseen: float = 20.0
+    jump_sensitivity: float = 10.0  # relative change of the jump mass in units of the largest change of an overlap
+    unseen: float = 20.0  # unseen jump mass between random points, relative to V̂, times the number of points
 
 
 INDICATORS = IndicatorSettings()

@@ -29,26 +29,32 @@ from gamp_attention.state_evolution.equations.units import Packing, in_units, is
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.rules.rule import WorkExceeded
 
-BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
+# status and cause of exceptions that stop a solver; the cause is empty if the status says it
+_CAUSES = {
+    WeightsVanished: (Status.LOST, ""),
+    WorkExceeded: (Status.MAX_ITER, ""),
+    NotPositiveDefinite: (
+        Status.NONFINITE,
+        "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
+        'use a larger λ, or response="derivative"',
+    ),
+}
+BREAKDOWNS = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
 
 
 @dataclass(frozen=True)
 class FadingSettings:
     """Settings for families and weights that go to zero, with sizes in the units of the module."""
 
-    # size of a family below which it counts as zero: on no branch it is that small, except near its end
-    faded: float = 1e-3
+    faded: float = 1e-3  # size of a family that counts as zero: only close to its end a branch has smaller sizes
     small_family: float = 0.2  # size of a decreasing family below which it fades
     large_family: float = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
-    # smallest ratio of a later to an earlier rate of a steady decay; the rate falls on the way to a size > 0
-    steady: float = 0.7
-    # size of a family, relative to its largest size on a path, at which the path is still on its branch
-    present: float = 0.5
+    steady: float = 0.7  # smallest ratio of two rates of a steady decay; rates fall on the way to a size > 0
+    present: float = 0.5  # size of a family relative to its largest size, at which a path is still on its branch
     min_path: int = 5  # number of overlaps on a path from which a rate of decay can be estimated
     tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
     zero_weights: float = 1e-8  # size of q that stands for zero; the map is linear there
-    # maximum number of damped steps at zero weights; the shape of the overlaps converges in a few
-    max_zero_steps: int = 40
+    max_zero_steps: int = 40  # maximum number of damped steps at zero weights; a few determine the shape
     zero_change: float = 1e-4  # relative change of the overlaps at zero weights below which the steps end
     repelling: float = 10.0  # growth of q at zero weights above which the steps end as well
 
@@ -76,13 +82,10 @@ class NewtonSettings:
     fractions: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
     decrease: float = 0.1  # smallest relative decrease of the residual by a full step
     slow: float = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
-    # change of an overlap below which changes of the map are rounding errors and do not update J
-    min_update: float = 1e-8
-    # the same if the map jumps at single points, whose number decreases slower than the step
-    min_noisy_update: float = 5e-3
+    min_update: float = 1e-8  # change of an overlap below which changes of the map are rounding errors
+    min_noisy_update: float = 5e-3  # the same if the map jumps at single points, which are noise on this scale
     flat: float = 1e-5  # singular value of the scaled 1 − J, relative to the largest, below which a direction is free
-    # largest step that may remain at a fixed point: close to its end, a branch has small residuals
-    max_last_step: float = 0.05
+    max_last_step: float = 0.05  # largest step that may remain: close to its end, a branch has small residuals
     max_steps: int = 12  # maximum number of steps; near a fixed point a few suffice
     # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
     # between evaluations leave a residual
@@ -201,23 +204,15 @@ class Root:
         return bool(np.linalg.eigvals(self.jacobian).real.max() < 1 - margin)
 
 
-def breakdown(error: Exception) -> Status:
-    """Return the status of a solver that was stopped by one of BREAKDOWNS."""
-    if isinstance(error, WeightsVanished):
-        return Status.LOST
-    return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
+def breakdown(error: Exception) -> tuple[Status, str]:
+    """Return the status of a solver that was stopped by one of BREAKDOWNS, and the cause in words."""
+    return _CAUSES.get(type(error), (Status.NONFINITE, f"an average or a matrix is not finite in a step ({error})"))
 
 
-def describe_breakdown(error: Exception) -> str:
-    """Return the cause of one of BREAKDOWNS in words; empty if its status says it."""
-    if isinstance(error, WeightsVanished | WorkExceeded):
-        return ""
-    if isinstance(error, NotPositiveDefinite):
-        return (
-            "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
-            'use a larger λ, or response="derivative"'
-        )
-    return f"an average or a matrix is not finite in a step ({error})"
+def stopped_root(F: OverlapMap, path: list[Overlaps], error: Exception) -> Root:
+    """Return the root at the end of a path on which the map broke down."""
+    status, reason = breakdown(error)
+    return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F, reason=reason)
 
 
 def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:

@@ -38,7 +38,7 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing, subtract_explained
 from gamp_attention.state_evolution.equations.weights import response_pairs, weights_envelope
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.rules.nested_errors import average_error, error_within, expand_error
+from gamp_attention.state_evolution.rules.nested import average_error, error_within, expand_error
 from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -231,8 +231,7 @@ class GridSettings:
     degrees: float = 0.5  # number of polynomials in units of the number of nodes
     expanded_step: float = 1e-6  # the same for averages to first order, which have no noise
     overlap_step: float = 5e-3  # step of finite differences in the packed overlaps
-    # part of q that the teacher does not explain, relative to q, below which it has a separate unit
-    nearly_all: float = 1e-3
+    nearly_all: float = 1e-3  # part of q that the teacher does not explain, below which it has a separate unit
     slope_tol: float = 1e-3  # tolerance of the test errors in these differences, for labels
 
 

@@ -40,19 +40,14 @@ from gamp_attention.state_evolution.rules.rule import (
 class MapSettings:
     """Settings of the overlap map: numbers of searches, and steps of finite differences in units of the overlaps."""
 
-    # step of finite differences: on coarse rules, averages are not smooth on the scale of 1e-4
-    difference: float = 5e-3
+    difference: float = 5e-3  # step of finite differences; on coarse rules averages are not smooth on the scale 1e-4
     sector_difference: float = 1e-2  # step for the eigenvalues of the map: small for them, large for the noise
-    # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
-    memory: int = 8
-    # fraction of points with a second minimum, up to which later averages search only a few points
-    rare_minima: float = 5e-4
+    memory: int = 8  # number of stored averages: solvers evaluate a map several times at the same overlaps
+    rare_minima: float = 5e-4  # fraction of points with a second minimum, up to which later averages search few points
     often_lowered: float = 0.01  # fraction of points with lower minima, from which later averages search more points
-    # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
-    steep: float = 3.0
+    steep: float = 3.0  # trace of ∂z/∂ω over the trace of 1, up to which a point is far from the onset of jumps
     noisy_fraction: float = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
-    # step of central differences of averages that are expanded to first order, which have no noise
-    expanded_step: float = 1e-6
+    expanded_step: float = 1e-6  # step of central differences of averages to first order, which have no noise
     min_separated: float = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
     alpha_step: float = 1e-4  # relative change of α for the derivative in α
 

@@ -29,17 +29,13 @@ LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers:
 class PointSettings:
     """Settings of errors of a point, from changes between rules and from replicas."""
 
-    # weight of the change by the second to last refinement, because two rules can agree by accident
-    earlier_change: float = 0.05
+    earlier_change: float = 0.05  # weight of the refinement before the last: two rules can agree by accident
     min_error: float = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
     min_loss_error: tuple[float, ...] = (0.4, 0.1)  # the same for a loss, after one refinement and after several
-    # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
-    test_slope: float = 0.15
-    # smallest error of an overlap or V̂, in units of the error that a rule with levels leaves unresolved
-    unresolved: float = 0.95
+    test_slope: float = 0.15  # error of ε_g in units of the summed effects of all overlaps: q and θ mostly cancel
+    unresolved: float = 0.95  # smallest error of an overlap or V̂, in units of the rule's unresolved error
     unresolved_loss: float = 0.3  # the same for a loss
-    # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
-    next_step: float = 0.8
+    next_step: float = 0.8  # error left by the last Newton step in units of this step: its Jacobian is the first rule's
     # the test error of a replica at its solution is computed to first order if differences take at most this fraction
     # of the time of an average, and the solution is at most this part of their width away
     slope_work: float = 0.5

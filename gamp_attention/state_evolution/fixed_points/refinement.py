@@ -53,24 +53,19 @@ class RefinementSettings:
     """Settings of the refinement; errors are relative."""
 
     residual: float = 0.5  # residual before the last Newton step, in units of the requested accuracy
-    # ratio of the errors of a loss and of the overlaps, above which steps are more accurate
-    min_amplification: float = 5.0
+    min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
     # the nested rule, whose levels take little time, then continues to this error in units of the requested accuracy,
     # but not below `amplified_limit`: rounding errors are amplified, too
     amplified_error: float = 0.1
     amplified_limit: float = 1e-5
     step_error: float = 0.1  # the same in units of the error on the last rule
     first_error: float = 1e-2  # relative error expected of the first rule
-    # limit of the work of all averages of the refinement on random rules, in units of `max_work`
-    total_work: float = 5.0
+    total_work: float = 5.0  # limit of the work of all averages on random rules, in units of `max_work`
     min_excess: float = 1.01  # smallest factor by which a refinement reduces the error
-    # overlap of a column in units of its error, below which the fixed point without it is tried
-    zero_errors: float = 2.0
-    # level of the split rule at which averages for the overlaps already include squared derivatives
-    squares_level: int = 1
+    zero_errors: float = 2.0  # overlap of a column in units of its error, below which it is set to zero if possible
+    squares_level: int = 1  # level at which averages for the overlaps already include squared derivatives
     near_size: float = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
-    # largest error of a deterministic rule, in units of the error without the part of the last Newton step
-    step_part: float = 1.05
+    step_part: float = 1.05  # largest accurate error in units of the error without the part of the last step
     # largest relative error that is stated if replica symmetry is broken; beyond, overlaps of minima may differ by more
     max_broken_error: float = 0.1
     # error left by the last Newton step on random rules, in units of this step, after steps whose remainders are known:

@@ -35,14 +35,13 @@ from gamp_attention.state_evolution.fixed_points.newton import (
     FADING,
     NEWTON,
     Root,
-    breakdown,
-    describe_breakdown,
     fading_families,
     family_size,
     find_vanished_weights,
     has_faded,
     iterate,
     newton,
+    stopped_root,
     weights_are_tiny,
 )
 from gamp_attention.state_evolution.fixed_points.observables import family_growth, odd_growth
@@ -54,18 +53,14 @@ from gamp_attention.state_evolution.rules.rule import Rule
 class SearchSettings:
     """Settings of the search for a fixed point, with lengths in units of the overlaps."""
 
-    # relative change from the start at which Newton steps have left the neighborhood
-    reach: float = 1.2 * NEWTON.max_step
+    reach: float = 1.2 * NEWTON.max_step  # relative change at which Newton steps have left the neighborhood
     # largest relative change from the start of Newton steps to their solution: `near` + `changes` times the last damped
     # change
     near: float = 0.05
     changes: float = 10.0
-    # largest change by two damped steps from that solution: in units of the tolerance; at least 1e-6
-    drift: tuple[float, ...] = (30.0, 1e-06)
-    # smallest m and θ at that solution, relative to the start, at which neither counts as faded
-    same_family: float = 0.8
-    # smallest rate of decay, relative to the rate next to zero, at which a family is on its way to zero
-    as_fast: float = 0.5
+    drift: tuple[float, ...] = (30.0, 1e-06)  # by two damped steps: in units of the tolerance; at least
+    same_family: float = 0.8  # smallest m and θ there, relative to the start, at which neither counts as faded
+    as_fast: float = 0.5  # smallest rate of decay, relative to the rate at zero, of a family on its way to zero
     resolved_growth: float = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
     small_column: float = 0.15  # overlap of a column in units of √q, below which the fixed point without it is tried
     max_level: int = 2  # highest level of the split rule that resolves a growth close to 1
@@ -74,8 +69,7 @@ class SearchSettings:
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
     # exact Jacobian, before it uses it
     coarse_residual: float = 1e-3
-    # size from which a family that grows back is solved again, in units of the size that counts as zero
-    restart: float = 10.0
+    restart: float = 10.0  # size from which a family that grows back is solved again, in units of `faded`
 
 
 SEARCH = SearchSettings()
@@ -115,8 +109,7 @@ def find_fixed_point(
         F = F.with_choices_at(start)
         return _Search(F, tol, max_iter, anywhere, path, n_damped, settings).run()
     except BREAKDOWNS as error:
-        packing, reason = Packing.of(F.model, path[-1]), describe_breakdown(error)
-        return Root(breakdown(error), path, np.nan, packing, None, F, reason=reason)
+        return stopped_root(F, path, error)
 
 
 def _find_on_coarse_rule(

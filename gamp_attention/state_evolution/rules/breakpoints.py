@@ -30,8 +30,7 @@ class BreakpointSettings:
     late: int = 6
     last: int = 12  # number of divisions
     persistent: float = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 1/512 for smooth functions
-    # smallest change of slope that counts, in units of the mean slope; rounding errors are smaller
-    resolved: float = 1e-6
+    resolved: float = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
 
 
 BREAKPOINTS = BreakpointSettings()

@@ -38,7 +38,7 @@ from gamp_attention.denoisers.prox import (
     minimize_globally,
     minimize_single_field,
 )
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
+from gamp_attention.losses.attention import is_dot_product_loss
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
@@ -121,20 +121,20 @@ def line_averages(
     work_done = np.zeros((n, 3), dtype=np.int64)
     out = LineMoments._make([*map(np.zeros, shapes), *ends, *powers, work_done])
     c, u = np.ascontiguousarray(centers).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
-    search = make_search(L * r)
-    two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
-    max_starts = TWO_TOKEN_STARTS if two_tokens and loss.attention.softmax else MAX_STARTS
+    # the kernels for two tokens need few starts, see `two_token_start`
+    few = L * r == 2 and getattr(getattr(loss, "attention", None), "softmax", False)
+    search = TWO_TOKEN_STARTS if few else MAX_STARTS, make_search(L * r)
     loss = for_kernels(loss)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), max_starts, search, stop, out)
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), search, stop, out)
 
     interruptible_blocks(work, n, BLOCK, L * r > SHORT_FIELDS)
     return out
 
 
 @kernel
-def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, search, stop, out):
+def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out):
     """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k, stop)
@@ -143,11 +143,11 @@ def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_
         np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
-    _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, search, out, track, ws)
+    _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws)
 
 
 @sample_kernel
-def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, max_starts, search, out, track, ws):
+def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws):
     at_metric, at_nodes, at_out, at_track, at_ws = (
         point_to(metric),
         point_to(nodes),
@@ -159,7 +159,7 @@ def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, t
         if ws.stop[0] != 0:
             return
         p, c, tols = params[line], centers[line], (tol[0][line], tol[1][line])
-        _line(loss, p, c, u, at_metric, grid, at_nodes, tols, max_starts, search, at_out, line, at_track, at_ws)
+        _line(loss, p, c, u, at_metric, grid, at_nodes, tols, search, at_out, line, at_track, at_ws)
 
 
 @dispatch_on_type
@@ -207,17 +207,17 @@ def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
 
 
 @sample_kernel
-def _search_at(loss, p, c, u, e, start, at_metric, at_track, max_starts, search, work, at_ws):
+def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, work, at_ws):
     """Leave the global minimizer at the point e of a line in track.now, after a search from `start`."""
     track = load_from(at_track)
     fill_field(c, e, u, track.omega)
     assign(track.now, start)
-    _find_minimizer(loss, p, track.omega, at_metric, track.now, max_starts, search, at_ws)
+    _find_minimizer(loss, p, track.omega, at_metric, track.now, search[0], search[1], at_ws)
     work[1] += 1
 
 
 @sample_kernel
-def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, search, at_out, line, at_track, at_ws):
+def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, at_track, at_ws):
     """Average along one line with a stack of panels; the algorithm is in the module's docstring.
 
     The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, a `LineMoments`, a `Track` and a `Workspace`.
@@ -227,7 +227,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, search, at_
     n_panels = 0  # number of panels on the stack
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
-        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, max_starts, search, work, at_ws)
+        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, search, work, at_ws)
         if j < grid.shape[0] - 1:
             track.ends[n_panels, 0] = grid[j]
             assign(track.at_ends[n_panels, 0], track.now)
@@ -250,7 +250,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, search, at_
                 size += (track.right[i] - track.left[i]) ** 2
             out.jump[line] = min(out.jump[line], size)
             # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
-            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, max_starts, search, work, at_ws)
+            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, search, work, at_ws)
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
@@ -264,7 +264,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, max_starts, search, at_
             or (tol[1] < np.inf and unresolved_derivative(at_metric, at_nodes, at_track, a, b) > tol[1])
         ):
             cut, middle = 0.5 * (a + b), track.z[nodes.x.shape[0] // 2]
-            _search_at(loss, p, c, u, cut, middle, at_metric, at_track, max_starts, search, work, at_ws)
+            _search_at(loss, p, c, u, cut, middle, at_metric, at_track, search, work, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)
             divide_panel(track, top, cut, 1)

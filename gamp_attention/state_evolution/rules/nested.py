@@ -16,7 +16,7 @@ On a line, ω = c + u e, the almost-everywhere derivative follows from integrati
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`FieldExpansion`), so that a Jacobian costs one evaluation. Test errors are nested
-averages over all coordinates (`nested_errors`).
+averages over all coordinates (`average_error`).
 """
 
 from collections.abc import Callable
@@ -39,39 +39,34 @@ from gamp_attention.state_evolution.rules.lines import (
     integration_limit,
     line_averages,
 )
-from gamp_attention.state_evolution.rules.rule import LeveledRule, WorkExceeded
+from gamp_attention.state_evolution.rules.rule import LeveledRule, WorkExceeded, component_channels
 
 
 @dataclass(frozen=True)
 class NestedSettings:
     """Settings of the nested rule."""
 
-    # number of Gauss-Legendre nodes of a panel, for each level
-    panel_nodes: tuple[int, ...] = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)
-    # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
-    line_tol: float = 1e-2
+    panel_nodes: tuple[int, ...] = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # numbers of nodes of a panel, by level
+    line_tol: float = 1e-2  # tolerance of lines relative to panels: their errors must not cause divisions
     inner_tol: float = 0.1  # tolerance of averages over the second coordinate, in the same unit and for the same reason
     min_density: float = 1e-2  # lower bound of the relative density by which tolerances are divided
     max_tol: float = 1e-2  # upper bound of all tolerances
-    # tolerance of panels for the search of a fixed point, in units of the tolerance of level 0
-    search_tol: float = 100.0
-    # limit of an average for that search, in units of `max_work`; if exceeded, level 0 is searched
-    search_work: float = 0.25
+    search_tol: float = 100.0  # tolerance of panels for the search of a fixed point, in units of level 0's tolerance
+    search_work: float = 0.25  # work of an average of that search in units of `max_work`; beyond, level 0 is searched
     search_nodes: int = 8  # number of Gauss-Legendre nodes of a panel for that search
     max_halvings: int = 30  # maximum number of successive halvings of a panel
     pilot_nodes: int = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average
-    # smallest unit of averages of g, g ω̃ and g y, in units of the product of the sizes of both factors
-    small: float = 1e-3
-    # smallest u, relative to the fields, at which integration by parts gives the derivative
-    min_direction: float = 1e-7
+    small: float = 1e-3  # smallest unit of averages of g, g ω̃ and g y, relative to the sizes of their factors
+    min_direction: float = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
     noises: tuple[float, ...] = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
     same_point: float = 1e-6  # distance below which two breakpoints count as equal
     unresolved: float = 0.3  # smallest error of averages, also of test errors, in units of the tolerance
     near_widths: float = 6.0  # width of the panels next to a breakpoint, in standard deviations of the student's fields
     min_near: float = 1e-9  # smallest width of such panels
     work_of_line: int = 60  # typical number of proximal problems on one line
-    # smallest u, relative to the fields, at which averages with powers of e give all derivatives
-    min_expanded: float = 0.02
+    min_expanded: float = 0.02  # smallest u relative to the fields at which powers of e give all derivatives
+    max_finer: int = 5  # maximum number of smaller tolerances of a test error
+    good: float = 0.1  # its error in units of the requested error, below which no smaller tolerance is tried
     n_lines: int = 60  # typical number of panels' nodes along one coordinate of the teacher
 
 
@@ -450,3 +445,72 @@ class _NestedMoments:
             out.loss + terms.constant, *(g * y[:, 0, s] for s in range(y.shape[2])), out.square[:, 0, 0, 0, 0],
         )  # fmt: skip
         return np.column_stack(columns)
+
+
+def average_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
+    """Return the test error of a model with one field of the student, and its error.
+
+    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
+    last tolerance. Tolerances decrease until it is small compared with `rtol`.
+    """
+    tol = min(rtol, NESTED.max_tol)
+    value, error = error_within(model, overlaps, tol), np.inf
+    for _ in range(NESTED.max_finer):
+        tol = 0.1 * tol
+        finer = error_within(model, overlaps, tol)
+        value, error = finer, max(abs(finer - value), NESTED.unresolved * tol * abs(finer))
+        if error <= NESTED.good * rtol * abs(value):
+            break
+    return value, error
+
+
+def error_within(model: Model, overlaps: Overlaps, tol: float) -> float:
+    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
+    total = 0.0
+    for probability, _, channel in component_channels(NestedRule(), model, overlaps):
+        total += probability * float(_average_errors(channel, tol)[0])
+    return total
+
+
+def expand_error(model: Model, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
+    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
+
+    Its derivatives are averages with powers of e, as in `FieldExpansion`. None if the teacher nearly determines ω.
+    """
+    parts = []
+    for _, _, channel in component_channels(NestedRule(), model, overlaps):
+        u = channel.root[0, 0, 0]
+        if not u > NESTED.min_expanded * size_of_fields(channel.overlaps):
+            return None
+        values = _average_errors(channel, tol, expanded=True)
+        parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
+
+    def error(there: Overlaps) -> float:
+        total = 0.0
+        channels = component_channels(NestedRule(), model, there)
+        for (probability, _, new), (value, slopes, old) in zip(channels, parts, strict=True):
+            shift = [new.overlaps.m[0, 0] - old.overlaps.m[0, 0], new.root[0, 0, 0] - old.root[0, 0, 0]]
+            total += probability * (value + slopes @ np.append(shift, (new.slope - old.slope).ravel()))
+        return float(total)
+
+    return error
+
+
+def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.ndarray:
+    """Return the test error of a channel; if `expanded`, also u times its derivatives in m, u and the slope, (3 + t,).
+
+    `tol` is the tolerance of each panel, relative to the size of the errors.
+    """
+
+    def errors(points: np.ndarray, _: np.ndarray) -> np.ndarray:
+        values = channel.errors(points)[:, None]
+        if not expanded:
+            return values
+        e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
+        return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
+
+    points = gauss_hermite(NESTED.pilot_nodes)[0]
+    size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
+    size[1:] = np.inf
+    limits = Limits(min(max(tol, 1e-13), NESTED.max_tol), channel.symmetry.m_zero, NESTED.panel_nodes[0])
+    return nested_average(errors, label_cuts(channel), channel.n_white, limits, size)

@@ -45,10 +45,8 @@ class SplitSettings:
     # number of Gauss-Legendre nodes of a panel or a part of a line, for each level
     panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)
     max_halvings: int = 12  # maximum number of successive divisions of a panel
-    # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
-    panel_tol: tuple[float, ...] = (1.0, 2.0)
-    # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
-    line_tol: float = 1e-2
+    panel_tol: tuple[float, ...] = (1.0, 2.0)  # in units of the level's tolerance: levels 0 and 1, other levels
+    line_tol: float = 1e-2  # tolerance of lines relative to panels: their errors must not cause divisions
     max_tol: float = 1e-2  # upper bound of all tolerances
     min_density: float = 1e-2  # lower bound of the relative probability by which tolerances are divided
     dropped_weight: float = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
