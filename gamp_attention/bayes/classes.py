@@ -20,8 +20,6 @@ with averages over samples of the group (E[·; g] includes its probability), so 
 state evolution of Gaussian mixtures (Lesieur et al., 2016).
 """
 
-from typing import Any
-
 import numpy as np
 
 from gamp_attention._core.numerics import project_psd, psd_root
@@ -36,7 +34,7 @@ from gamp_attention.bayes.equations import (
 from gamp_attention.bayes.priors import Kind, MixturePrior
 from gamp_attention.models.channels.channel import Halves, Posterior
 from gamp_attention.models.channels.classes import class_channel, draw_class_samples
-from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.model import Model
 
 ZERO_MEAN = 1e-18  # squared mean of the fields, in units of their variances, that counts as rounding
 
@@ -52,7 +50,7 @@ class ClassEquations(Equations):
     rho : (S, t, t) prior covariances of the fields of all sources, without the shift by the spikes.
     """
 
-    def __init__(self, model: SequenceMixture, n_points: int, rng: np.random.Generator) -> None:
+    def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
         self._law = class_channel(model)
         self.channel, self.rho, self.exact = self._law, self._law.rho, False
         t = self._law.shape[1]
@@ -138,6 +136,6 @@ class ClassEquations(Equations):
         return float(self._weight @ self._law.target_error(self._seen, self.omega(V, known), V, known))
 
 
-def build_equations(model: Any, n_points: int, rng: np.random.Generator) -> Equations:
+def build_equations(model: Model, n_points: int, rng: np.random.Generator) -> Equations:
     """Return the state evolution of a model with or without classes."""
     return (ClassEquations if model.is_mixture else Equations)(model, n_points, rng)

@@ -112,7 +112,8 @@ def posterior_start(data: Dataset, seed: int | np.random.Generator = 0) -> np.nd
         vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
         return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
     problem = _class_problem(data, shape.columns)
-    channel, observed, rho = (problem.channel, problem.y, problem.channel.rho) if problem else _posterior_problem(data)
+    of_classes: Any = problem and (problem.channel, problem.y, problem.channel.rho)
+    channel, observed, rho = of_classes or _posterior_problem(data)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~channel.signless_columns
     if signed.any():

@@ -38,7 +38,7 @@ from gamp_attention.models.channels.class_targets import (
     SampledTargets,
     class_targets,
 )
-from gamp_attention.models.sequence import SequenceMixture
+from gamp_attention.models.model import Model
 from gamp_attention.models.sequence_labels import SYMMETRY_ERROR, LabelsOfClasses
 
 MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
@@ -294,7 +294,7 @@ def draw_class_samples(channel: ClassChannel, n_points: int, rng: np.random.Gene
     return ClassSamples(of_class, u, white, weight, Seen(y.reshape(len(y), -1), channel.group[of_class], logs))
 
 
-def class_channel(model: SequenceMixture) -> ClassChannel:
+def class_channel(model: Model) -> ClassChannel:
     """Return the channel of a sequence model with classes.
 
     Raises
