@@ -74,7 +74,7 @@ def _method(options: argparse.Namespace) -> Any:
     descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
     methods: dict[str, tuple[Any, tuple[str, ...]]] = {
         "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
-        "survey": (partial(Survey, parisi=None), ("damping", "parisi")),
+        "survey": (lambda parisi=None, **others: Survey(parisi, **others), ("damping", "parisi")),
         "gd": (descent, ("lr", "compression")),
         "momentum": (partial(descent, momentum=0.9), ("lr", "compression")),
         "nesterov": (partial(descent, momentum=0.9, nesterov=True), ("lr", "compression")),

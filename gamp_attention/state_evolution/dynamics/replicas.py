@@ -141,8 +141,9 @@ class Trajectory(Overlaps):
 
 def damping_steps(damping: Steps) -> Steps:
     """Return a valid `damping`, sequences as tuples; raise an error if it is not a step or a sequence of steps."""
-    Damping(damping)
-    return damping if check.ndim("damping", damping) == 0 else tuple(map(float, damping))
+    given: Any = damping
+    Damping(given)
+    return given if check.ndim("damping", given) == 0 else tuple(map(float, given))
 
 
 def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
