@@ -187,11 +187,11 @@ def errors_of(points: list[Point], settings: PointSettings = POINT) -> np.ndarra
     is_loss = np.zeros(len(units), dtype=bool)
     is_loss[k : k + LOSSES] = True
     size = np.minimum(np.abs(last.numbers), units)
-    unresolved = unresolved * np.where(is_loss, settings.unresolved_loss, settings.unresolved)
-    error = np.maximum(error, unresolved * size)
+    part = np.where(is_loss, settings.unresolved_loss, settings.unresolved)
+    error = np.maximum(error, unresolved * part * size)
     largest = float((error[:k]).max())
-    smallest = largest * np.where(is_loss, settings.min_loss_error[len(points) > 2], settings.min_error)
-    error = np.maximum(error, smallest * size)
+    part = np.where(is_loss, settings.min_loss_error[len(points) > 2], settings.min_error)
+    error = np.maximum(error, part * largest * size)
     error[k + 1] = max(error[k + 1], settings.test_slope * float(np.linalg.norm(last.test_slopes * error[:k])))
     return error
 
