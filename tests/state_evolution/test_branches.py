@@ -153,7 +153,7 @@ def test_all_branches_are_listed(model):
 class Parabola:
     """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
 
-    unit = 1.0
+    unit, settings = 1.0, arclength.WalkSettings()
 
     def residual(self, u):
         return np.array([(u[0] - 0.5) ** 2 + 1 - u[1]])

@@ -149,12 +149,11 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
     return Overlaps(**line)
 
 
-def _on_other_branch(guess: Overlaps, solution: Overlaps, settings: TrackSettings = TRACK) -> bool:
+def _on_other_branch(guess: Overlaps, solution: Overlaps, settings: TrackSettings) -> bool:
     """Return whether the solution is on another branch than the guess."""
     expected, solved = guess.arrays(), solution.arrays()
-    faded = any(
-        np.abs(solved[name]).max() < settings.min_family * np.abs(expected[name]).max() for name in ("m", "theta")
-    )
+    smallest = {name: settings.min_family * np.abs(expected[name]).max() for name in ("m", "theta")}
+    faded = any(np.abs(solved[name]).max() < size for name, size in smallest.items())
     return faded or relative_change(guess, solution) > settings.max_change
 
 
@@ -249,9 +248,7 @@ def root_on_rules(
     return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _root_between(
-    measure: Measure, a: float, b: float, clear: float, settings: RootSettings = ROOT
-) -> tuple[float, float]:
+def _root_between(measure: Measure, a: float, b: float, clear: float, settings: RootSettings) -> tuple[float, float]:
     """Return an approximate root and the slope there; NaN if the branch is lost or no root is near the two values.
 
     If the function has the same sign at both, the interval is extended at the end with the smaller value. The slope is

@@ -68,13 +68,9 @@ class Indicators:
 
 
 def measure_indicators(
-    points: list[Point],
-    slopes: np.ndarray,
-    errors: np.ndarray,
-    rtol: float,
-    max_work: float,
+    points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float,
     settings: IndicatorSettings = INDICATORS,
-) -> Indicators:
+) -> Indicators:  # fmt: skip
     """Return the indicators at the last point, on rules as fine as they need; `slopes` are of both forms of V̂."""
     last = points[-1]
     # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
@@ -125,14 +121,9 @@ def _values_of(F: OverlapMap, image: Image) -> Values:
 
 
 def _compare_levels(
-    values: Values,
-    coarser: Values | None,
-    last: Point,
-    slopes: np.ndarray,
-    propagated: np.ndarray,
-    tol: float,
-    settings: IndicatorSettings = INDICATORS,
-) -> Indicators | None:
+    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
+    settings: IndicatorSettings,
+) -> Indicators | None:  # fmt: skip
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
     if coarser is None:
         if np.abs(values[0]).max() >= settings.few_jumps * np.abs(last.image.hats.V).max():
@@ -146,7 +137,7 @@ def _compare_levels(
 
 
 def _measure_by_replicas(
-    last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float, settings: IndicatorSettings = INDICATORS
+    last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float, settings: IndicatorSettings
 ) -> Indicators:
     """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
     F, at = last.root.F, last.root.overlaps

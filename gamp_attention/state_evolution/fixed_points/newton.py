@@ -63,21 +63,12 @@ FADING = FadingSettings()
 
 
 @dataclass(frozen=True)
-class DampedSettings:
-    """Settings of damped steps."""
+class NewtonSettings:
+    """Settings of damped steps and Newton steps, with lengths in units of the overlaps."""
 
     same_direction: float = 0.9  # cosine of the angle between two moves, above which the second continues the first
     max_same_moves: int = 3  # number of moves in one direction after which halved steps are doubled again
     shortest_step: float = 1 / 64  # smallest factor of a damped step
-
-
-DAMPED = DampedSettings()
-
-
-@dataclass(frozen=True)
-class NewtonSettings:
-    """Settings of Newton steps, with lengths in units of the overlaps."""
-
     max_step: float = 0.3  # largest change of an overlap by one step
     fractions: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
     decrease: float = 0.1  # smallest relative decrease of the residual by a full step
@@ -230,7 +221,7 @@ def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
 
 
 def iterate(
-    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: DampedSettings = DAMPED
+    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: NewtonSettings = NEWTON
 ) -> tuple[list[Overlaps], float]:
     """Take damped steps until a full step changes no overlap by more than `tol`; return the path and that change.
 

@@ -312,7 +312,7 @@ def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0, settings: Gr
     )
 
 
-def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSettings = GRIDS) -> float:
+def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSettings) -> float:
     """Return the test error of one component of a mixture."""
     task: Any = model.task  # an AttentionTask
     rho = psd_root(model.coordinates.rho)
@@ -333,7 +333,7 @@ def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSetting
 
 @lru_cache(maxsize=8)
 def _teacher_coefficients(
-    model: Model, root: bytes, pairs: int, ratio: float, settings: GridSettings = GRIDS
+    model: Model, root: bytes, pairs: int, ratio: float, settings: GridSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients of the teacher; stored, because for one column they do not depend on the overlaps."""
     task: Any = model.task
@@ -342,11 +342,7 @@ def _teacher_coefficients(
 
 
 def _coefficients(
-    function: Callable[[np.ndarray], np.ndarray],
-    root: np.ndarray,
-    pairs: int,
-    ratio: float,
-    settings: GridSettings = GRIDS,
+    function: Callable[[np.ndarray], np.ndarray], root: np.ndarray, pairs: int, ratio: float, settings: GridSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients (N, …, N, L, L) of a function of the fields root·a, and the mean of its squares (L,).
 
@@ -370,7 +366,7 @@ def _coefficients(
 
 
 @lru_cache(maxsize=8)
-def _grid(n: int, settings: GridSettings = GRIDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _grid(n: int, settings: GridSettings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return n nodes, their Gaussian weights, and orthonormal Hermite polynomials times the weights (N, n)."""
     reach = min(settings.max_range, np.sqrt(np.pi * n))
     x = np.linspace(-reach, reach, n)

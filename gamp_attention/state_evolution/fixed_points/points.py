@@ -105,7 +105,7 @@ def point_of(
         test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
-        tests, sample_tests = _tests_of_replicas(F, packing, best, moves, known, settings=settings)
+        tests, sample_tests = _tests_of_replicas(F, packing, best, moves, known, settings)
         test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
         for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
             sample_train = train + sample.hats.moreau - image.hats.moreau
@@ -125,12 +125,7 @@ def point_of(
 
 
 def _tests_of_replicas(
-    F: OverlapMap,
-    packing: Packing,
-    best: np.ndarray,
-    moves: np.ndarray,
-    known: Point | None,
-    settings: PointSettings = POINT,
+    F: OverlapMap, packing: Packing, best: np.ndarray, moves: np.ndarray, known: Point | None, settings: PointSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the test errors of the replicas (R,) at the packed overlaps `best`, and at their solutions.
 
@@ -184,20 +179,19 @@ def errors_of(points: list[Point], settings: PointSettings = POINT) -> np.ndarra
         unresolved = 0.0
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = np.max(
-            [settings.earlier_change ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0
-        )
+        weights = [settings.earlier_change ** (len(changes) - 1 - k) for k in range(len(changes))]
+        error = np.max([weight * change for weight, change in zip(weights, changes, strict=True)], axis=0)
         unresolved = last.root.F.rule.unresolved
     error = error + last.uncertain
     k = len(last.best)
     is_loss = np.zeros(len(units), dtype=bool)
     is_loss[k : k + LOSSES] = True
     size = np.minimum(np.abs(last.numbers), units)
-    error = np.maximum(error, np.where(is_loss, settings.unresolved_loss, settings.unresolved) * unresolved * size)
+    part = np.where(is_loss, settings.unresolved_loss, settings.unresolved)
+    error = np.maximum(error, unresolved * part * size)
     largest = float((error[:k]).max())
-    error = np.maximum(
-        error, np.where(is_loss, settings.min_loss_error[len(points) > 2], settings.min_error) * largest * size
-    )
+    part = np.where(is_loss, settings.min_loss_error[len(points) > 2], settings.min_error)
+    error = np.maximum(error, part * largest * size)
     error[k + 1] = max(error[k + 1], settings.test_slope * float(np.linalg.norm(last.test_slopes * error[:k])))
     return error
 

@@ -58,7 +58,8 @@ class SearchSettings:
     # change
     near: float = 0.05
     changes: float = 10.0
-    drift: tuple[float, ...] = (30.0, 1e-06)  # by two damped steps: in units of the tolerance; at least
+    # largest change by two damped steps from that solution: in units of the tolerance; absolute
+    drift: tuple[float, ...] = (30.0, 1e-6)
     same_family: float = 0.8  # smallest m and θ there, relative to the start, at which neither counts as faded
     as_fast: float = 0.5  # smallest rate of decay, relative to the rate at zero, of a family on its way to zero
     resolved_growth: float = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
@@ -289,9 +290,8 @@ class _Search:
         if self.anywhere:
             trusted = root.attracts(self.settings.resolved_growth)
         else:
-            trusted = relative_change(start, root.overlaps) <= min(
-                NEWTON.max_step, self.settings.near + self.settings.changes * change
-            )
+            near = self.settings.near + self.settings.changes * change
+            trusted = relative_change(start, root.overlaps) <= min(NEWTON.max_step, near)
         if not trusted:
             return None
         _, drift = iterate(self.F, root.overlaps, 0.0, 2)
@@ -348,9 +348,8 @@ def find_neighbor(
     while True:
         tiny = weights_are_tiny(F.model, x)  # tiny weights may change by a large factor and stay close
         root = newton(F, x, tol, reach=np.inf if tiny else settings.reach)
-        is_near = relative_change(x, root.overlaps) <= NEWTON.max_step or (
-            tiny and weights_are_tiny(F.model, root.overlaps)
-        )
+        is_near = relative_change(x, root.overlaps) <= NEWTON.max_step
+        is_near = is_near or (tiny and weights_are_tiny(F.model, root.overlaps))
         if not (is_near and root.status.converged):
             return None
         F = root.F

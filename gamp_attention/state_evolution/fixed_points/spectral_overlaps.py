@@ -23,7 +23,6 @@ from gamp_attention.denoisers.spectral_weights import (
 from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.channels.classes import MIN_OF_CLASS, class_channel, draw_class_samples
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.models.sequence import SequenceMixture
 from gamp_attention.models.sequence_labels import is_function
 from gamp_attention.models.sources import Group
 from gamp_attention.results import Result
@@ -116,7 +115,7 @@ def spectral_overlap(
     )
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
-    with_classes = isinstance(model, SequenceMixture)
+    with_classes = model.is_mixture and not model.attention
     if not with_classes and (model.is_mixture or model.teacher_shift.any()):
         raise check.fail_words("model", type(model).__name__, "tokens without classes")
     columns = Shape.of(model.student, model.n_tokens, model.rank).columns
@@ -147,13 +146,12 @@ def _draw_samples(model: Model, alpha: float, weights: str, n_points: int, rng: 
     return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)
 
 
-def _draw_classes(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
-    """Return the matrices h at random teacher fields of samples with classes.
+def _draw_classes(model: Any, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
+    """Return the matrices h at random teacher fields of samples with classes, of a `SequenceMixture`.
 
     Spikes Q* a/√d are means along the teacher: the fields of all directions depend linearly on u = y + E[π πᵀ] a in
     place of y, if the variances of tokens are equal in all coordinates.
     """
-    assert isinstance(model, SequenceMixture)
     law, shape = model.coordinates, Shape.of(model.student, model.n_tokens, model.rank)
     if law.spikes is not None and (law.gamma != law.gamma[:1]).any():
         raise check.fail_words(
