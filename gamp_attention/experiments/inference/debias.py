@@ -241,23 +241,16 @@ class DebiasMethod:
     dense: int = 3000  # maximum number of weights for which matrices of this size are inverted
     significant: float = 4.0  # standard errors beyond which an assumption counts as violated
     columns: int = 600  # maximum number of columns, chosen at random, that are tested for correlations
-    # maximum number of multiplications in the test of correlations, which limits its number of samples
-    products: float = 4e9
-    # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
-    unequal: float = 0.5
-    # minimum excess of the number of samples over the number of columns, for a regression on all columns
-    free: int = 5
+    products: float = 4e9  # maximum number of multiplications in the test of correlations, which limits its samples
+    unequal: float = 0.5  # relative standard deviation of token sizes beyond which non-convex losses are not trusted
+    free: int = 5  # minimum excess of samples over columns for a regression on all columns
     nonlinear: float = 3.5  # standard errors beyond which labels count as nonlinear in the fields
     chance: float = 1e-3  # probability that independent noise counts as dependent on a column
     large: float = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
-    # effective degrees of freedom of the noise below which its size is not known well enough
-    effective: float = 12.0
-    # effective number of samples of a column below which the noise of its weight is not an average over samples
-    fewest: float = 5.0
-    # minimum number of samples per column for correlated columns, if the loss is not squared
-    per_column: float = 2.0
-    # minimum number of samples per weight for losses that are not convex, measured for attention
-    per_weight: float = 1.5
+    effective: float = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
+    fewest: float = 5.0  # effective number of samples of a column below which the noise of its weight is no average
+    per_column: float = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
+    per_weight: float = 1.5  # minimum number of samples per weight for losses that are not convex, for attention
 
     def column_law(self, data: Dataset) -> _ColumnLaw:
         """Estimate the moments of the columns in two passes over the tokens."""

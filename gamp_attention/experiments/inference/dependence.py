@@ -45,8 +45,7 @@ class OrderTest:
     # increases by about twice as much, but depends more on a few large errors
     minimum: float = 0.015
     maximum: float = 4.0  # the same increase above which the Newton step may be wrong, unless it is exact
-    # the same increase in standard deviations over random divisions: a probability of 0.0001 by chance
-    significant: float = 4.5
+    significant: float = 4.5  # the same increase in standard deviations over random divisions; by chance in 1 of 10000
     few_classes: int = 20  # maximum number of different labels that count as classes
     trained: float = 3e-2  # gradient norm ‖∇R‖_F/(λ√d) at which descents without a block end: a rough minimum
 

@@ -225,8 +225,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
 class LeaveOneOutMethod:
     """Estimation of leave-one-out errors, and its settings."""
 
-    # minimum of the numbers of weights and fields up to which the Hessian is factored by default
-    factored: int = 2000
+    factored: int = 2000  # number of weights or of fields up to which the Hessian is factored by default
     max_factored: int = 6000  # the same limit if cavity fields were tried and are not trusted
     refit_all: float = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
     top: int = 24  # number of refitted samples with the largest change of their error

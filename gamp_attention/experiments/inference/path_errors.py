@@ -99,8 +99,7 @@ class _Path:
     small: float = 0.03  # maximum correction, relative to the estimate, that is interpolated over longer parts
 
     def __post_init__(self) -> None:
-        # number of the value in `problems`
-        self.line = [k for k in self.order.tolist() if self.results[k].converged]
+        self.line = [k for k in self.order.tolist() if self.results[k].converged]  # indices of `problems`
         self.changes: dict[int, np.ndarray] = {}  # changes of pairs at complete estimates, by number of the value
         self.full: dict[int, LeaveOneOut] = {}  # complete estimates by index
         self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by index

@@ -261,7 +261,10 @@ def regularization_path(
         remark = REMARKS["dependent"] if estimates.dependent else ""
     trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
     pairs = list(zip(problems, results, strict=True))
-    in_training = np.array([_training_error(*pair) for pair in pairs]) if estimates is None else estimates.in_training
+    if estimates is None:
+        in_training = np.array([sample_errors(each, each.fields(result.Q)).mean() for each, result in pairs])
+    else:
+        in_training = estimates.in_training
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
     spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
@@ -342,11 +345,6 @@ def _are_equal(stored: np.ndarray, start: np.ndarray, tol: float = 0.01) -> bool
     if stored.shape != start.shape:
         return False
     return bool(np.linalg.norm(stored - start) <= tol * np.linalg.norm(start))
-
-
-def _training_error(data: Dataset, result: GampResult) -> float:
-    """Return the mean error of the training samples."""
-    return float(sample_errors(data, data.fields(result.Q)).mean())
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:

@@ -143,8 +143,7 @@ class Refitter:
     """Minimization of the risk without a sample, and its settings."""
 
     tol: float = 1e-8  # gradient norm at which a descent ends
-    # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum
-    accepted: float = 1e-6
+    accepted: float = 1e-6  # maximum gradient norm of a minimum, if a descent no longer improves
     max_descent: int = 5000  # maximum number of iterations of `refit`
     max_trust_region: int = 200  # maximum number of iterations of the two descents around the minimum
     converged: float = 1e-3  # expected length of the next Newton step, relative to the first, at which a refit ends
@@ -155,10 +154,8 @@ class Refitter:
     max_conjugate: int = 400  # maximum number of iterations of conjugate gradients
     max_free: int = 2000  # maximum number of weights that may be free in a refit if the penalty has a kink
     max_changes: int = 200  # maximum number of steps of the active-set method, each of which may free or fix a weight
-    # change of weights without a penalty, relative to their norm, below which they do not grow without bound
-    growth: float = 0.3
-    # slope of the losses beyond the end of a refit, relative to the start, at which weights grow on
-    flat_slope: float = 1e-6
+    growth: float = 0.3  # relative change of weights without a penalty up to which they do not grow without bound
+    flat_slope: float = 1e-6  # relative slope of the losses beyond the end of a refit at which weights grow on
     kink_tol: float = 1e-4  # largest gradient entry, relative to the first, at which the active-set method ends
 
     def refit_samples(

@@ -38,15 +38,11 @@ class Scan:
     lost: dict[float, Root] = field(default_factory=dict)  # other solutions, by α at which the branch was not found
     track: BranchTrack = field(init=False)  # interpolates all of `points`; exists after the first point
     rough: float = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
-    # maximum number of iterations of a solution; near an end, where more are needed, the branch is continued instead
-    max_iter: int = 104
+    max_iter: int = 104  # maximum number of iterations; near an end, the branch is continued instead
     points_per_e: float = 2.2  # number of α of the grid for each factor e
-    # relative distance in α from an end at which the branch is solved in addition, as it changes fast there
-    inside: float = 0.04
-    # relative distance outside of an interval of α at which the meeting point computed from it is still accepted
-    slack: float = 0.05
-    # maximum number of bisections toward an α at which q is tiny, since q changes by orders of magnitude in between
-    max_halvings: int = 3
+    inside: float = 0.04  # relative distance in α from an end at which the branch, which changes fast, is solved too
+    slack: float = 0.05  # relative distance outside of an interval of α at which a meeting point is still accepted
+    max_halvings: int = 3  # maximum number of bisections toward an α at which q is smaller by orders of magnitude
     same_growth: float = 0.05  # relative difference below which two growth rates are considered equal
 
     def at(self, alpha: float) -> TrackPoint | None:
