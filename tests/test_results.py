@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import BayesHistory, MixturePrior
-from gamp_attention.data import Layer, Units
-from gamp_attention.denoisers import InnerAverages
-from gamp_attention.experiments import Branch, Row
-from gamp_attention.experiments.sweeps import Cell
-from gamp_attention.gamp import Settled, SettlingHistory, StepReport
-from gamp_attention.state_evolution.fixed_points import StateEvolutionHistory
+from gamp_attention.extensions.bayes.amp import BayesHistory
+from gamp_attention.extensions.bayes.priors import MixturePrior
+from gamp_attention.extensions.comparison.comparison import Branch, Row
+from gamp_attention.extensions.sweeps.jobs import Cell
+from gamp_attention.extensions.train.survey_averages import InnerAverages
+from gamp_attention.gamp.descent import Settled, SettlingHistory
+from gamp_attention.gamp.step import StepReport
+from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory
 from tests.conftest import QUICK
 from validation._tools.names import PUBLIC
 

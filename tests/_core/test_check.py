@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core import check
+from gamp_attention._tools import check
 
 
 def test_errors_suggest_the_nearest_option(data):

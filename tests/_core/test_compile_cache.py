@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from gamp_attention._core import compiled, content
+from gamp_attention._kernels import compiled, content
 from tests.test_imports import MODULES, PACKAGE
 
 LOSS = """
@@ -52,7 +52,7 @@ data = ga.LabelledDataset(rng.standard_normal((60, 20)), rng.standard_normal(60)
 show(ga.denoise(data.loss, np.ones((60, 1)), rng.standard_normal((60, 1, 1)), np.ones((1, 1, 1))).moreau.sum())
 """
 PENALTY = """
-from gamp_attention.penalties.base import values
+from gamp_attention.problem.penalties.base import values
 out = np.empty(1)
 values(ga.Ridge(1.0), np.ones(1), out)
 show(out[0])
@@ -279,7 +279,9 @@ def find_kernel_modules(module, tree):
     """Yield modules with code for kernels: a module itself, and modules that its kernels import names from."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    if any(node.module == "gamp_attention._core.compiled" or node.module.startswith("numba.core") for node in imports):
+    if any(
+        node.module == "gamp_attention._kernels.compiled" or node.module.startswith("numba.core") for node in imports
+    ):
         yield module
     if any(ast.unparse(base).endswith("NamedTuple") for node in nodes for base in getattr(node, "bases", ())):
         yield module

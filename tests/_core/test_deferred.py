@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numba.core.types import Tuple, float64, int64
 
-from gamp_attention._core.compiled import kernel
-from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.deferred import deferred_kernel
 
 N_THREADS = 8
 

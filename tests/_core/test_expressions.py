@@ -9,8 +9,8 @@ from numba import types
 from numba.extending import intrinsic
 from scipy import special
 
-from gamp_attention._core.expressions import Graph, emit
-from gamp_attention._core.tracing import trace
+from gamp_attention.extensions.sequence.expressions import Graph, emit
+from gamp_attention.extensions.sequence.tracing import trace
 
 INF = math.inf
 POINTS = np.array([-1e300, -800.0, -40.0, -3.3, 0.0, 1e-300, 0.7, 3.3, 40.0, 800.0, 1e300])

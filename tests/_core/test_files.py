@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.files import ARRAY, CHECKPOINT, PICTURE, REPORT, kind_of, require_replaceable, same_path
+from gamp_attention._tools.files import ARRAY, CHECKPOINT, PICTURE, REPORT, kind_of, require_replaceable, same_path
 from tests.conftest import ROOT
 
 
@@ -87,7 +87,7 @@ def test_outputs_of_another_kind_are_not_replaced(model, tmp_path):
 
 
 def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
-    from gamp_attention._core.files import write_atomically
+    from gamp_attention._tools.files import write_atomically
 
     path = tmp_path / "late.png"
 

@@ -12,7 +12,7 @@ import pytest
 from numba.core import types
 from numba.core.errors import TypingError
 
-from gamp_attention._core.compiled import (
+from gamp_attention._kernels.compiled import (
     _DEFINED,
     dispatch_on_type,
     inline_kernel,
@@ -21,7 +21,7 @@ from gamp_attention._core.compiled import (
     overload,
     sample_kernel,
 )
-from gamp_attention._core.pointers import load_from, point_to, point_to_field
+from gamp_attention._kernels.pointers import load_from, point_to, point_to_field
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
 
@@ -33,7 +33,7 @@ package.__path__ = [{str(PACKAGE)!r}]
 sys.modules["gamp_attention"] = package
 """
 BELOW = """
-from gamp_attention._core.compiled import kernel, user_kernel
+from gamp_attention._kernels.compiled import kernel, user_kernel
 
 @kernel
 def lowest(x):
@@ -48,8 +48,8 @@ def inlined(x):
     return lowest(x) + 1
 """
 ABOVE = """
-from gamp_attention._core.compiled import kernel
-from gamp_attention._core.deferred import deferred_kernel
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.deferred import deferred_kernel
 from below import inlined
 from numba.core.types import float64
 
@@ -161,7 +161,7 @@ def list_files(folder, name):
 
 def test_a_caller_contains_only_the_symbols_of_its_callees(tmp_path, monkeypatch):
     path = tmp_path / "new_cubes.py"  # a new file: kernels that are loaded from the cache show no code
-    head = "from gamp_attention._core.compiled import inline_kernel, kernel\n"
+    head = "from gamp_attention._kernels.compiled import inline_kernel, kernel\n"
     path.write_text(head + "\n".join(inspect.getsource(function) for function in (cubed, wrapped, sum_of_cubes)))
     monkeypatch.syspath_prepend(tmp_path)
     cubes = importlib.import_module("new_cubes")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core import progress
+from gamp_attention._tools import progress
 from tests.conftest import PATIENCE
 
-MAIN = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
+MAIN = "import sys; from gamp_attention.extensions.cli.main import main; sys.exit(main())"
 
 
 class Terminal(io.StringIO):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gamp_attention._core.quadrature import (
+from gamp_attention._tools.quadrature import (
     gauss_hermite,
     gaussian_points,
     gaussian_weights,
@@ -15,7 +15,7 @@ from gamp_attention._core.quadrature import (
     tensor_grid,
     whiten_and_mirror,
 )
-from gamp_attention._core.sobol import MAX_DIM, sobol_points
+from gamp_attention._tools.sobol import MAX_DIM, sobol_points
 
 
 def test_gauss_hermite_averages_polynomials():

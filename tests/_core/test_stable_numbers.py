@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gamp_attention._core.numerics import Stream, generator, hash_bytes
-from gamp_attention._core.statistics import half_width
+from gamp_attention._tools.numerics import Stream, generator, hash_bytes
+from gamp_attention._tools.statistics import half_width
 
 
 def test_random_streams_do_not_change():

@@ -5,9 +5,9 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.baselines import fit_linear_baseline, linear_baseline
-from gamp_attention.baselines import linear as engine
+from gamp_attention._tools.display import to_json
+from gamp_attention.theory import linear as engine
+from gamp_attention.theory.linear import fit_linear_baseline, linear_baseline
 
 
 def average_on_hermite_grid(model, n):

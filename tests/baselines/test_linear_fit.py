@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.baselines import fit_linear_baseline, linear_baseline
+from gamp_attention.theory.linear import fit_linear_baseline, linear_baseline
 
 
 def compute_risk(data, W, lam):

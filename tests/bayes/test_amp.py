@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import AmpProblem, build_problem
+from gamp_attention.extensions.bayes.amp import build_problem
+from gamp_attention.extensions.bayes.messages import AmpProblem
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))

@@ -7,8 +7,11 @@ import pytest
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.bayes import Equations, amp_step, build_problem, build_start, start_remaining_columns
-from gamp_attention.models.channels import channel_of, fibers
+from gamp_attention.extensions.bayes.amp import build_problem
+from gamp_attention.extensions.bayes.channels import fibers
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention.extensions.bayes.messages import amp_step, build_start, start_remaining_columns
 
 
 def build_model(teacher, n_tokens=1, rank=1, n_noise=0):

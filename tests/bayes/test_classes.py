@@ -8,7 +8,9 @@ import pytest
 from scipy.integrate import quad
 
 import gamp_attention as ga
-from gamp_attention.models.channels import Seen, class_channel, class_targets, log_normal
+from gamp_attention.extensions.bayes.channels import class_targets
+from gamp_attention.extensions.bayes.channels.channel import log_normal
+from gamp_attention.extensions.bayes.channels.classes import Seen, class_channel
 from validation.claims.single_location import sample_posterior
 
 L, NU, NOISE = 2, 4.0, 0.5

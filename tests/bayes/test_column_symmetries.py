@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import Equations
+from gamp_attention.extensions.bayes.equations import Equations
 
 
 def inner_product(u, noise):

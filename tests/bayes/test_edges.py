@@ -191,7 +191,7 @@ def test_every_problem_has_a_fixed_point_at_every_alpha(name):
 @pytest.mark.parametrize("name", ["signs of four tokens", "logistic", "sparse weights, linear", "three tokens"])
 def test_iteration_from_both_ends_converges_to_the_stable_fixed_points(name):
     """Iterations from nearly zero and nearly full overlap, averaged over random samples, reach them monotonically."""
-    from gamp_attention.bayes import Equations
+    from gamp_attention.extensions.bayes.equations import Equations
 
     model, alpha = LAWS[name], 0.25 if name == "three tokens" else 2.0
     sampled = Equations(model, 1 << 13, np.random.default_rng(1))
@@ -230,7 +230,7 @@ def test_thresholds_of_two_columns(tokens, weak, full):
 
 
 def test_tokens_of_different_variance_agree_by_integrals_and_by_samples():
-    from gamp_attention.bayes import Equations
+    from gamp_attention.extensions.bayes.equations import Equations
 
     model = LAWS["tokens that differ"]
     equations = Equations(model, 1 << 15, np.random.default_rng(0))

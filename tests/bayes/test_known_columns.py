@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import gamp_attention as ga
-from gamp_attention.bayes.known_columns import separate_known_columns
+from gamp_attention.extensions.bayes.known_columns import separate_known_columns
 
 NOISE = 0.3
 

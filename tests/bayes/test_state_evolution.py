@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import FINE, Equations, MixturePrior, kinds_of
+from gamp_attention.extensions.bayes.channels.integrals import FINE
+from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention.extensions.bayes.priors import MixturePrior, kinds_of
 
 PHASE = ga.glm_model(ga.PhaseRetrievalLoss())
 SIGN = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0))

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 
 GOOD = {"tokens": np.ones((3, 2, 4)), "outputs": np.ones((3, 2, 4)), "positions": np.ones((2, 4))}
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_results_are_printed_in_any_encoding(encoding):
-    code = "import sys; from gamp_attention.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from gamp_attention.extensions.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "solve", "--alpha", "1.5", "--rtol", "1e-2"]
     env = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(words, env=env, capture_output=True, check=False)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.cli.main import main
-from gamp_attention.cli.options import COMMANDS, EXAMPLES, build_parser
-from gamp_attention.gamp import gamp_step
+from gamp_attention.extensions.cli.main import main
+from gamp_attention.extensions.cli.options import COMMANDS, EXAMPLES, build_parser
+from gamp_attention.gamp.step import gamp_step
 from tests.conftest import ROOT, layer_gradient_norm
 
 
@@ -69,7 +69,7 @@ def press_ctrl_c(*_, **__):
 
 def test_an_interruption_after_the_training_keeps_the_weights(arrays, tmp_path, monkeypatch, capsys):
     path, data = arrays
-    monkeypatch.setattr("gamp_attention.cli.fit.leave_one_out", press_ctrl_c)
+    monkeypatch.setattr("gamp_attention.extensions.cli.fit.leave_one_out", press_ctrl_c)
     out = tmp_path / "fit.npz"
     assert main(["fit", str(path), "--n-starts", "1", "--out", str(out)]) == 130
     assert f"interrupted, the weights are trained and in {out}" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
         stop_gamp(patch, 3)  # weights that the command reads are not replaced
         run(130, f"are in {second}", first, second, report, flags=["--init", first])
     with monkeypatch.context() as patch:
-        patch.setattr("gamp_attention.cli.fit.leave_one_out", press_ctrl_c)
+        patch.setattr("gamp_attention.extensions.cli.fit.leave_one_out", press_ctrl_c)
         run(130, "trained and in a.unfinished-3.npz", first, second, "a.unfinished-3.npz", report)
     assert ga.load_result("a.unfinished-3.npz").converged
     assert main([*command, "--lam", "0.02"]) == 0
@@ -562,7 +562,7 @@ def test_weights_that_have_not_converged_are_compared_too(arrays, tmp_path, fit)
 
 
 def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path):
-    from gamp_attention.experiments import plot_fit
+    from gamp_attention.extensions.comparison.figures import plot_fit
 
     data = ga.sample(model, 200, 1.5, seed=0)
     result = ga.train(data, "semantic", max_iter=300, n_starts=4, survey=False, escape=False)
@@ -683,9 +683,7 @@ def test_examples_of_the_help_are_valid_commands():
 
 
 def test_a_backend_that_is_not_installed_does_not_prevent_pictures(tmp_path):
-    code = (
-        "from gamp_attention.experiments.figures import figure as f; import sys\nwith f(sys.argv[1], 1, 1, (3, 3)): 1"
-    )
-    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend)
-    assert (tmp_path / "a.png").stat().st_size > 0
+    code = "from gamp_attention.extensions.comparison.figures import figure as f; import sys\nwith f(sys.argv[1], 1, 1,
+    (3, 3)): 1" backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend) assert
+    (tmp_path / "a.png").stat().st_size > 0

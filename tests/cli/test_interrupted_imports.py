@@ -7,15 +7,15 @@ import pytest
 
 from tests.conftest import PATIENCE, interrupted
 
-SCRIPT = "import sys\nfrom gamp_attention.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+SCRIPT = "import sys\nfrom gamp_attention.extensions.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 HANDLER = "signal.getsignal(signal.SIGINT)"
 
 
 def replaced_solver(name):
     """Return code that runs the command line with a function in place of the solver of `solve`."""
     return (
-        f"import gamp_attention.cli.paper_model as module\nmodule.solve_state_evolution = {name}\n"
-        "from gamp_attention.cli.main import main\nsys.exit(main())"
+        f"import gamp_attention.extensions.cli.paper_model as module\nmodule.solve_state_evolution = {name}\n"
+        "from gamp_attention.extensions.cli.main import main\nsys.exit(main())"
     )
 
 
@@ -55,7 +55,7 @@ def test_an_interrupted_command_reports_that_nothing_was_written(start):
 @pytest.mark.parametrize(
     ("before", "module", "handler"),
     [("pass", "gamp_attention", "signal.default_int_handler"),
-     ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "gamp_attention.cli.main", "signal.SIG_IGN")],
+     ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "gamp_attention.extensions.cli.main", "signal.SIG_IGN")],
 )  # fmt: skip
 def test_the_package_does_not_change_handlers_of_signals(start, before, module, handler):
     code = f"import signal\n{before}\nimport {module}\nprint({HANDLER} is {handler})"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 from tests.conftest import ROOT
 
 NEW = "needs the name of a new file"
@@ -162,7 +162,7 @@ def test_links_are_followed_and_permissions_kept(here):
 FULL = """
 import resource, sys
 import gamp_attention as ga
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 sys.exit(main(sys.argv[2:]))
 """
@@ -212,7 +212,7 @@ def test_all_that_is_not_installed_is_named_at_once(command, here, monkeypatch, 
 
 @pytest.mark.parametrize("rows", [".6,.4/.4,.6", ".6,.4;.4,.6", "0.6,0.4/.4,6e-1"])
 def test_a_matrix_needs_no_quotes(rows, capsys):
-    from gamp_attention.cli.options import matrix
+    from gamp_attention.extensions.cli.options import matrix
 
     assert matrix(rows) == [[0.6, 0.4], [0.4, 0.6]]
     with pytest.raises(SystemExit):

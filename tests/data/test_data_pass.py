@@ -8,8 +8,9 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.data import Effort, TokenMatrix, data_pass, passes
-from gamp_attention.losses import sample_derivatives
+from gamp_attention.problem import passes
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.passes import Effort, TokenMatrix, data_pass
 
 
 def draw_arguments(data, seed=0):

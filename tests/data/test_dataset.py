@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.models import CoordinateLaw, Model, SoftmaxTeacher
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
 
 def apply_layer(data, Q):

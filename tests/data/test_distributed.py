@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import distributed as module
-from gamp_attention.extensions.train import SurveyPhase
+from gamp_attention.extensions.distributed import distributed as module
+from gamp_attention.extensions.train.survey import SurveyPhase
 
 distributed = pytest.importorskip("distributed")
 

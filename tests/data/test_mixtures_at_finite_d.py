@@ -98,8 +98,8 @@ def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
     def few_paths(*args, **options):
         return ga.trajectory(*args, **options | {"n_paths": 512, "n_replicas": 2})
 
-    monkeypatch.setattr("gamp_attention.experiments.comparison.solve_state_evolution", few_steps)
-    monkeypatch.setattr("gamp_attention.experiments.comparison.trajectory", few_paths)
+    monkeypatch.setattr("gamp_attention.extensions.comparison.comparison.solve_state_evolution", few_steps)
+    monkeypatch.setattr("gamp_attention.extensions.comparison.comparison.trajectory", few_paths)
     model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.3, -0.3], [0.2, 0.1]])
     comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
     assert all(branch.gamp.overlaps.q.shape == (4, 1, 1) for branch in comparison.branches)

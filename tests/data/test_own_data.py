@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.cli.held_out import split_held_out
-from gamp_attention.data import Layer, standard_units
+from gamp_attention.extensions.cli.held_out import split_held_out
+from gamp_attention.extensions.estimators import standard_units
+from gamp_attention.problem.layer import Layer
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 import zarr
 
 import gamp_attention as ga
-from gamp_attention.data import FileTokens, TokenStore, token_blocks
-from gamp_attention.data import stores as token_stores
+from gamp_attention.problem import stores as token_stores
+from gamp_attention.problem.stores import FileTokens, TokenStore, token_blocks
 
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
 MODELS = {"paper": ga.paper_model(), "mixture": MIXTURE, "glm": ga.glm_model(ga.SquaredLoss(), ga.LinearLabels())}

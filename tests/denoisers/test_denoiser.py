@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.problem.losses.attention import pack_attention_parameters
 from tests.conftest import MarginLoss
 
 POSITIVE = np.array([[0.9, 0.1], [0.1, 0.9]])  # attention matrix that S[0] cannot equal

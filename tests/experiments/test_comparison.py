@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.display import format_to_error, format_with_error
-from gamp_attention.experiments import plot_comparison
+from gamp_attention._tools.display import format_to_error, format_with_error
+from gamp_attention.extensions.comparison.figures import plot_comparison
 
 
 @pytest.fixture(scope="module")

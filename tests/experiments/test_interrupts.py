@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.cli.main import main
-from gamp_attention.experiments import comparison
-from gamp_attention.experiments.phase_diagram.phase_boundaries import DiagramJob
-from gamp_attention.experiments.sweeps import Store
+from gamp_attention.extensions.cli.main import main
+from gamp_attention.extensions.comparison import comparison
+from gamp_attention.extensions.phases.phase_boundaries import DiagramJob
+from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.gamp import loop as message_passing
 from tests.conftest import PATIENCE, interrupted
 
-COMMAND = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
+COMMAND = "import sys; from gamp_attention.extensions.cli.main import main; sys.exit(main())"
 CELLS = ["--alpha", "1.0", "--method", "GAMP", "--d", "60", "--seed", *map(str, range(400))]
 
 
@@ -81,7 +81,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
     def again(*_, **__):
         raise finished
 
-    monkeypatch.setattr("gamp_attention.cli.paper_model.compare", again)
+    monkeypatch.setattr("gamp_attention.extensions.cli.paper_model.compare", again)
     command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
     assert main(command) == 130
     out, err = capsys.readouterr()
@@ -94,7 +94,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
 def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
-    from gamp_attention.state_evolution.fixed_points import search
+    from gamp_attention.theory.fixed_points import search
 
     stops_at(monkeypatch, search, "newton", 1)
     assert main(command) == 130
@@ -124,7 +124,7 @@ def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):
 def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
     """The file is the old one or none, and the rest of the new one has another name."""
     code = (
-        "import sys, time; from gamp_attention._core.files import write_atomically\n"
+        "import sys, time; from gamp_attention._tools.files import write_atomically\n"
         "def slowly(file):\n"
         f"    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep({PATIENCE})\n"
         "write_atomically(sys.argv[1], slowly, overwrite=True)"

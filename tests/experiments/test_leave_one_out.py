@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference import Refitter, sample_errors, tokens_fields, without
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields, without
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -385,8 +385,8 @@ def test_both_halves_of_the_samples_are_left_out():
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
     """`same` and `lower` only save steps of the search for other minima."""
-    from gamp_attention.data import risk_at
-    from gamp_attention.experiments.inference import hysteresis
+    from gamp_attention.extensions.inference import hysteresis
+    from gamp_attention.problem.risk import risk_at
 
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
     problems, evaluated = [], []
@@ -444,7 +444,7 @@ def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread, trained,
     Classes of subjects are the same in successive samples, as if samples were sorted by class. In the last case few
     samples have large errors, so that twenty random divisions do not show how much the mean error varies.
     """
-    from gamp_attention.experiments.inference import dependence
+    from gamp_attention.extensions.inference import dependence
 
     calls, descend = [], dependence.descend
     monkeypatch.setattr(dependence, "descend", lambda *args: calls.append(1) or descend(*args))

@@ -12,9 +12,10 @@ from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.model_selection import GroupKFold
 
 import gamp_attention as ga
-from gamp_attention._core import progress
-from gamp_attention._core.numerics import Stream
-from gamp_attention.experiments.inference import PathPlan, fold_errors, scale_changes
+from gamp_attention._tools import progress
+from gamp_attention._tools.numerics import Stream
+from gamp_attention.extensions.inference.covariance import scale_changes
+from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -110,7 +111,7 @@ def test_paths_are_resumed_only_with_equal_options_and_data(rows, tmp_path):
 
 
 def test_interrupted_paths_store_finished_values(rows, tmp_path, monkeypatch):
-    from gamp_attention.experiments.inference import path_training as module
+    from gamp_attention.extensions.inference import path_training as module
 
     calls = []
 
@@ -189,7 +190,7 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
 
 def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, monkeypatch):
     """Such errors are increased by a quarter, so that the largest plausible value changes."""
-    from gamp_attention.experiments.inference import paths
+    from gamp_attention.extensions.inference import paths
 
     compute, lams, failed = paths.path_errors, np.geomspace(0.05, 20, 8), []
 

@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.cli.main import main
-from gamp_attention.experiments.phase_diagram import (
-    LINES,
+from gamp_attention.extensions.cli.main import main
+from gamp_attention.extensions.phases.breaking import find_changes
+from gamp_attention.extensions.phases.crossings import root_on_rules
+from gamp_attention.extensions.phases.phase_boundaries import LINES, DiagramJob, Search, compute_thresholds
+from gamp_attention.extensions.phases.scan import (
     Boundary,
-    DiagramJob,
     Scan,
-    Search,
-    compute_thresholds,
-    find_changes,
     find_ends,
     find_equal_loss,
     find_equal_test_error,
     find_stability_changes,
 )
-from gamp_attention.state_evolution.continuation import root_on_rules
-from gamp_attention.state_evolution.rules import SplitRule
+from gamp_attention.theory.rules.split import SplitRule
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments import sweep
-from gamp_attention.experiments.sweeps import (
-    Settings,
-    base_digest,
-    cell_key,
-    chains,
-    digest,
-    expand_cells,
-    grid,
-    jobs,
-    to_dataset,
-)
-from gamp_attention.models import with_parameter
+from gamp_attention.extensions.sweeps import jobs
+from gamp_attention.extensions.sweeps.jobs import Settings, base_digest, cell_key, chains, digest, expand_cells, grid
+from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.theory.models.model import with_parameter
 
 
 def test_grid_is_the_product_of_its_axes(model):
@@ -46,8 +37,8 @@ def test_a_list_of_small_grids_has_no_repetition(model):
 
 def test_keys_do_not_depend_on_the_process(model):
     code = (
-        "import gamp_attention as ga\nfrom gamp_attention.experiments.sweeps.jobs import grid\n"
-        "from gamp_attention.experiments.sweeps.jobs import Settings, chains\n"
+        "import gamp_attention as ga\nfrom gamp_attention.extensions.sweeps.jobs import grid\n"
+        "from gamp_attention.extensions.sweeps.jobs import Settings, chains\n"
         "model = ga.paper_model()\ncells = grid(model, alpha=[1.0, 1.5], method=('SE', 'GAMP', 'GD'))\n"
         "print(*[job.key for chain in chains(model, cells, Settings()) for job in chain])"
     )

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import STALE, Claims, process
-from gamp_attention.experiments.sweeps import store as claims
+from gamp_attention.extensions.sweeps import store as claims
+from gamp_attention.extensions.sweeps.store import STALE, Claims, process
 from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
 
 SCRIPT = """
@@ -74,7 +74,7 @@ def test_a_process_that_was_killed_leaves_its_cell_to_others(begin, tmp_path, mo
     held = list(folder.glob("cells/*.claim"))
     process.kill()
     process.wait()
-    monkeypatch.setattr("gamp_attention.experiments.sweeps.scheduler.time.sleep", pytest.fail)  # it does not wait
+    monkeypatch.setattr("gamp_attention.extensions.sweeps.scheduler.time.sleep", pytest.fail)  # it does not wait
     done = ga.sweep(model, folder, **TINY)
     assert done.computed >= CELLS - 1 or not held
     assert not list(folder.glob("cells/*.claim"))
@@ -162,7 +162,7 @@ def test_a_cell_that_another_process_computes_is_waited_for(model, tmp_path, mon
             )
             path.unlink()
 
-    monkeypatch.setattr("gamp_attention.experiments.sweeps.scheduler.time.sleep", wait)
+    monkeypatch.setattr("gamp_attention.extensions.sweeps.scheduler.time.sleep", wait)
     done = ga.sweep(model, tmp_path / "here", **QUICK)
     assert len(waits) == 3
     assert done.computed == 0

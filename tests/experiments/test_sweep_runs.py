@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments import sweep
-from gamp_attention.experiments.sweeps import Store, jobs, kernel_threads, local_pool, to_dataset
-from gamp_attention.models import with_parameter
+from gamp_attention.extensions.sweeps import jobs
+from gamp_attention.extensions.sweeps.scheduler import kernel_threads, local_pool
+from gamp_attention.extensions.sweeps.store import Store
+from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.theory.models.model import with_parameter
 from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
 
 SCRIPT = """

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments import sweep
-from gamp_attention.experiments.sweeps import Settings, commit, grid, row_overlaps, run_cell, save, to_dataset
+from gamp_attention.extensions.sweeps.jobs import Settings, grid, row_overlaps, run_cell
+from gamp_attention.extensions.sweeps.store import commit
+from gamp_attention.extensions.sweeps.sweep import save, sweep, to_dataset
 from tests.conftest import CELLS, QUICK
 
 

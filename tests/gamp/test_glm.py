@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.losses import check_loss, sample_loss
+from gamp_attention.problem.losses.checks import check_loss
+from gamp_attention.problem.losses.point import sample_loss
 
 LAM = 0.1
 
@@ -121,7 +122,7 @@ def test_gamp_on_glms_agrees_with_state_evolution(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_glms_equal_gradients_of_torch(name):
     torch = pytest.importorskip("torch")
-    from gamp_attention.baselines import TorchRisk
+    from gamp_attention.descent.torch_risk import TorchRisk
 
     model, _ = MODELS[name]
     data = ga.sample(model, d=30, alpha=3.0, seed=1)

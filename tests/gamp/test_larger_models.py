@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.problem.losses.attention import pack_attention_parameters
 
 
 def make_asymptotic_objective(model, T, rho, omega, V):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters, sample_derivatives
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.losses.point import sample_derivatives
 
 MAPS = [
     pytest.param(

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.compiled import kernel
-from gamp_attention.losses import loss_curvature, pack_attention_parameters, sample_derivatives
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.losses.protocol import loss_curvature
 
 
 @kernel

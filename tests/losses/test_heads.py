@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of
-from gamp_attention.losses import sample_derivatives
-from gamp_attention.losses.checks import curvature_bound
+from gamp_attention.problem.losses.checks import curvature_bound
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.symmetries import agreement_of
 
 CASES = [(2, 1, True, False), (2, 2, False, True), (3, 1, False, False), (1, 2, True, True)]
 

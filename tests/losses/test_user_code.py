@@ -10,8 +10,9 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention._core.compiled import COMPILED, is_identifiable, user_classes
-from gamp_attention.losses import check_loss, sample_derivatives, sample_loss
+from gamp_attention._kernels.compiled import COMPILED, is_identifiable, user_classes
+from gamp_attention.problem.losses.checks import check_loss
+from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 
 
 @ga.register_attention
@@ -53,7 +54,7 @@ def test_gamp_with_a_user_defined_map_reaches_the_built_in_solution():
 
 def test_runs_with_a_user_defined_map_have_zero_gradient_by_torch():
     torch = pytest.importorskip("torch")
-    from gamp_attention.baselines import TorchRisk
+    from gamp_attention.descent.torch_risk import TorchRisk
 
     data = ga.sample(ga.attention_model(student=SigmoidAttention(2.0), lam=0.02), d=100, alpha=3.0, seed=0)
     run = ga.run_gamp(data, tol=1e-7)

@@ -9,7 +9,9 @@ from scipy.special import expit, ndtr
 from scipy.stats import multivariate_normal, norm
 
 import gamp_attention as ga
-from gamp_attention.models.channels import channel_of, fields_of_targets, response
+from gamp_attention.extensions.bayes.channels.channel import response
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.noiseless import fields_of_targets
 from tests.conftest import examples
 
 

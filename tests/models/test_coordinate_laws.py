@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import teacher_dataset
-from gamp_attention.experiments import deviation
-from gamp_attention.state_evolution.equations import Hats, weights_step
-from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
-from gamp_attention.state_evolution.rules import SplitRule
+from gamp_attention.extensions.comparison.comparison import deviation
+from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.weights import weights_step
+from gamp_attention.theory.fixed_points.observables import replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.split import SplitRule
 
 
 def make_mixed_law(t=1):

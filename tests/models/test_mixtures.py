@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import draw_tokens, teacher_dataset
-from gamp_attention.models import Group, Sources
-from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
-from gamp_attention.state_evolution.rules import average_channels, first_rule
+from gamp_attention.problem.sources import Group, Sources
+from gamp_attention.sample.sampling import draw_tokens
+from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.theory.fixed_points.observables import predicted_test_error
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import average_channels
 from tests.conftest import CLASSES, MEANS, SIGMA
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import digest
+from gamp_attention.extensions.sweeps.jobs import digest
 
 MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.5]]}
 

@@ -15,8 +15,8 @@ from scipy import special
 
 import gamp_attention as ga
 import gamp_attention.denoisers  # kernels of losses
-from gamp_attention._core.tracing import SPECIAL
-from gamp_attention.losses import sample_derivatives, sample_loss
+from gamp_attention.extensions.sequence.tracing import SPECIAL
+from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 from tests.conftest import examples
 from validation._tools.agreement import gradient_norm_by_torch
 

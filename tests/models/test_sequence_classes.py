@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.data import sampled_test_error
-from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error
-from gamp_attention.state_evolution.rules import average_channels, first_rule
+from gamp_attention.sample.test_errors import sampled_test_error
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.observables import predicted_test_error
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import average_channels
 
 L, NU, NOISE = 2, 4.0, 0.5
 PROBABILITY, SIGMA = [0.3, 0.7], [[1.0, 0.8], [1.2, 0.9]]

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, ndtr
 
 import gamp_attention as ga
-from gamp_attention.losses import sample_derivatives, sample_loss
+from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 
 N, OMEGA = 12, 0.3
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of
+from gamp_attention.problem.symmetries import agreement_of
 
 READOUT = [[1.0, 0.5], [-0.5, 1.0]]
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.denoisers import quadratic_response, sphere_multipliers
+from gamp_attention.problem.denoisers.input import quadratic_response, sphere_multipliers
 
 LAMS = [0.5, 0.05]
 
@@ -87,7 +87,7 @@ def test_gradient_of_attention_vanishes_in_torch(lam):
 
 def test_different_strengths_leave_no_flat_rotation():
     """With equal λ rotations are flat; with different λ the Hessian is positive along them or Q is a saddle."""
-    from gamp_attention.data import rotations
+    from gamp_attention.problem.curvature import rotations
 
     Q = np.random.default_rng(0).standard_normal((30, 3))
     data = ga.sample(ga.attention_model(rank=3, lam=0.01), d=30, alpha=1.0, seed=0)

@@ -5,7 +5,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters, softmax_rows
+from gamp_attention.problem.losses.attention import pack_attention_parameters, softmax_rows
 
 
 @st.composite

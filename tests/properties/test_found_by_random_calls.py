@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import OverlapMap
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 
 MASKED = np.ma.masked_array([1.0, 2.0], [True, False])
 COARSE = {"rtol": 0.1, "max_work": 1e4, "max_iter": 5, "stability": False}

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gamp_attention as ga
-from gamp_attention.data import Dataset, teacher_dataset
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.sample.teacher_data import teacher_dataset
 from tests.conftest import examples
 
 seeds = st.integers(0, 2**32 - 1)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.denoisers import NotPositiveDefinite
-from gamp_attention.state_evolution.fixed_points import breakdown
+from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
+from gamp_attention.theory.fixed_points.newton import breakdown
 
 # ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = 0.20 to 0.22
 JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.334, 0.300]]), 1.406

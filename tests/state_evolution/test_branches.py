@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.continuation import arclength
-from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap, replicon
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule
+from gamp_attention.extensions.phases import arclength
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.observables import replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention._core import progress
-from gamp_attention.state_evolution.dynamics import FieldPaths, compressed_descent
+from gamp_attention._tools import progress
+from gamp_attention.extensions.dynamics import compressed_descent
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths
 
 SIZE = {"n_paths": 512, "n_replicas": 8}
 LIMIT = 6.0  # standard errors, each with seven degrees of freedom

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Channel, Packing
-from gamp_attention.state_evolution.fixed_points import (
-    Derivatives,
-    OverlapMap,
-    root_near,
-    sector_jacobian,
-    solve_near,
-)
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule
+from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.nearby import Derivatives, root_near, solve_near
+from gamp_attention.theory.fixed_points.observables import sector_jacobian
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import DescentPaths, PathResponses
+from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
+from gamp_attention.extensions.dynamics.field_paths import PathResponses
 
 SIZE, SEEDS, STEPS = 300, 8, 8
 SETTINGS = {

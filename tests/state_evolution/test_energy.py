@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Channel
-from gamp_attention.state_evolution.fixed_points import OverlapMap, free_energy, moreau_loss
-from gamp_attention.state_evolution.rules import SplitRule
+from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.fixed_points.observables import free_energy, moreau_loss
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.split import SplitRule
 
 ALPHA = 1.5
 

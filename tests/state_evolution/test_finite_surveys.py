@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights
-from gamp_attention.state_evolution.dynamics import NormalMatrix, finite_surveys, sample_cosines, sample_survey
+from gamp_attention.extensions.dynamics import finite_surveys
+from gamp_attention.extensions.dynamics.finite_surveys import NormalMatrix, sample_survey
+from gamp_attention.extensions.dynamics.survey_paths import sample_cosines
+from gamp_attention.problem.starts import initial_weights
 
 STEP = 0.4
 ATTENTION = ga.paper_model(omega=0.2, sigma=0.8)

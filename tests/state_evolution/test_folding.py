@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, conjugates
-from gamp_attention.state_evolution.fixed_points import OverlapMap, predicted_test_error, stability
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule
+from gamp_attention.theory.equations.channel import Channel, conjugates
+from gamp_attention.theory.equations.symmetry import Symmetry
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, stability
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 

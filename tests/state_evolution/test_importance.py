@@ -10,12 +10,13 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers
-from gamp_attention._core.quadrature import inside_cube
-from gamp_attention._core.sobol import sobol_points
-from gamp_attention.denoisers import output
+from gamp_attention._tools.quadrature import inside_cube
+from gamp_attention._tools.sobol import sobol_points
+from gamp_attention.problem.denoisers import output
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations import Channel, conjugates
-from gamp_attention.state_evolution.rules import Proposal, SobolRule
+from gamp_attention.theory.equations.channel import Channel, conjugates
+from gamp_attention.theory.rules.importance import Proposal
+from gamp_attention.theory.rules.sobol import SobolRule
 from tests.conftest import PATIENCE
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters
-from gamp_attention.state_evolution.equations import jump_shift
-from gamp_attention.state_evolution.fixed_points import GAP_PER_SHIFT, OverlapMap, validity
-from gamp_attention.state_evolution.rules import SobolRule
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.theory.equations.weights import jump_shift
+from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT, validity
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
 from tests.conftest import CLASSES, MEANS
 
 MODELS = {

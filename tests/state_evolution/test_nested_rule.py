@@ -8,16 +8,15 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap, find_fixed_point, newton_step
-from gamp_attention.state_evolution.fixed_points import test_error_slopes as absolute_slopes
-from gamp_attention.state_evolution.rules import (
-    WorkExceeded,
-    average_channels,
-    error_within,
-    find_breakpoints,
-    first_rule,
-)
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.newton import newton_step
+from gamp_attention.theory.fixed_points.observables import test_error_slopes as absolute_slopes
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.search import find_fixed_point
+from gamp_attention.theory.rules.breakpoints import find_breakpoints
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.nested import error_within
+from gamp_attention.theory.rules.rule import WorkExceeded, average_channels
 
 
 def one_field(teacher, student, loss=None, **settings):

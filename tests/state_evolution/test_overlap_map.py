@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Packing
-from gamp_attention.state_evolution.fixed_points import OverlapMap
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 
 TWO_TOKENS = ga.Overlaps(
     np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)

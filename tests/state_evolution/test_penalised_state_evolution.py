@@ -7,18 +7,19 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber
-from gamp_attention.denoisers import denoise_weights, precisions
-from gamp_attention.experiments import deviation
-from gamp_attention.models import CoordinateLaw
-from gamp_attention.state_evolution.equations import (
-    Hats,
+from gamp_attention.extensions.comparison.comparison import deviation
+from gamp_attention.problem.denoisers.input import denoise_weights, precisions
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.weights import (
     elastic_net_averages,
     sampled_averages,
     trapezoidal_averages,
     weights_step,
 )
-from gamp_attention.state_evolution.fixed_points import OverlapMap, free_energy, moreau_loss, replicon
-from gamp_attention.state_evolution.rules import SplitRule
+from gamp_attention.theory.fixed_points.observables import free_energy, moreau_loss, replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.rules.split import SplitRule
 
 ELASTIC = ga.ElasticNet(0.008, 0.004)
 NETS = [ga.ElasticNet(0.3, 0.2), ga.ElasticNet(0.0, 0.5), ga.ElasticNet(0.3, 0.0), ga.ElasticNet(0.0, 3.0)]

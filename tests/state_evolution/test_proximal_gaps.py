@@ -5,7 +5,9 @@ import pytest
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import Levels, OneField, gap_distribution
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.one_field import OneField
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model
 
 ONE, NONE = np.ones(1), np.zeros(0)

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import legendre_rule
-from gamp_attention._core.statistics import half_width
-from gamp_attention.denoisers import make_metric
-from gamp_attention.losses import asymptotic_terms
-from gamp_attention.state_evolution.equations import Channel
-from gamp_attention.state_evolution.fixed_points import OverlapMap, by_series, predicted_test_error, replicon
-from gamp_attention.state_evolution.rules import Panels, SobolRule, SplitRule, line_averages
+from gamp_attention._tools.quadrature import legendre_rule
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.problem.denoisers.newton import make_metric
+from gamp_attention.problem.losses.attention import asymptotic_terms
+from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.fixed_points.observables import by_series, predicted_test_error, replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.lines import line_averages
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import Panels, SplitRule
 
 
 def make_overlaps(q, m, theta, V):

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import FieldPaths, PathResponses, RareResponses
+from gamp_attention.extensions.dynamics.descent_paths import RareResponses
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, PathResponses
 
 SHORT = {"lr": 3.0}, {"n_iter": 30, "n_paths": 512}
 DEFAULT = RareResponses()

@@ -7,19 +7,10 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import (
-    BrokenStateEvolutionResult,
-    Ladder,
-    Levels,
-    OneField,
-    Packing,
-    extrapolate,
-    extrapolate_steps,
-    iterate,
-    newton,
-    refine_levels,
-    solve_steps,
-)
+from gamp_attention.extensions.rsb.broken import BrokenStateEvolutionResult, Ladder, extrapolate, extrapolate_steps
+from gamp_attention.extensions.rsb.one_field import OneField
+from gamp_attention.extensions.rsb.solve import Packing, iterate, newton, refine_levels, solve_steps
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation.claims import survey_recovery
 

@@ -10,17 +10,16 @@ import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
 from docs.examples.two_layers import softmax
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations import Channel, Packing, Symmetry, is_feasible, subtract_explained
-from gamp_attention.state_evolution.fixed_points import (
-    Indicators,
-    OverlapMap,
-    PointSettings,
-    newton,
-    point_of,
-    remove_columns,
-)
-from gamp_attention.state_evolution.fixed_points.overlap_map import WorkLimit
-from gamp_attention.state_evolution.rules import SobolRule, first_rule
+from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.equations.symmetry import Symmetry
+from gamp_attention.theory.equations.units import Packing, is_feasible, subtract_explained
+from gamp_attention.theory.fixed_points import newton
+from gamp_attention.theory.fixed_points.indicators import Indicators
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WorkLimit
+from gamp_attention.theory.fixed_points.points import PointSettings, point_of
+from gamp_attention.theory.fixed_points.search import remove_columns
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.sobol import SobolRule
 
 
 def location(z):

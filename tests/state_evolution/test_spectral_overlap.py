@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.denoisers import posterior_weights
-from gamp_attention.extensions.train import lowest_eigenvectors
-from gamp_attention.state_evolution.equations import Ensemble, lowest_edge
+from gamp_attention.extensions.spectra.spectrum import Ensemble, lowest_edge
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors
+from gamp_attention.extensions.train.spectral_weights import posterior_weights
 
 
 def measure_at_finite_d(model, alpha, weights, d, k, instances=4):

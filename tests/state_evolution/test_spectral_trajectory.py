@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import overlaps, risk_at, several_starts
-from gamp_attention.state_evolution.dynamics import FieldPaths, spectral_start
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths
+from gamp_attention.extensions.dynamics.sample_starts import spectral_start
+from gamp_attention.problem.risk import overlaps, risk_at
+from gamp_attention.problem.starts import several_starts
 
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
 # along these positions, the eigenvector with the lowest eigenvalue has an overlap with the positions only

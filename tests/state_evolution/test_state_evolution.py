@@ -5,11 +5,13 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import gaussian_points
-from gamp_attention.data import hessian_product, risk_at
-from gamp_attention.state_evolution.equations import Channel
-from gamp_attention.state_evolution.fixed_points import OverlapMap, find_vanished_weights, iterate_at_zero
-from gamp_attention.state_evolution.rules import SplitRule, first_rule
+from gamp_attention._tools.quadrature import gaussian_points
+from gamp_attention.problem.risk import hessian_product, risk_at
+from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.fixed_points.newton import find_vanished_weights, iterate_at_zero
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.split import SplitRule
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = 0.3, α = 1.5
 VALUES = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import Point, errors_of
+from gamp_attention.theory.fixed_points.points import Point, errors_of
 
 LOSSES = ("train_loss", "test_error")
 # ω, α, λ, σ: the example of issue 19, whose test error was wrong by 2.7 % at rtol = 1e-2, and random values

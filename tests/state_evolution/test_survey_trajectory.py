@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights, overlaps
-from gamp_attention.state_evolution.dynamics import follow, follow_growth, follow_survey, sample_cosines, start_law
+from gamp_attention.extensions.dynamics.message_paths import follow
+from gamp_attention.extensions.dynamics.survey_paths import follow_growth, follow_survey, sample_cosines
+from gamp_attention.problem.risk import overlaps
+from gamp_attention.problem.starts import initial_weights
+from gamp_attention.theory import start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments import comparison
-from gamp_attention.gamp import naive_memory
+from gamp_attention.extensions.comparison import comparison
+from gamp_attention.gamp.step import naive_memory
 
 SEEDS, SIZE = 16, 600
 RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}

@@ -7,22 +7,14 @@ import pytest
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.denoisers import denoise
-from gamp_attention.losses import sample_loss
-from gamp_attention.state_evolution.rsb import (
-    Lattice,
-    Levels,
-    Packing,
-    TwoFields,
-    average_levels,
-    average_table,
-    evaluate,
-    even_ceil,
-    gap_distribution,
-    innermost_tables,
-    newton,
-    tabulate,
-)
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.lattice import Lattice, average_table, even_ceil, tabulate
+from gamp_attention.extensions.rsb.one_field import average_levels, innermost_tables
+from gamp_attention.extensions.rsb.solve import Packing, evaluate, newton
+from gamp_attention.extensions.rsb.two_fields import TwoFields
+from gamp_attention.extensions.rsb.weights import Levels
+from gamp_attention.problem.denoisers.output import denoise
+from gamp_attention.problem.losses.point import sample_loss
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.glasses import amplitude_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import column_sums, largest_jump_fraction, validity
+from gamp_attention.theory.fixed_points.observables import column_sums, largest_jump_fraction, validity
 
 
 def fraction_of(masses, V_hat):

@@ -6,14 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import legendre_panels
-from gamp_attention.state_evolution.rsb import (
-    BrokenWeights,
-    Innermost,
-    LevelHats,
+from gamp_attention._tools.quadrature import legendre_panels
+from gamp_attention.extensions.rsb.one_field import Innermost, average_levels
+from gamp_attention.extensions.rsb.solve import (
     Packing,
     Problem,
-    average_levels,
     first_starts,
     follow_parisi,
     iterate,
@@ -21,6 +18,7 @@ from gamp_attention.state_evolution.rsb import (
     solve_steps,
     split_start,
 )
+from gamp_attention.extensions.rsb.weights import BrokenWeights, LevelHats
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 

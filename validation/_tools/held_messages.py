@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics.compressed_descent import Compression
-from gamp_attention.state_evolution.dynamics.current_minima import CurrentMinimaRun
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.extensions.dynamics.compressed_descent import Compression
+from gamp_attention.extensions.dynamics.current_minima import CurrentMinimaRun
+from gamp_attention.theory.start_law import start_law
 
 
 def follow_held_messages(

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.descent_steps import DescentSteps, PlainSteps
-from gamp_attention.denoisers.input import quadratic_response
-from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.point import sample_derivatives
-from gamp_attention.models.model import Component
-from gamp_attention.state_evolution.dynamics.compressed_descent import CompressedDescent, CompressedPaths, Compression
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.descent.steps import DescentSteps, PlainSteps
+from gamp_attention.extensions.dynamics.compressed_descent import CompressedDescent, CompressedPaths, Compression
+from gamp_attention.extensions.dynamics.descent_paths import DescentForces
+from gamp_attention.problem.denoisers.input import quadratic_response
+from gamp_attention.problem.denoisers.output import denoise
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.theory.models.model import Component
+from gamp_attention.theory.start_law import StartLaw, start_law
 
 
 class Algorithm(Protocol):

@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 
 import gamp_attention as ga
-from gamp_attention._core.files import write_atomically
-from gamp_attention.experiments.sweeps import store
+from gamp_attention._tools.files import write_atomically
+from gamp_attention.extensions.sweeps import store
 from validation._tools.catalog import ROOT, load_result, open_results
 from validation._tools.resumable import complete_rows
 from validation._tools.resumable import write_json as write

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import broken
+from gamp_attention.extensions.rsb import broken
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error

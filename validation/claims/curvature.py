@@ -21,8 +21,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import risk_at
-from gamp_attention.experiments import figure
+from gamp_attention.extensions.comparison.figures import figure
+from gamp_attention.problem.risk import risk_at
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, folder, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows

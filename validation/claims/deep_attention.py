@@ -26,10 +26,10 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.statistics import half_width
-from gamp_attention.bayes import Equations
-from gamp_attention.experiments import ALPHA, draw_legend
-from gamp_attention.models.channels import channel_of
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention.extensions.comparison.figures import ALPHA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

@@ -19,8 +19,8 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
-from gamp_attention.state_evolution.dynamics import DescentPaths
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
 from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool

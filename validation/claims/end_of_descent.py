@@ -20,9 +20,9 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
-from gamp_attention.state_evolution.dynamics import RareResponses
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.extensions.dynamics.descent_paths import RareResponses
 from validation._tools import landscape as land
 from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure

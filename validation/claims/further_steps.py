@@ -19,7 +19,10 @@ from itertools import pairwise
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import Levels, TwoFields, broken, gap_distribution
+from gamp_attention.extensions.rsb import broken
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.two_fields import TwoFields
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts, write_json

@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, GREY
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.drawing import figure
 from validation._tools.held_messages import follow_held_messages

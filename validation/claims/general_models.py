@@ -26,11 +26,11 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.display import format_with_error, to_json
-from gamp_attention.baselines import TorchRisk
-from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLORS, DARK
-from gamp_attention.experiments.sweeps import digest, short_hash
+from gamp_attention._tools.display import format_with_error, to_json
+from gamp_attention.descent.torch_risk import TorchRisk
+from gamp_attention.extensions.comparison.figures import COLORS, DARK
+from gamp_attention.extensions.sweeps.jobs import digest, short_hash
+from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Status
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options

@@ -14,8 +14,8 @@ criterion. (Starts page of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
+from gamp_attention.problem.symmetries import agreement_of
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -22,8 +22,8 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference import Refitter, sample_errors, tokens_fields
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, draw_legend
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

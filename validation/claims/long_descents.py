@@ -24,8 +24,8 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options

@@ -22,8 +22,8 @@ from functools import partial
 
 import numpy as np
 
-from gamp_attention._core.descent_steps import DescentSteps
-from gamp_attention.experiments import COLORS, DARK
+from gamp_attention.descent.steps import DescentSteps
+from gamp_attention.extensions.comparison.figures import COLORS, DARK
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.drawing import figure
 from validation._tools.paired_paths import Descent, MessagePassing, follow_pair

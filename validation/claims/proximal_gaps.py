@@ -18,7 +18,10 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, gap_distribution, iterate, newton
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.one_field import OneField
+from gamp_attention.extensions.rsb.solve import Packing, iterate, newton
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error

@@ -17,7 +17,7 @@ edges, is at the edge of the bulk within 3 % and four standard errors. Complexit
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

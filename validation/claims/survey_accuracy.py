@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import overlaps
+from gamp_attention.problem.risk import overlaps
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table, round_number

@@ -42,9 +42,9 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 import gamp_attention as ga
-from gamp_attention.data import several_starts
-from gamp_attention.denoisers import average_fields, inner_nodes
 from gamp_attention.extensions.train.survey import COLLAPSED, N_ITER, STEP, SurveyState, spread_of
+from gamp_attention.extensions.train.survey_averages import average_fields, inner_nodes
+from gamp_attention.problem.starts import several_starts
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.sign_tests import LEVEL, adjust, sign_test

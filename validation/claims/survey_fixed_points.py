@@ -34,7 +34,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, figure
+from gamp_attention.extensions.comparison.figures import DARK, figure
 from validation._tools.amplitude_survey import predict, run_iterations
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus

@@ -33,8 +33,9 @@ from functools import cache, partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.train import LADDER, STEP
-from gamp_attention.state_evolution.dynamics import sample_cosines, sample_survey
+from gamp_attention.extensions.dynamics.finite_surveys import sample_survey
+from gamp_attention.extensions.dynamics.survey_paths import sample_cosines
+from gamp_attention.extensions.train.survey import LADDER, STEP
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table, round_curve
 from validation.claims._survey_runs import draw_starts

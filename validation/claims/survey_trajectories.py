@@ -29,8 +29,9 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights, overlaps, several_starts
-from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.problem.risk import overlaps
+from gamp_attention.problem.starts import initial_weights, several_starts
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table, round_curve

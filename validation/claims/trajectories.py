@@ -13,8 +13,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, LABELS, WORDS, deviation, draw_legend
-from gamp_attention.gamp import averaged_memory, naive_memory
+from gamp_attention.extensions.comparison.comparison import deviation
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, LABELS, WORDS, draw_legend
+from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve

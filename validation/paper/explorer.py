@@ -19,8 +19,10 @@ Running time with --quick: about 19 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
-from gamp_attention.state_evolution.equations import conjugates, sum_over_components
+from gamp_attention.extensions.dynamics.message_paths import MessagePaths
+from gamp_attention.extensions.dynamics.weight_paths import build_weights
+from gamp_attention.theory import start_law
+from gamp_attention.theory.equations.channel import conjugates, sum_over_components
 from validation._tools import catalog
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool

@@ -26,8 +26,9 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, draw_legend, figures
-from gamp_attention.losses import asymptotic_terms
+from gamp_attention.extensions.comparison import figures
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, draw_legend
+from gamp_attention.problem.losses.attention import asymptotic_terms
 from validation._tools import catalog
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, figure

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool

@@ -13,7 +13,7 @@ Running time: 4 minutes on one core.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.gamp import GampState, gamp_step
+from gamp_attention.gamp.step import GampState, gamp_step
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

@@ -14,7 +14,7 @@ import time
 import numba
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import bytes_per_path
+from gamp_attention.extensions.dynamics.field_paths import bytes_per_path
 from validation._tools.report import Verdict, options
 
 HOW = {"method": ga.GradientDescent(lr=3.0), "n_replicas": 2}

@@ -1,8 +1,4 @@
-"""Spectra: eigenvalues of the Hessian of the risk and their directions, at given weights.
+"""Spectra of the Hessian of the risk, at finite d and in the limit, and overlaps of spectral starts.
 
-The extension uses the core only.
+Uses: the core; `bayes` (posterior weights), `rsb` (broken solutions) and `train` (weights of spectral starts).
 """
-
-from gamp_attention.extensions.spectra.hessian_spectrum import HessianSpectrum, hessian_spectrum
-
-__all__ = ["HessianSpectrum", "hessian_spectrum"]

@@ -20,16 +20,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._core import check
-from gamp_attention._core.display import format_with_error
-from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.data.curvature import rotations
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import hessian_product, risk_at
+from gamp_attention._tools import check
+from gamp_attention._tools.display import format_with_error
+from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.extensions.spectra.lanczos_quadrature import lanczos_quadrature
-from gamp_attention.penalties.columns import refuse_spheres
-from gamp_attention.penalties.standard import on_kinks
+from gamp_attention.problem.curvature import rotations
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.penalties.columns import refuse_spheres
+from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.risk import hessian_product, risk_at
 from gamp_attention.results import Columns, Result
 
 ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors are computed

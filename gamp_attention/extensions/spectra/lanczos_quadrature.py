@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._core.eigenpairs import Product, is_invariant, krylov_spaces
+from gamp_attention._tools.eigenpairs import Product, is_invariant, krylov_spaces
 
 
 def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,12 +5,10 @@ from itertools import combinations
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.denoisers.spectral_weights import (
+from gamp_attention._tools import check
+from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention.extensions.train.spectral_weights import (
     WEIGHTS,
     Shape,
     fitted_fields,
@@ -18,6 +16,8 @@ from gamp_attention.denoisers.spectral_weights import (
     spectral_weights,
     weights_of_moments,
 )
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.results import Result
 
 EXTRA_VECTORS = 3  # number of eigenvectors of fitted weights in addition to the columns of one start

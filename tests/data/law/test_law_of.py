@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.law import (
+from gamp_attention.extensions.inference.law.parts import classes_of_moments
+from gamp_attention.extensions.inference.law.tokens import (
     Products,
     SpectrumFit,
-    classes_of_moments,
     fit_targets,
     jackknife,
     moments_along,
     score_noise,
 )
-from gamp_attention.losses import DecorrelatedAttention
-from gamp_attention.models import DecorrelatedTeacher, ShiftedLabels
+from gamp_attention.problem.losses.registration import DecorrelatedAttention
+from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.teachers import DecorrelatedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])

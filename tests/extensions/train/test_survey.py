@@ -11,11 +11,11 @@ from scipy.optimize import minimize
 from scipy.special import ndtri
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.data import risk_at
-from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
-from gamp_attention.extensions.train import SurveyPhase
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention._tools.quadrature import gauss_hermite
+from gamp_attention.extensions.train.survey import SurveyPhase
+from gamp_attention.extensions.train.survey_averages import average_fields, average_weights, inner_nodes
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.risk import risk_at
 from tests.conftest import CLASSES, MEANS, SIGMA, MarginLoss, examples
 from tests.extensions.train.conftest import train_one
 from tests.properties.strategies import instances

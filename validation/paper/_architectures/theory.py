@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.models import POSITIONAL_SIZE
+from gamp_attention.problem.named_starts import POSITIONAL_SIZE
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # number of proximal problems of one average, at most
