@@ -22,64 +22,70 @@ if TYPE_CHECKING:
     from gamp_attention.gamp.options import IterationOptions as IterationOptions
     from gamp_attention.gamp.result import GampResult as GampResult
     from gamp_attention.gamp.run import run_gamp as run_gamp
-    from gamp_attention.gamp.step import GampState as GampState
-    from gamp_attention.gamp.step import gamp_step as gamp_step
-    from gamp_attention.gamp.step import initial_state as initial_state
-    from gamp_attention.problem.dataset import Dataset as Dataset
-    from gamp_attention.problem.dataset import LabelledDataset as LabelledDataset
-    from gamp_attention.problem.denoisers.output import Denoised as Denoised
-    from gamp_attention.problem.denoisers.output import denoise as denoise
-    from gamp_attention.problem.losses.attention import AttentionLoss as AttentionLoss
-    from gamp_attention.problem.losses.attention import DotProductAttention as DotProductAttention
+    from gamp_attention.gamp.step import GampState as GampState, gamp_step as gamp_step, initial_state as initial_state
+    from gamp_attention.problem.dataset import Dataset as Dataset, LabelledDataset as LabelledDataset
+    from gamp_attention.problem.denoisers.output import Denoised as Denoised, denoise as denoise
+    from gamp_attention.problem.losses.attention import (
+        AttentionLoss as AttentionLoss,
+        DotProductAttention as DotProductAttention,
+    )
     from gamp_attention.problem.losses.checks import KinkWarning as KinkWarning
-    from gamp_attention.problem.losses.glm import LogisticLoss as LogisticLoss
-    from gamp_attention.problem.losses.glm import MultinomialLoss as MultinomialLoss
-    from gamp_attention.problem.losses.glm import PhaseRetrievalLoss as PhaseRetrievalLoss
-    from gamp_attention.problem.losses.glm import SquaredLoss as SquaredLoss
+    from gamp_attention.problem.losses.glm import (
+        LogisticLoss as LogisticLoss,
+        MultinomialLoss as MultinomialLoss,
+        PhaseRetrievalLoss as PhaseRetrievalLoss,
+        SquaredLoss as SquaredLoss,
+    )
     from gamp_attention.problem.losses.heads import MultiHeadAttention as MultiHeadAttention
-    from gamp_attention.problem.losses.registration import register_attention as register_attention
-    from gamp_attention.problem.losses.registration import register_loss as register_loss
+    from gamp_attention.problem.losses.registration import (
+        register_attention as register_attention,
+        register_loss as register_loss,
+    )
     from gamp_attention.problem.penalties.base import register_penalty as register_penalty
     from gamp_attention.problem.penalties.columns import ColumnRidge as ColumnRidge
-    from gamp_attention.problem.penalties.standard import ElasticNet as ElasticNet
-    from gamp_attention.problem.penalties.standard import Ridge as Ridge
-    from gamp_attention.problem.risk import gradient as gradient
-    from gamp_attention.problem.risk import train_loss as train_loss
+    from gamp_attention.problem.penalties.standard import ElasticNet as ElasticNet, Ridge as Ridge
+    from gamp_attention.problem.risk import gradient as gradient, train_loss as train_loss
     from gamp_attention.problem.sources import ClassLaw as ClassLaw
-    from gamp_attention.results import ConvergenceError as ConvergenceError
-    from gamp_attention.results import History as History
-    from gamp_attention.results import Overlaps as Overlaps
-    from gamp_attention.results import Status as Status
-    from gamp_attention.sample.sampling import sample as sample
-    from gamp_attention.sample.test_errors import sampled_test_error as sampled_test_error
+    from gamp_attention.results import (
+        ConvergenceError as ConvergenceError,
+        History as History,
+        Overlaps as Overlaps,
+        Status as Status,
+    )
+    from gamp_attention.sampling.draw import sample as sample
+    from gamp_attention.sampling.test_errors import sampled_test_error as sampled_test_error
     from gamp_attention.theory.fixed_points.observables import Stability as Stability
     from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult as StateEvolutionResult
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
-    from gamp_attention.theory.linear import LinearBaseline as LinearBaseline
-    from gamp_attention.theory.linear import LinearFit as LinearFit
-    from gamp_attention.theory.linear import fit_linear_baseline as fit_linear_baseline
-    from gamp_attention.theory.linear import linear_baseline as linear_baseline
-    from gamp_attention.theory.models.attention import attention_model as attention_model
-    from gamp_attention.theory.models.attention import paper_model as paper_model
-    from gamp_attention.theory.models.coordinate_classes import CoordinateClasses as CoordinateClasses
-    from gamp_attention.theory.models.coordinate_classes import coordinate_law as coordinate_law
-    from gamp_attention.theory.models.coordinate_classes import power_law_spectrum as power_law_spectrum
-    from gamp_attention.theory.models.coordinate_classes import sign_positions as sign_positions
-    from gamp_attention.theory.models.coordinate_classes import sparse_teacher as sparse_teacher
-    from gamp_attention.theory.models.coordinate_classes import subset_positions as subset_positions
-    from gamp_attention.theory.models.coordinates import CoordinateLaw as CoordinateLaw
-    from gamp_attention.theory.models.coordinates import SampledLaw as SampledLaw
-    from gamp_attention.theory.models.coordinates import law_from_samples as law_from_samples
-    from gamp_attention.theory.models.data_law import DataLaw as DataLaw
-    from gamp_attention.theory.models.data_law import Departure as Departure
-    from gamp_attention.theory.models.glm import GLMModel as GLMModel
-    from gamp_attention.theory.models.glm import glm_model as glm_model
-    from gamp_attention.theory.models.labels import ClassLabels as ClassLabels
-    from gamp_attention.theory.models.labels import IntensityLabels as IntensityLabels
-    from gamp_attention.theory.models.labels import LinearLabels as LinearLabels
-    from gamp_attention.theory.models.labels import LogisticLabels as LogisticLabels
-    from gamp_attention.theory.models.mixtures import MixtureModel as MixtureModel
-    from gamp_attention.theory.models.mixtures import mixture_model as mixture_model
+    from gamp_attention.theory.linear import (
+        LinearBaseline as LinearBaseline,
+        LinearFit as LinearFit,
+        fit_linear_baseline as fit_linear_baseline,
+        linear_baseline as linear_baseline,
+    )
+    from gamp_attention.theory.models.attention import attention_model as attention_model, paper_model as paper_model
+    from gamp_attention.theory.models.coordinate_classes import (
+        CoordinateClasses as CoordinateClasses,
+        coordinate_law as coordinate_law,
+        power_law_spectrum as power_law_spectrum,
+        sign_positions as sign_positions,
+        sparse_teacher as sparse_teacher,
+        subset_positions as subset_positions,
+    )
+    from gamp_attention.theory.models.coordinates import (
+        CoordinateLaw as CoordinateLaw,
+        SampledLaw as SampledLaw,
+        law_from_samples as law_from_samples,
+    )
+    from gamp_attention.theory.models.data_law import DataLaw as DataLaw, Departure as Departure
+    from gamp_attention.theory.models.glm import GLMModel as GLMModel, glm_model as glm_model
+    from gamp_attention.theory.models.labels import (
+        ClassLabels as ClassLabels,
+        IntensityLabels as IntensityLabels,
+        LinearLabels as LinearLabels,
+        LogisticLabels as LogisticLabels,
+    )
+    from gamp_attention.theory.models.mixtures import MixtureModel as MixtureModel, mixture_model as mixture_model
     from gamp_attention.theory.models.model import Model as Model
     from gamp_attention.theory.models.teachers import SoftmaxTeacher as SoftmaxTeacher
 
@@ -104,8 +110,8 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.risk": ("gradient", "train_loss"),
     "problem.sources": ("ClassLaw",),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
-    "sample.sampling": ("sample",),
-    "sample.test_errors": ("sampled_test_error",),
+    "sampling.draw": ("sample",),
+    "sampling.test_errors": ("sampled_test_error",),
     "theory.fixed_points.observables": ("Stability",),
     "theory.fixed_points.refinement": ("StateEvolutionResult",),
     "theory.fixed_points.solve": ("solve_state_evolution",),
@@ -124,7 +130,7 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "theory.models.teachers": ("SoftmaxTeacher",),
 }  # fmt: skip
 _HOME = {name: module for table in (_CORE, _EXTENSIONS) for module, names in table.items() for name in names}
-_SUBPACKAGES = ("descent", "extensions", "gamp", "problem", "results", "sample", "theory")
+_SUBPACKAGES = ("descent", "extensions", "gamp", "problem", "results", "sampling", "theory")
 _ESTIMATORS = ("GampAttention",)  # not in `__all__`, because scikit-learn is an optional dependency
 
 __all__ = ["__version__", *(name for name in _HOME if name not in _ESTIMATORS)]

@@ -9,85 +9,109 @@ from typing import TYPE_CHECKING, Any
 from gamp_attention._tools.choices import FURTHER_STARTS
 
 if TYPE_CHECKING:
-    from gamp_attention.extensions.bayes.amp import BayesAmpResult as BayesAmpResult
-    from gamp_attention.extensions.bayes.amp import run_bayes_amp as run_bayes_amp
-    from gamp_attention.extensions.bayes.posterior_starts import posterior_directions as posterior_directions
-    from gamp_attention.extensions.bayes.posterior_starts import posterior_start as posterior_start
-    from gamp_attention.extensions.bayes.results import BayesStateEvolution as BayesStateEvolution
-    from gamp_attention.extensions.bayes.results import BayesThresholds as BayesThresholds
-    from gamp_attention.extensions.bayes.results import RecoveryStage as RecoveryStage
-    from gamp_attention.extensions.bayes.results import StagedThresholds as StagedThresholds
-    from gamp_attention.extensions.bayes.state_evolution import bayes_fixed_points as bayes_fixed_points
+    from gamp_attention.extensions.bayes.amp import BayesAmpResult as BayesAmpResult, run_bayes_amp as run_bayes_amp
+    from gamp_attention.extensions.bayes.posterior_starts import (
+        posterior_directions as posterior_directions,
+        posterior_start as posterior_start,
+    )
+    from gamp_attention.extensions.bayes.results import (
+        BayesStateEvolution as BayesStateEvolution,
+        BayesThresholds as BayesThresholds,
+        RecoveryStage as RecoveryStage,
+        StagedThresholds as StagedThresholds,
+    )
     from gamp_attention.extensions.bayes.state_evolution import (
+        bayes_fixed_points as bayes_fixed_points,
         solve_bayes_state_evolution as solve_bayes_state_evolution,
     )
     from gamp_attention.extensions.bayes.thresholds import bayes_thresholds as bayes_thresholds
-    from gamp_attention.extensions.comparison.comparison import Comparison as Comparison
-    from gamp_attention.extensions.comparison.comparison import compare as compare
-    from gamp_attention.extensions.comparison.figures import plot_comparison as plot_comparison
-    from gamp_attention.extensions.comparison.figures import plot_phase_diagram as plot_phase_diagram
-    from gamp_attention.extensions.comparison.figures import plot_trajectory as plot_trajectory
+    from gamp_attention.extensions.comparison.comparison import Comparison as Comparison, compare as compare
+    from gamp_attention.extensions.comparison.figures import (
+        plot_comparison as plot_comparison,
+        plot_phase_diagram as plot_phase_diagram,
+        plot_trajectory as plot_trajectory,
+    )
     from gamp_attention.extensions.distributed.distributed import DistributedDataset as DistributedDataset
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
-    from gamp_attention.extensions.dynamics.online import OnlineResult as OnlineResult
-    from gamp_attention.extensions.dynamics.online import single_pass as single_pass
+    from gamp_attention.extensions.dynamics.online import OnlineResult as OnlineResult, single_pass as single_pass
     from gamp_attention.extensions.dynamics.online_paths import SinglePass as SinglePass
-    from gamp_attention.extensions.dynamics.population import PopulationLoss as PopulationLoss
-    from gamp_attention.extensions.dynamics.population import PopulationMap as PopulationMap
-    from gamp_attention.extensions.dynamics.population import PopulationMinimum as PopulationMinimum
-    from gamp_attention.extensions.dynamics.population import population_loss as population_loss
-    from gamp_attention.extensions.dynamics.population import population_map as population_map
+    from gamp_attention.extensions.dynamics.population import (
+        PopulationLoss as PopulationLoss,
+        PopulationMap as PopulationMap,
+        PopulationMinimum as PopulationMinimum,
+        population_loss as population_loss,
+        population_map as population_map,
+    )
     from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
     from gamp_attention.extensions.dynamics.survey_propagation import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
-    from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights
-    from gamp_attention.extensions.inference.debias import debias as debias
+    from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
     from gamp_attention.extensions.inference.law.law_of import law_of as law_of
-    from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut as LeaveOneOut
-    from gamp_attention.extensions.inference.leave_one_out import leave_one_out as leave_one_out
-    from gamp_attention.extensions.inference.paths import RegularizationPath as RegularizationPath
-    from gamp_attention.extensions.inference.paths import regularization_path as regularization_path
-    from gamp_attention.extensions.inference.reference import ReferenceErrors as ReferenceErrors
-    from gamp_attention.extensions.inference.reference import ReferenceVerdict as ReferenceVerdict
-    from gamp_attention.extensions.inference.reference import reference_errors as reference_errors
-    from gamp_attention.extensions.phases.branches import Branches as Branches
-    from gamp_attention.extensions.phases.branches import BranchPath as BranchPath
-    from gamp_attention.extensions.phases.branches import branches as branches
-    from gamp_attention.extensions.phases.branches import continue_branch as continue_branch
-    from gamp_attention.extensions.phases.phase_boundaries import PhaseBoundaries as PhaseBoundaries
-    from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries as phase_boundaries
+    from gamp_attention.extensions.inference.leave_one_out import (
+        LeaveOneOut as LeaveOneOut,
+        leave_one_out as leave_one_out,
+    )
+    from gamp_attention.extensions.inference.paths import (
+        RegularizationPath as RegularizationPath,
+        regularization_path as regularization_path,
+    )
+    from gamp_attention.extensions.inference.reference import (
+        ReferenceErrors as ReferenceErrors,
+        ReferenceVerdict as ReferenceVerdict,
+        reference_errors as reference_errors,
+    )
+    from gamp_attention.extensions.phases.branches import (
+        Branches as Branches,
+        BranchPath as BranchPath,
+        branches as branches,
+        continue_branch as continue_branch,
+    )
+    from gamp_attention.extensions.phases.phase_boundaries import (
+        PhaseBoundaries as PhaseBoundaries,
+        phase_boundaries as phase_boundaries,
+    )
     from gamp_attention.extensions.phases.scan import Boundary as Boundary
-    from gamp_attention.extensions.rsb.broken import BrokenStateEvolutionResult as BrokenStateEvolutionResult
-    from gamp_attention.extensions.rsb.broken import solve_broken as solve_broken
+    from gamp_attention.extensions.rsb.broken import (
+        BrokenStateEvolutionResult as BrokenStateEvolutionResult,
+        solve_broken as solve_broken,
+    )
     from gamp_attention.extensions.sequence.fixed_columns import fix_columns as fix_columns
-    from gamp_attention.extensions.sequence.sequence import SequenceModel as SequenceModel
-    from gamp_attention.extensions.sequence.sequence import sequence_model as sequence_model
+    from gamp_attention.extensions.sequence.sequence import (
+        SequenceModel as SequenceModel,
+        sequence_model as sequence_model,
+    )
     from gamp_attention.extensions.sequence.value_layers import value_model as value_model
-    from gamp_attention.extensions.spectra.hessian_spectrum import HessianSpectrum as HessianSpectrum
-    from gamp_attention.extensions.spectra.hessian_spectrum import hessian_spectrum as hessian_spectrum
-    from gamp_attention.extensions.spectra.limiting_spectra import LimitingSpectrum as LimitingSpectrum
-    from gamp_attention.extensions.spectra.limiting_spectra import limiting_spectrum as limiting_spectrum
-    from gamp_attention.extensions.spectra.spectral_overlaps import SpectralOverlap as SpectralOverlap
-    from gamp_attention.extensions.spectra.spectral_overlaps import spectral_overlap as spectral_overlap
+    from gamp_attention.extensions.spectra.hessian_spectrum import (
+        HessianSpectrum as HessianSpectrum,
+        hessian_spectrum as hessian_spectrum,
+    )
+    from gamp_attention.extensions.spectra.limiting_spectra import (
+        LimitingSpectrum as LimitingSpectrum,
+        limiting_spectrum as limiting_spectrum,
+    )
+    from gamp_attention.extensions.spectra.spectral_overlaps import (
+        SpectralOverlap as SpectralOverlap,
+        spectral_overlap as spectral_overlap,
+    )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
-    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep
-    from gamp_attention.extensions.sweeps.sweep import sweep as sweep
-    from gamp_attention.extensions.sweeps.sweep import to_dataset as to_dataset
-    from gamp_attention.extensions.train.fit_result import FitResult as FitResult
-    from gamp_attention.extensions.train.fit_result import load_result as load_result
+    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
+    from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
     from gamp_attention.extensions.train.records import StartRecord as StartRecord
-    from gamp_attention.extensions.train.spectral import SpectralDirections as SpectralDirections
-    from gamp_attention.extensions.train.spectral import spectral_directions as spectral_directions
-    from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd
-    from gamp_attention.extensions.train.survey import SurveyRecord as SurveyRecord
-    from gamp_attention.extensions.train.survey import SurveyReport as SurveyReport
-    from gamp_attention.extensions.train.survey import SurveyState as SurveyState
-    from gamp_attention.extensions.train.survey import initial_survey as initial_survey
-    from gamp_attention.extensions.train.survey import survey_step as survey_step
-    from gamp_attention.extensions.train.train import TrainResult as TrainResult
-    from gamp_attention.extensions.train.train import train as train
+    from gamp_attention.extensions.train.spectral import (
+        SpectralDirections as SpectralDirections,
+        spectral_directions as spectral_directions,
+    )
+    from gamp_attention.extensions.train.survey import (
+        SurveyEnd as SurveyEnd,
+        SurveyRecord as SurveyRecord,
+        SurveyReport as SurveyReport,
+        SurveyState as SurveyState,
+        initial_survey as initial_survey,
+        survey_step as survey_step,
+    )
+    from gamp_attention.extensions.train.train import TrainResult as TrainResult, train as train
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.amp": ("BayesAmpResult", "run_bayes_amp"),

@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,9 +46,6 @@ from gamp_attention.problem.stores import (
     token_means,
 )
 from gamp_attention.problem.students import check_columns, check_labels, check_student, require_loss
-
-if TYPE_CHECKING:
-    from gamp_attention.theory.models.model import Model
 
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
 OVERFLOW = (
@@ -125,7 +122,7 @@ class Dataset(DisplayMixin):
     Q_star: np.ndarray | None = None
     targets: np.ndarray | None = None
     labels: np.ndarray | None = None
-    model: Model | None = None
+    model: Any = None  # the `Model` from which the samples were drawn
     _risks: dict[str, RiskTerms]
     _outputs: Tokens | None = None
     rows_here = True  # the memory D and the minimizers z of the samples are in this process
@@ -274,7 +271,7 @@ class Dataset(DisplayMixin):
             **parts,
         )
 
-    def instance_model(self) -> Model:
+    def instance_model(self) -> Any:
         """Return the model with the second moments of the teacher and positions of this dataset, not of their prior.
 
         State evolution of this model predicts runs on these samples without the fluctuations of the teacher, O(1/√d).

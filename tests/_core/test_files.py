@@ -172,7 +172,7 @@ def test_different_names_of_the_same_file_are_recognized(tmp_path, monkeypatch):
 FULL = """
 import resource, sys
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import save
+from gamp_attention.extensions.sweeps.sweep import save
 data = ga.sample(ga.paper_model(), 40, 1.5, 0)
 cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))

@@ -221,7 +221,7 @@ def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseud
     data = draw_data()
     path = tmp_path / "mine.npz"
     np.savez(path, tokens=data.tokens, outputs=data.outputs)
-    quick = "from gamp_attention._core import progress; progress.DELAY = progress.INTERVAL = 0.0; "
+    quick = "from gamp_attention._tools import progress; progress.DELAY = progress.INTERVAL = 0.0; "
     process = pseudo_terminal(quick + MAIN, "fit", str(path), "--n-starts", "2")
     text = process.read()
     assert os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]) == 0

@@ -5,8 +5,8 @@ import pytest
 from sklearn.linear_model import Ridge, RidgeCV
 
 import gamp_attention as ga
-from gamp_attention.extensions.estimators.standard_units import build_dataset
 from gamp_attention.extensions.inference import reference
+from gamp_attention.extensions.train.standard_units import build_dataset
 
 
 def draw_arrays(n=23, L=3, d=7, seed=0):

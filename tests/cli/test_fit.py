@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path,
 @pytest.mark.parametrize(
     ("flags", "called", "file"),
     [
-        ("--survey", "gamp.survey.survey_step", "c.npz"),
+        ("--survey", "extensions.train.survey.survey_step", "c.npz"),
         ("--path", "experiments.inference.leave_one_out.LeaveOneOutMethod.estimate", "c.path.npz"),
     ],
 )
@@ -683,7 +683,10 @@ def test_examples_of_the_help_are_valid_commands():
 
 
 def test_a_backend_that_is_not_installed_does_not_prevent_pictures(tmp_path):
-    code = "from gamp_attention.extensions.comparison.figures import figure as f; import sys\nwith f(sys.argv[1], 1, 1,
-    (3, 3)): 1" backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend) assert
-    (tmp_path / "a.png").stat().st_size > 0
+    code = (
+        "import sys; from gamp_attention.extensions.comparison.figures import figure\n"
+        "with figure(sys.argv[1], 1, 1, (3, 3)): 1"
+    )
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, env=os.environ | backend)
+    assert (tmp_path / "a.png").stat().st_size > 0

@@ -7,7 +7,10 @@ import pytest
 
 from tests.conftest import PATIENCE, interrupted
 
-SCRIPT = "import sys\nfrom gamp_attention.extensions.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+SCRIPT = (
+    "import sys\nfrom gamp_attention.extensions.cli.main import main\n"
+    "if __name__ == '__main__':\n    sys.exit(main())\n"
+)
 HANDLER = "signal.getsignal(signal.SIGINT)"
 
 

@@ -24,8 +24,8 @@ from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
 SCRIPT = """
 import json, sys
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps import local_pool
-from gamp_attention.experiments import sweep
+from gamp_attention import local_pool
+from gamp_attention import sweep
 
 if __name__ == "__main__":
     folder, options, workers = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])

@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.comparison import deviation
-from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import weights_step
 from gamp_attention.theory.fixed_points.observables import replicon

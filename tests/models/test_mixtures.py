@@ -7,8 +7,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.problem.sources import Group, Sources
-from gamp_attention.sample.sampling import draw_tokens
-from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.sampling.draw import draw_tokens
+from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule

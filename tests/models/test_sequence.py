@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import special
 
 import gamp_attention as ga
-import gamp_attention.denoisers  # kernels of losses
+import gamp_attention.problem.denoisers.output  # kernels of losses
 from gamp_attention.extensions.sequence.tracing import SPECIAL
 from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 from tests.conftest import examples

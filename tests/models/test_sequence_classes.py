@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.sample.test_errors import sampled_test_error
+from gamp_attention.sampling.test_errors import sampled_test_error
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
 import gamp_attention as ga
@@ -14,7 +13,7 @@ from gamp_attention.gamp.descent import settle
 from gamp_attention.problem import susceptibility
 from gamp_attention.problem.denoisers.input import denoise_weights
 from gamp_attention.problem.risk import risk_at
-from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.sampling.teacher_data import teacher_dataset
 from tests.conftest import examples, layer_gradient
 
 PENALTIES = {

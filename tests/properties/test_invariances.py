@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gamp_attention as ga
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.sample.teacher_data import teacher_dataset
+from gamp_attention.sampling.teacher_data import teacher_dataset
 from tests.conftest import examples
 
 seeds = st.integers(0, 2**32 - 1)

@@ -7,6 +7,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.dynamics import finite_surveys
 from gamp_attention.extensions.dynamics.finite_surveys import NormalMatrix, sample_survey
 from gamp_attention.extensions.dynamics.survey_paths import sample_cosines
+from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 
 STEP = 0.4
@@ -79,7 +80,7 @@ def follow_run(data, state, parisi, n_iter):
     rows = []
     for t in range(n_iter + 1):
         cosines = axes @ state.Q[:, 0] / np.linalg.norm(state.Q)
-        q = ga.data.overlaps(data, state.Q, state.V).q
+        q = overlaps(data, state.Q, state.V).q
         rows.append([*np.abs(cosines), *q.ravel(), *state.V.ravel(), *state.U.ravel()])
         if t < n_iter:
             state, _ = ga.survey_step(data, "asymptotic", state, STEP, parisi)

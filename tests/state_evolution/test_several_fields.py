@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from docs.examples.two_layers import layers as two_layers
-from docs.examples.two_layers import softmax
+from docs.examples.two_layers import layers as two_layers, softmax
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.equations.symmetry import Symmetry

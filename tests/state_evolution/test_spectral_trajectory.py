@@ -8,7 +8,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths
-from gamp_attention.extensions.dynamics.sample_starts import spectral_start
+from gamp_attention.extensions.spectra.sample_starts import spectral_start
 from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.starts import several_starts
 

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.two_fields import TwoFields
 from gamp_attention.extensions.rsb.weights import Levels
-from gamp_attention.state_evolution.fixed_points import extrapolate_steps
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts

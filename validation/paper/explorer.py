@@ -23,8 +23,7 @@ from gamp_attention.extensions.dynamics.message_paths import MessagePaths
 from gamp_attention.extensions.dynamics.weight_paths import build_weights
 from gamp_attention.theory import start_law
 from gamp_attention.theory.equations.channel import conjugates, sum_over_components
-from validation._tools import catalog
-from validation._tools import landscape as land
+from validation._tools import catalog, landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, round_number

@@ -1,4 +1,4 @@
-"""The command line.
+"""The command `gamp-attention`. Uses: the core and all extensions.
 
 If Ctrl-C is pressed while its modules are imported, the process prints one line instead of a traceback and ends,
 because no work has been done. This has no effect on processes that import the package for other purposes.

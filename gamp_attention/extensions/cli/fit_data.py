@@ -10,10 +10,10 @@ from gamp_attention._tools.display import count_noun
 from gamp_attention.extensions.cli.held_out import split_held_out
 from gamp_attention.extensions.cli.options import build_penalty
 from gamp_attention.extensions.cli.output import indent, select
-from gamp_attention.extensions.estimators.standard_units import build_dataset, require_same_shape
 from gamp_attention.extensions.inference.path_training import require_groups
 from gamp_attention.extensions.inference.paths import RegularizationPath
 from gamp_attention.extensions.train.loading import StoredArrays, load_arrays, load_labels
+from gamp_attention.extensions.train.standard_units import build_dataset, require_same_shape
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.problem.dataset import ZERO_VARIANCE, Dataset
 from gamp_attention.problem.layer import Layer, Units

@@ -5,9 +5,9 @@ import argparse
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_text, format_to_error
 from gamp_attention.extensions.cli.output import report, select
-from gamp_attention.extensions.estimators.standard_units import build_dataset
 from gamp_attention.extensions.inference.law.law_of import law_of
 from gamp_attention.extensions.train.loading import load_arrays, load_weights
+from gamp_attention.extensions.train.standard_units import build_dataset
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 
 

@@ -25,8 +25,8 @@ from gamp_attention.extensions.dynamics.descent_paths import DescentPaths, RareR
 from gamp_attention.extensions.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
-from gamp_attention.extensions.dynamics.sample_starts import require_spectral
 from gamp_attention.extensions.dynamics.weight_paths import build_weights
+from gamp_attention.extensions.spectra.sample_starts import require_spectral
 from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry

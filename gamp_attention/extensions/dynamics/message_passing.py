@@ -23,7 +23,7 @@ from gamp_attention.extensions.dynamics.replicas import (
     no_responses,
     stack_replicas,
 )
-from gamp_attention.extensions.dynamics.sample_starts import require_spectral
+from gamp_attention.extensions.spectra.sample_starts import require_spectral
 from gamp_attention.gamp.damping import Steps
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats

@@ -29,7 +29,7 @@ from gamp_attention.problem.penalties.standard import ridge_strengths
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Recorder, Status
-from gamp_attention.sample.sampling import new_samples, require_size, sample
+from gamp_attention.sampling.draw import new_samples, require_size, sample
 from gamp_attention.theory.models.model import Model
 
 if TYPE_CHECKING:

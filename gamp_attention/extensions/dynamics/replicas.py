@@ -13,7 +13,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
-from gamp_attention.extensions.dynamics.sample_starts import spectral_start
+from gamp_attention.extensions.spectra.sample_starts import spectral_start
 from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.theory.models.model import Model

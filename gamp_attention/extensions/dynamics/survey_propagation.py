@@ -14,8 +14,8 @@ from gamp_attention.extensions.dynamics.replicas import (
     no_responses,
     stack_replicas,
 )
-from gamp_attention.extensions.dynamics.sample_starts import require_spectral
 from gamp_attention.extensions.dynamics.survey_paths import follow_survey
+from gamp_attention.extensions.spectra.sample_starts import require_spectral
 from gamp_attention.gamp.damping import Steps
 
 

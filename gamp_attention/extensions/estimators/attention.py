@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.statistics import mean_and_error
-from gamp_attention.extensions.estimators.standard_units import build_dataset, standard_units
 from gamp_attention.extensions.estimators.training import (
     average_by_weight,
     choose_seed,
@@ -29,6 +28,7 @@ from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.extensions.sequence.traced_layer import TracedLayer
 from gamp_attention.extensions.sequence.value_layers import value_model
+from gamp_attention.extensions.train.standard_units import build_dataset, standard_units
 from gamp_attention.extensions.train.train import TrainResult
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens

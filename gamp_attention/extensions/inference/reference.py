@@ -23,7 +23,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import check_squarable, guard_call
 from gamp_attention._tools.statistics import mean_and_error
-from gamp_attention.extensions.estimators.standard_units import require_same_shape
+from gamp_attention.extensions.train.standard_units import require_same_shape
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.layer import Units
 from gamp_attention.problem.stores import Tokens, as_tokens, read_rows, token_blocks

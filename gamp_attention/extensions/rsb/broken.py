@@ -5,6 +5,8 @@
 successive k are extrapolated to k → ∞ (`extrapolate`).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
@@ -63,7 +65,7 @@ class Reference(NamedTuple):
 class Ladder(NamedTuple):
     """Solutions with 1, 2, … steps, and numbers with replica symmetry, or None if there is no such solution."""
 
-    results: list["BrokenStateEvolutionResult"]
+    results: list[BrokenStateEvolutionResult]
     reference: Reference | None
 
 

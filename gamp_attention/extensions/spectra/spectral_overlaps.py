@@ -15,9 +15,9 @@ from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
 from gamp_attention.extensions.bayes.channels.classes import MIN_OF_CLASS, class_channel, draw_class_samples
-from gamp_attention.extensions.dynamics.sample_starts import draw_ensemble
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.extensions.spectra.limiting_spectra import average_replicas
+from gamp_attention.extensions.spectra.sample_starts import draw_ensemble
 from gamp_attention.extensions.spectra.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 from gamp_attention.extensions.train.spectral_weights import (
     WEIGHTS,

@@ -1,4 +1,4 @@
 """Sweeps: grids of parameters, computed in parallel, stored on disk and resumed.
 
-Uses: the core; `phases`.
+Uses: the core.
 """

@@ -22,8 +22,8 @@ from gamp_attention.gamp.damping import DAMPING
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
-from gamp_attention.sample.sampling import sample
-from gamp_attention.sample.test_errors import sampled_test_error
+from gamp_attention.sampling.draw import sample
+from gamp_attention.sampling.test_errors import sampled_test_error
 from gamp_attention.theory.fixed_points.nearby import Derivatives, solve_near
 from gamp_attention.theory.fixed_points.solve import require_rtol
 from gamp_attention.theory.models.model import (

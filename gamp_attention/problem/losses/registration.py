@@ -77,7 +77,7 @@ def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> No
 
 
 def register_attention(cls: type) -> type:
-    """Register a NamedTuple with a method `attend` as an attention map; see `gamp_attention.problem.losses.registration`.
+    """Register a NamedTuple with a method `attend` as an attention map; the top of this module describes its methods.
 
     Usable as a decorator. The first use of an instance in a model or dataset checks it.
 

@@ -11,7 +11,7 @@ from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.risk import require_finite_at
-from gamp_attention.sample.sampling import draw_tokens
+from gamp_attention.sampling.draw import draw_tokens
 
 
 @guard_call

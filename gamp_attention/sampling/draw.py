@@ -18,7 +18,7 @@ from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.dataset import Dataset, add_intercept, require_product_memory
 from gamp_attention.problem.sources import Group, Sources
 from gamp_attention.problem.stores import FileTokens, Tokens, TokenStore
-from gamp_attention.sample.teacher_data import label_dataset, teacher_dataset
+from gamp_attention.sampling.teacher_data import label_dataset, teacher_dataset
 from gamp_attention.theory.models.model import Model, require_model
 
 
