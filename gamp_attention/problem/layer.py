@@ -100,7 +100,8 @@ def layer_of(data: Dataset, Q: np.ndarray) -> Any:
     """Return the `Predictor` with weights Q (d, r) of a dataset; None for labels that no function predicts."""
     if not data.is_labelled:
         return Layer(data.student, Q, data.positions, Units.raw(data.dim))
-    return data.model.trained_layer(data, Q) if hasattr(data.model, "trained_layer") else None
+    build = getattr(data.model, "trained_layer", None)
+    return None if build is None else build(data, Q)
 
 
 def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:

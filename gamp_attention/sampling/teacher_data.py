@@ -12,7 +12,6 @@ from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import InterceptPenalty
 from gamp_attention.problem.sources import Sources, by_group
 from gamp_attention.problem.stores import Tokens, join_parts, token_blocks
-from gamp_attention.theory.models.glm import GLMModel
 from gamp_attention.theory.models.model import Model
 
 
@@ -50,7 +49,7 @@ def _compute_targets(
 
 
 def label_dataset(
-    model: GLMModel,
+    model: Model,
     tokens: Tokens,
     sources: Sources,
     Q_star: np.ndarray,
