@@ -232,7 +232,7 @@ LINES = {
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
     ),
-    "solve_broken": "ga.solve_broken(SHARP, alpha=1.5, init='positional', steps=1, parisi=ONE, rtol=0.1)",
+    "solve_broken": "ga.solve_broken(PHASE, alpha=1.0, init='random', steps=1, parisi=ONE, rtol=0.1)",
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
