@@ -25,7 +25,6 @@ from gamp_attention._tools.threads import interruptible_blocks, over_blocks
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
     Metric,
-    NewtonSettings,
     make_metric,
     make_workspace,
     point_to_loss_scratch,
@@ -208,7 +207,7 @@ def data_pass(
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
     long = proximal and is_long(loss, n, effort.most)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
-    metric, search = make_metric(V, NewtonSettings(effort.last_step)), make_search(L * r)
+    metric, search = make_metric(V, effort.last_step), make_search(L * r)
     problem = ProximalProblem(loss, params, metric, effort.most, search, proximal, start is None)
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:

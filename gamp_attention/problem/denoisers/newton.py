@@ -42,9 +42,8 @@ COLUMNWISE = 12  # maximum size of a matrix whose Cholesky factor is faster to c
 
 
 class NewtonSettings(NamedTuple):
-    """Settings of the minimization of one proximal objective."""
+    """Settings of the minimization of one proximal objective, compiled in: as arguments they cost 7 % of its time."""
 
-    last_step: float = LAST_STEP  # size of a step, relative to the fields, after which none follows
     max_iter: int = 200  # maximum number of Newton steps: far more than any minimum needs, for objectives with kinks
     # gradient that counts as zero, in units of the largest eigenvalue of V⁻¹ times the fields: a few rounding errors
     stationary: float = 1e-14
@@ -58,6 +57,9 @@ class NewtonSettings(NamedTuple):
     merge: float = 0.3  # ratio of distances to a known minimum, after and before a step, below which it is approached
     max_scalar: int = 25  # maximum number of evaluations in scalars, before the general form takes over
     shortest_scalar: float = 1e-3  # fraction of a step below which the general form takes over
+
+
+NEWTON = NewtonSettings()
 
 
 class NewtonOutcome(NamedTuple):
@@ -77,13 +79,13 @@ class NotPositiveDefinite(ValueError):
 
 
 class Metric(NamedTuple):
-    """The quadratic term of the objective, blocks of V and quantities derived from them, and the settings."""
+    """The quadratic term of the objective, blocks of V and quantities derived from them."""
 
     inverse: np.ndarray  # (L, r, r), V_l⁻¹
     root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
     smallest: float  # smallest eigenvalue of V⁻¹
     largest: float  # largest eigenvalue of V⁻¹
-    settings: NewtonSettings
+    last_step: float  # relative size of a Newton step after which none follows
 
 
 class Workspace(NamedTuple):
@@ -107,14 +109,14 @@ class Workspace(NamedTuple):
 
 # numba types of pointers, for indirect calls
 _V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
-METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, NewtonSettings())))
+METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
 WORKSPACE = CPointer(
     typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, 0, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
 )
 point_to_loss_scratch = point_to_field("loss")
 
 
-def make_metric(V: np.ndarray, settings: NewtonSettings | None = None) -> Metric:
+def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
     V = np.ascontiguousarray(V, dtype=float)
     numbers = V.shape[1] == 1  # for 1 × 1 matrices LAPACK takes longer
@@ -125,7 +127,7 @@ def make_metric(V: np.ndarray, settings: NewtonSettings | None = None) -> Metric
     inverse = 1 / V if numbers else np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.sqrt(V) if numbers else np.linalg.cholesky(V))
-    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), settings or NewtonSettings())
+    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 
 
 @inner_kernel
@@ -332,18 +334,18 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
 
     (new_x, new_y) is the point that the line search evaluates.
     """
-    settings, stiff_x, stiff_y = metric.settings, metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
     x, y = z[0], z[1]
     new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
     value, slope, rounding, last_size, solved = np.nan, np.inf, 0.0, np.inf, False
     xx, xy, yy = np.nan, np.nan, np.nan
-    for number in range(settings.max_scalar):
+    for number in range(NEWTON.max_scalar):
         trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
         offset_x, offset_y = new_x - omega[0], new_y - omega[1]
         trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
-        if number > 0 and not trial <= value - settings.sufficient_decrease * t * slope + rounding:
+        if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
             t *= 0.5
-            if t < settings.shortest_scalar:
+            if t < NEWTON.shortest_scalar:
                 break
             new_x, new_y = x - t * step_x, y - t * step_y
             continue
@@ -355,16 +357,16 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
         # they reduce the gradient by half
         if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
             break
-        if size <= settings.stationary * metric.largest * scale:
+        if size <= NEWTON.stationary * metric.largest * scale:
             solved = xx > MIN_PIVOT * abs(xx) and yy - xy / xx * xy > MIN_PIVOT * abs(yy)
             break
         last_size = size
         # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
-        shift, next_shift = 0.0, settings.first_shift * metric.smallest
+        shift, next_shift = 0.0, NEWTON.first_shift * metric.smallest
         ratio = xy / xx
         pivot = yy - ratio * xy
         while not (xx + shift > MIN_PIVOT * abs(xx) and pivot > MIN_PIVOT * abs(yy)) and shift < MAX_SHIFT:
-            shift, next_shift = next_shift, settings.shift_growth * next_shift
+            shift, next_shift = next_shift, NEWTON.shift_growth * next_shift
             ratio = xy / (xx + shift)
             pivot = yy + shift - ratio * xy
         step_y = (grad_y - ratio * grad_x) / pivot
@@ -373,10 +375,10 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
             for c in range(n_known):
                 distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1]
                 landing = (distance_x - step_x) ** 2 + (distance_y - step_y) ** 2
-                if landing <= settings.merge**2 * (distance_x * distance_x + distance_y * distance_y):
+                if landing <= NEWTON.merge**2 * (distance_x * distance_x + distance_y * distance_y):
                     return value, OUTCOME.merged
         slope = grad_x * step_x + grad_y * step_y
-        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= settings.last_step * scale:
+        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
             x, y, value, solved = x - step_x, y - step_y, value - 0.5 * slope, True
             break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
@@ -389,14 +391,14 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
 
 
 @inline_kernel
-def _heads_for_known_minimum(z, step, minima, n_known, merge):
-    """Return whether z − step is nearer than z, by the factor `merge`, to one of the first n_known minima."""
+def _heads_for_known_minimum(z, step, minima, n_known):
+    """Return whether z − step is much nearer than z to one of the first n_known minima."""
     for c in range(n_known):
         distance, landing = 0.0, 0.0
         for i in range(z.shape[0]):
             distance += (z[i] - minima[c, i]) ** 2
             landing += (z[i] - step[i] - minima[c, i]) ** 2
-        if landing <= merge**2 * distance:
+        if landing <= NEWTON.merge**2 * distance:
             return True
     return False
 
@@ -407,10 +409,10 @@ def _fill_step(metric, definite, grad, hess, chol, step):
 
     If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
     """
-    shift = metric.settings.first_shift * metric.smallest
+    shift = NEWTON.first_shift * metric.smallest
     while not definite and shift < MAX_SHIFT:
         definite = cholesky(hess, shift, chol)
-        shift *= metric.settings.shift_growth
+        shift *= NEWTON.shift_growth
     if definite:
         assign(step, grad)
         cholesky_solve(chol, step)
@@ -422,7 +424,7 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     """Minimize the objective from z, in place, by guarded Newton steps.
 
     Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
-    of relative size `settings.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
@@ -430,9 +432,9 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     ws.n_hessians[0] += 1
     if outcome != OUTCOME.unfinished:
         return value, outcome
-    k, was_short, settings = z.shape[0], False, metric.settings
+    k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-    for number in range(settings.max_iter):
+    for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
@@ -443,8 +445,8 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
 
         # Stationary points are minima or saddles. Near a saddle, steps grow only geometrically: from a distance of
         # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
-        stationary = size <= settings.stationary * metric.largest * scale or size < 1e-300
-        tries_curvature = stationary or number % settings.saddle_interval == settings.saddle_interval - 1
+        stationary = size <= NEWTON.stationary * metric.largest * scale or size < 1e-300
+        tries_curvature = stationary or number % NEWTON.saddle_interval == NEWTON.saddle_interval - 1
         if tries_curvature and not definite:
             moved, lower = descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws)
             if moved:
@@ -456,32 +458,32 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
         if not _fill_step(metric, definite, ws.grad, ws.hess, ws.chol, ws.step):
             return value, OUTCOME.failed
         # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
-        if definite and _heads_for_known_minimum(z, ws.step, ws.minima, n_known, settings.merge):
+        if definite and _heads_for_known_minimum(z, ws.step, ws.minima, n_known):
             return value, OUTCOME.merged
         slope, length = 0.0, 0.0
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
             length = max(length, abs(ws.step[i]))
             ws.start[i] = z[i]
-        if definite and length <= settings.last_step * scale:
+        if definite and length <= metric.last_step * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
             return value - 0.5 * slope, OUTCOME.solved
 
         rounding = ROUNDING * (abs(value) + size * scale)
-        short = definite and length * length * metric.largest <= settings.hidden_step**2
+        short = definite and length * length * metric.largest <= NEWTON.hidden_step**2
         t = 1.0
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-            if short or trial <= value - settings.sufficient_decrease * t * slope + rounding:
+            if short or trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
                 break
             t *= 0.5
-            if t < settings.shortest or (was_short and t < settings.short):
+            if t < NEWTON.shortest or (was_short and t < NEWTON.short):
                 return value, OUTCOME.failed
-        was_short = t < settings.short
+        was_short = t < NEWTON.short
 
         if short or slope <= rounding:  # rounding may hide the decrease: stop if the gradient does not fall by half
             new_size = max_abs(ws.grad)

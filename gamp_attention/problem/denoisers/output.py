@@ -24,9 +24,9 @@ from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
     MIN_PIVOT,
+    NEWTON,
     OUTCOME,
     ROUNDING,
-    NewtonSettings,
     cholesky_solve,
     make_metric,
     make_workspace,
@@ -141,7 +141,7 @@ def denoise(
     """
     n, L, r = _require_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
-    metric = make_metric(V, NewtonSettings(check.real("last_step", last_step, low=0, strict=True)))
+    metric = make_metric(V, check.real("last_step", last_step, low=0, strict=True))
     # kernels are compiled again for read-only arrays, such as the arrays of reports
     params, omega = (np.require(array, float, ("C", "W")) for array in (params, omega))
     flat = omega.reshape(n, L * r)
@@ -275,18 +275,18 @@ def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, se
 def _minimize_number(mu, loss, p, w, metric, most, ws, out):
     # The steps of `minimize_from` for one field, without loops over fields. Rare cases (failures, rounding errors,
     # several minima) are left to the general form, which continues from out.z.
-    settings, stiff, omega, z = metric.settings, metric.inverse[0, 0, 0], w[0], ws.trial
+    stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
     x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
     curvature = 0.0
     z[0] = x
-    for number in range(settings.max_scalar):
+    for number in range(NEWTON.max_scalar):
         n = number + 1
         trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss, True)
         offset = z[0] - omega
         trial += 0.5 * stiff * offset * offset
-        if number > 0 and not trial <= value - settings.sufficient_decrease * t * slope + rounding:
+        if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
             t *= 0.5
-            if t < settings.shortest_scalar:
+            if t < NEWTON.shortest_scalar:
                 break
             z[0] = x - t * step
             continue
@@ -295,12 +295,12 @@ def _minimize_number(mu, loss, p, w, metric, most, ws, out):
         size = abs(grad)
         if not (size < np.inf and total > 0.0):
             break
-        if size <= settings.stationary * metric.largest * scale:
+        if size <= NEWTON.stationary * metric.largest * scale:
             solved = True
             break
         step = grad / total
         slope = grad * step
-        if abs(step) <= settings.last_step * scale:
+        if abs(step) <= metric.last_step * scale:
             x, value, solved = x - step, value - 0.5 * slope, True
             break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
