@@ -3,8 +3,8 @@
 Method: replica symmetry is broken on the positional branch, so training does not end at its fixed point. Heavy-ball
 descent, whose 150 steps are a training time of 4500, has almost stopped by then at all d (gradients of at most 4e-3),
 and L-BFGS continues to zero gradient. `trajectory` predicts the same time with the correction for rare jumps
-(`RareResponses`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
-last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
+(`RareResponses`), and with sampled responses only, which miss them at late times. The predicted end is the mean over
+the last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
 relative to the fixed point for their teacher. Plain descent and descent with more momentum are run on some
 instances; the fraction that ends in another minimum is reported.
 

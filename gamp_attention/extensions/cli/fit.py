@@ -40,6 +40,7 @@ from gamp_attention.extensions.train.records import AGREEMENT
 from gamp_attention.extensions.train.survey import SurveyEnd
 from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.gamp.options import IterationOptions
+from gamp_attention.gamp.result import GampResult
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Layer
 from gamp_attention.problem.penalties.standard import with_lam
@@ -118,7 +119,7 @@ class PathSearch:
         """Return a clause if the weights are zero at every value of a path, else an empty one."""
         return "The weights are zero at every λ" if all(map(self._is_zero, path.results)) else ""
 
-    def _is_zero(self, result: TrainResult) -> bool:
+    def _is_zero(self, result: GampResult) -> bool:
         """Return whether the weights of a result are zero up to `zero`."""
         return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
 

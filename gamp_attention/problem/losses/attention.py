@@ -303,10 +303,25 @@ class DotProductAttention(NamedTuple):
     causal: bool = False
     softmax: bool = True
 
-    # S[−z] = S[z], and S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys
-    even = rotations = exact_derivatives = True  # type: ignore[misc]
-    # the Hessian of the loss at zero is equal for all columns of a part, and zero between columns
-    equal_columns = True  # type: ignore[misc]
+    @property
+    def even(self) -> bool:
+        """True: S[−z] = S[z]."""
+        return True
+
+    @property
+    def rotations(self) -> bool:
+        """True: S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
+        return True
+
+    @property
+    def exact_derivatives(self) -> bool:
+        """True: derivatives of the loss are formulas."""
+        return True
+
+    @property
+    def equal_columns(self) -> bool:
+        """True: the Hessian of the loss at zero is equal for all columns of a part, and zero between columns."""
+        return True
 
     @property
     def parts(self) -> int:

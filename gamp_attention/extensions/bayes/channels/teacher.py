@@ -292,7 +292,10 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
-        subsets=Subsets(np.zeros((1, rank), dtype=int), *np.zeros((2, 1), dtype=bool), np.zeros((1, 1), dtype=bool)),
+        subsets=Subsets(
+            np.zeros((1, rank), dtype=int), np.zeros(1, dtype=bool), np.zeros(1, dtype=bool),
+            np.zeros((1, 1), dtype=bool),
+        ),
         flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
     )  # fmt: skip
     return _select_subsets(bare, rho, probes)
@@ -462,5 +465,5 @@ def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel
     affine, single = (np.array([getattr(test, name) for test in tests]) for name in ("affine", "single"))
     free = np.ones((len(tests), 1, channel.fiber.n_variables), dtype=bool)
     np.put_along_axis(free[:, 0], chosen, False, axis=1)
-    kept = ~(free & (channel.flips < 0)).any(axis=2)
+    kept = np.logical_not((free & (channel.flips < 0)).any(axis=2))
     return replace(channel, subsets=Subsets(chosen, affine, single, kept), found=min(test.found for test in tests))
