@@ -132,6 +132,7 @@ def test_gradients_of_glms_equal_gradients_of_torch(name):
     assert ga.gradient(data, Q) == pytest.approx(there.grad.numpy(), abs=1e-9)
 
 
+@pytest.mark.extensions
 def test_trajectory_of_a_glm_predicts_gamp():
     model, init = MODELS["logistic"]
     deviations = []
@@ -175,6 +176,7 @@ def test_errors_describe_wrong_labels(arguments, words):
         ga.LabelledDataset(*arguments)
 
 
+@pytest.mark.extensions
 def test_functions_for_attention_raise_errors_for_glms():
     model, _ = MODELS["logistic"]
     for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):

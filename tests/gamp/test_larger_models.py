@@ -58,6 +58,7 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
     assert max(beaten) <= 1e-9
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 def test_three_columns_converge_and_follow_their_trajectory():
     """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""

@@ -17,6 +17,7 @@ def test_weights_that_overflow_have_a_status():
     assert se.status is ga.Status.NONFINITE
 
 
+@pytest.mark.extensions
 def test_trajectories_that_overflow_raise():
     with pytest.raises(ValueError, match=r"^model, alpha, damping: needs .* got"):
         ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
@@ -37,6 +38,7 @@ def test_lists_are_denoised_like_arrays():
     assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
 
 
+@pytest.mark.extensions
 def test_a_zero_spectrum_raises():
     """The fitted fields of logistic labels all have the same size."""
     with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):

@@ -35,6 +35,7 @@ def test_a_single_column_gives_the_fraction_of_the_sums():
     assert fraction_of(masses, V_hat) == masses.sum() / V_hat.sum()
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 def test_no_errors_are_stated_of_two_layer_attention_whose_jumps_dominate():
     """Solutions have θ = 0.28 to 0.38 for the first layer, depending on the budget; samples have 0.53."""

@@ -146,6 +146,7 @@ def test_grids_have_the_predicted_size_and_unit_covariance():
     assert engine.estimate_grid_size(1.4, 2000, 50.0, True) > 1e100
 
 
+@pytest.mark.extensions
 def test_reports_contain_status_and_error(model):
     base = linear_baseline(model)
     settings = {"d": 1, "n": 1, "alpha": 1.0, "omega": 0.3, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {}}

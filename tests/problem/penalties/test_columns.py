@@ -148,6 +148,7 @@ def test_least_squares_on_a_sphere():
     np.testing.assert_allclose(gamp.Q[:, 1], ridge_solution(data, 1, 0.1), atol=1e-7)
 
 
+@pytest.mark.extensions
 def test_trajectory_of_message_passing_with_columns():
     """Message passing at d = 1000 follows state evolution in every iteration, with a sphere and with two strengths."""
     for lam in (["sphere", 0.05], [0.3, 0.05]):
@@ -189,6 +190,7 @@ def test_response_is_the_derivative_of_the_weights():
     np.testing.assert_allclose(W[0], np.einsum("k,kab->ab", spectra[0] * fractions, by_hand), rtol=1e-12)
 
 
+@pytest.mark.extensions
 def test_leave_one_out_and_replace():
     data = ga.sample(linear_model(LAMS), d=40, alpha=2.0, seed=4)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random", tol=1e-10))
@@ -229,6 +231,7 @@ def test_bad_strengths(build, message):
     assert str(raised.value).startswith(message)
 
 
+@pytest.mark.extensions
 def test_functions_without_spheres_refuse_them():
     model = ga.glm_model(ga.SquaredLoss(), lam="sphere")
     data = ga.sample(model, d=30, alpha=2.0, seed=0)
@@ -243,6 +246,7 @@ def test_functions_without_spheres_refuse_them():
             call()
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize("lam", [[0.1], ["sphere"]])
 def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)

@@ -7,7 +7,6 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber
-from gamp_attention.extensions.comparison.comparison import deviation
 from gamp_attention.problem.denoisers.input import denoise_weights, precisions
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import (
@@ -143,6 +142,7 @@ def test_without_l1_the_map_equals_the_map_of_the_ridge(model):
     assert energies[0] == pytest.approx(energies[1], rel=1e-12)
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(("rank", "start"), [(1, "semantic"), (1, "positional"), (2, "semantic")])
 def test_without_l1_trajectories_equal_trajectories_of_the_ridge(rank, start):
     """Up to rounding: the sampled coordinates are whitened, so linear denoisers are averaged exactly."""
@@ -189,9 +189,12 @@ def test_fixed_points_predict_message_passing(elastic, branch):
         assert abs(seen[key].mean() - predicted[key]) <= 4 * error, key
 
 
+@pytest.mark.extensions
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("branch", "damping"), [("semantic", 0.5), ("positional", 0.3)])
 def test_elastic_net_trajectories_follow_state_evolution(elastic, branch, damping):
+    from gamp_attention.extensions.comparison.comparison import deviation
+
     seeds = 8
     runs = [
         deviation(ga.sample(elastic, 400, 1.5, 50 + s), branch, "asymptotic", damping, 8, seed=s) for s in range(seeds)
@@ -202,6 +205,7 @@ def test_elastic_net_trajectories_follow_state_evolution(elastic, branch, dampin
         assert (np.abs(gaps.mean(axis=0)) <= 4.5 * both + 1e-9).all(), key
 
 
+@pytest.mark.extensions
 def test_the_branch_is_lost_if_the_lasso_removes_all_weights():
     model = ga.paper_model(penalty=ga.ElasticNet(0.0, 0.1))
     for branch in ("semantic", "positional"):
@@ -213,8 +217,11 @@ def test_the_branch_is_lost_if_the_lasso_removes_all_weights():
     assert path.q[-1].max() < 1e-6
 
 
+@pytest.mark.extensions
 def test_state_evolution_accepts_a_user_defined_penalty(model):
     """A Huber function with a distant knee is the ridge; with a close knee GAMP follows its trajectory."""
+    from gamp_attention.extensions.comparison.comparison import deviation
+
     ridge = ga.trajectory(model, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)
     far = replace(model, penalty=Huber(0.01, 1e3))
     path = ga.trajectory(far, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)

@@ -16,7 +16,7 @@ from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import Stream
 from gamp_attention.extensions.inference.covariance import scale_changes
 from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors
-from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
+from tests.extensions.inference.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
 

@@ -47,6 +47,7 @@ def draw_data(n=90, d=60):
     return ga.Dataset(data.tokens, data.outputs, data.positions)
 
 
+@pytest.mark.extensions
 def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
     data = draw_data()
     result = ga.train(data, n_starts=3, survey=False, escape=False)
@@ -95,6 +96,7 @@ def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
         ga.run_gamp(draw_data(), progress="yes")
 
 
+@pytest.mark.extensions
 def test_state_evolution_reports_in_logs(terminal, monkeypatch):
     """Lines in a log every LOG_INTERVAL seconds; no line from calls that take less time, nor with progress=False."""
     monkeypatch.setattr(terminal, "isatty", lambda: False)
@@ -142,6 +144,7 @@ def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
     assert "next 100%" in terminal.getvalue()
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
     ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
@@ -156,6 +159,7 @@ def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
     assert "stability of the positional branch" in drawn
 
 
+@pytest.mark.extensions
 def test_state_evolution_shows_its_accuracy_and_the_average(terminal):
     model = ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
     solution = ga.solve_state_evolution(model, 2.0, rtol=2e-4, stability=False)
@@ -217,6 +221,7 @@ def pseudo_terminal():
         os.close(each.file)
 
 
+@pytest.mark.extensions
 def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseudo_terminal):
     data = draw_data()
     path = tmp_path / "mine.npz"
@@ -268,6 +273,7 @@ def test_ctrl_c_that_python_drops_ends_a_run(data):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.extensions
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):

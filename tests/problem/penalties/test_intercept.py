@@ -79,6 +79,7 @@ def test_gradient_without_a_penalty_of_the_intercept_equals_torch():
     assert ga.train_loss(data, Q) == pytest.approx(risk.item() / 41, rel=1e-12)
 
 
+@pytest.mark.extensions
 def test_leave_one_out_is_exact_for_the_squared_loss():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(60, 15)), rng.normal(size=60) + 2
@@ -106,6 +107,7 @@ def test_state_evolution_of_least_squares_has_the_intercept_of_the_teacher():
     assert with_shift.train_loss == pytest.approx(plain.train_loss, rel=2e-3)
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("method", "predicted"),
     [("gamp", None), ("gd", ga.GradientDescent(0.1)), ("nesterov", ga.GradientDescent(0.1, 0.9, nesterov=True))],
@@ -122,6 +124,7 @@ def test_trajectories_follow_message_passing_and_descent(method, predicted):
     np.testing.assert_allclose(run.history.q[1:, 0, 0, 0], path.q[1:, 0, 0, 0], rtol=0.1, atol=5e-3)
 
 
+@pytest.mark.extensions
 def test_state_evolution_from_overlaps_continues_a_trajectory():
     model = shifted_model()
     ahead = ga.trajectory(model, 2.0, "random", n_iter=5, n_paths=1000)
@@ -131,6 +134,7 @@ def test_state_evolution_from_overlaps_continues_a_trajectory():
     np.testing.assert_allclose(later.m[:, 0, 0], end.m[0, 0], atol=5e-3)  # a fixed point stays
 
 
+@pytest.mark.extensions
 def test_a_sequence_model_has_an_intercept_in_each_column():
     model = ga.sequence_model(
         lambda u, xi: np.tanh(u[0, 0] + 0.5) + 0.1 * xi[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
@@ -144,6 +148,7 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
     assert data.replace(penalty=ga.ElasticNet(0.1, 0.1)).intercept
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("call", "words"),
     [

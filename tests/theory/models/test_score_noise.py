@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.sweeps.jobs import digest
 
 MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.5]]}
 
@@ -26,6 +25,7 @@ def test_gradient_includes_the_noise():
     assert np.allclose(ga.gradient(data, data.Q_star), ga.gradient(own, data.Q_star), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.extensions
 def test_test_errors_include_the_noise():
     """Noise adds s² Σ_l tr Σ_l/d to the test error of any weights, and of the linear baseline."""
     s, model = 0.4, ga.paper_model()
@@ -60,7 +60,10 @@ def test_strong_noise_is_reported_as_inconsistent():
     assert se.status is ga.Status.LOST or "inconsistent" in se.validity
 
 
+@pytest.mark.extensions
 def test_cells_of_sweeps_keep_their_keys_without_noise():
+    from gamp_attention.extensions.sweeps.jobs import digest
+
     assert digest(ga.paper_model()) == digest(ga.paper_model(score_noise=0.0))
     assert digest(ga.paper_model()) != digest(ga.paper_model(score_noise=0.1))
 

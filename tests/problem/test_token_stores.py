@@ -180,6 +180,7 @@ def test_lazy_arrays_that_are_not_what_they_seem(lazy, words):
             ga.Dataset(NUMBERS, lazy, positions)
 
 
+@pytest.mark.extensions
 def test_masked_vectors_are_refused():
     masked = np.ma.masked_array(np.ones(9), np.arange(9) == 2)
     for given in (masked, Lazy(masked)):

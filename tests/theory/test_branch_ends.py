@@ -108,6 +108,7 @@ def test_errors_hold_if_student_fields_hardly_vary():
             assert away <= getattr(rough, f"{name}_error") + getattr(fine, f"{name}_error")
 
 
+@pytest.mark.extensions
 def test_failure_near_jumps_states_its_reason():
     """Labels that jump in their noise, and a proximal map that jumps in the fields: the nested rule needs much work."""
     model = ga.sequence_model(

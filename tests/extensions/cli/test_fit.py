@@ -237,7 +237,7 @@ def test_positions_in_the_tokens_give_the_layer_of_separate_positions(arrays, tm
 
 
 def test_the_manual_shows_the_output_of_the_command(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "own_data.md").read_text()
     program, command, shown = (
         re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "bash", "text")
     )

@@ -35,6 +35,7 @@ def test_temperature_and_mask_act_on_the_teachers_scores():
     assert np.array_equal(causal(u)[:, 0], np.tile([1.0, 0.0], (5, 1)))
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["student", "teacher"])
 def test_a_causal_mask_forbids_reversing_tokens(which):
@@ -85,6 +86,7 @@ def test_invalid_teachers_raise_named_errors(name):
         ga.attention_model(teacher=teacher)
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     "call",
     [

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.comparison import deviation
 from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import weights_step
@@ -58,6 +57,7 @@ def test_random_signs_are_independent_between_tokens():
     assert np.allclose(np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau), 4 * np.eye(3))
 
 
+@pytest.mark.extensions
 def test_two_identical_classes_equal_one_class():
     one = ga.paper_model().coordinates
     two = ga.CoordinateLaw(
@@ -103,6 +103,7 @@ def test_law_from_samples_has_the_state_evolution_of_its_coordinates():
             assert np.allclose(values, overlaps.arrays()[key], rtol=1e-10, atol=1e-13), key
 
 
+@pytest.mark.extensions
 def test_binning_states_its_error_which_falls_with_the_number_of_classes():
     rng = np.random.default_rng(2)
     gamma, pi = np.tile(rng.uniform(0.1, 0.5, (400, 1)), 2), rng.normal(size=(400, 1))
@@ -154,6 +155,7 @@ def test_permuting_tokens_permutes_gamp(uneven):
             assert np.allclose(values[order], two.overlaps.arrays()[key], atol=1e-8), key
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 def test_permuting_tokens_permutes_state_evolution(uneven):
     """They agree within errors, because the random points are not permuted."""
@@ -167,7 +169,10 @@ def test_permuting_tokens_permutes_state_evolution(uneven):
         assert np.all(np.abs(values[:, order] - b.arrays()[key]) <= 5 * error + 1e-9), key
 
 
+@pytest.mark.extensions
 def test_power_law_gamp_follows_its_state_evolution():
+    from gamp_attention.extensions.comparison.comparison import deviation
+
     model = ga.attention_model(coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 6)))
     seeds, gaps, errors = 8, [], []
     for seed in range(seeds):
@@ -183,6 +188,7 @@ def test_power_law_gamp_follows_its_state_evolution():
     assert abs(own.scalars()["q"][-1] / flat.scalars()["q"][-1] - 1) > 0.1  # the test would distinguish the spectra
 
 
+@pytest.mark.extensions
 def test_a_start_from_overlaps_with_several_classes_raises_a_named_error():
     model = ga.attention_model(coordinates=ga.coordinate_law([0.2, 0.3]))
     start = ga.Overlaps(np.full((2, 1, 1), 0.1), np.zeros((2, 1)), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 9.0))

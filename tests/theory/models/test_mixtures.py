@@ -36,6 +36,7 @@ def make_overlaps(model):
     )
 
 
+@pytest.mark.extensions
 def test_one_class_is_the_plain_model(model):
     plain, mixed = ga.sample(model, 100, 1.5, seed=0), ga.sample(single(), 100, 1.5, seed=0)
     assert np.array_equal(plain.tokens, mixed.tokens)
