@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path,
     ("flags", "called", "file"),
     [
         ("--survey", "extensions.train.survey.survey_step", "c.npz"),
-        ("--path", "experiments.inference.leave_one_out.LeaveOneOutMethod.estimate", "c.path.npz"),
+        ("--path", "extensions.inference.leave_one_out.LeaveOneOutMethod.estimate", "c.path.npz"),
     ],
 )
 def test_an_interruption_before_the_training_names_the_checkpoint(
@@ -561,11 +561,12 @@ def test_weights_that_have_not_converged_are_compared_too(arrays, tmp_path, fit)
     assert "--init cut.npz" in read_sections(words)["Next steps"][0]
 
 
-def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path):
+def test_the_picture_shows_the_descent_and_the_starts_that_agree():
     from gamp_attention.extensions.comparison.figures import plot_fit
 
-    data = ga.sample(model, 200, 1.5, seed=0)
-    result = ga.train(data, "semantic", max_iter=300, n_starts=4, survey=False, escape=False)
+    model = ga.attention_model(student=ga.DotProductAttention(softmax=False))  # message passing cycles
+    data = ga.sample(model, 120, 1.5, seed=1)
+    result = ga.train(data, "semantic", n_starts=4, survey=False)
     assert result.status is ga.Status.SETTLED
     axes = plot_fit(result, data.student(data.fields(result.Q)))
     passing, descent = axes[0, 2].lines
@@ -582,9 +583,9 @@ def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path
 
 def test_samples_off_their_global_minimum_are_counted_among_the_searched_samples(tmp_path, fit):
     """A bounded search of long samples does not search all of them, so that their number is not the denominator."""
-    data = ga.sample(ga.attention_model(8, 2, 1), d=20, alpha=1.0, seed=0)
+    data = ga.sample(ga.attention_model(8, 2, 1), d=20, alpha=5.5, seed=0)
     outputs = data.outputs + 0.5 * np.random.default_rng(1).standard_normal(data.outputs.shape)
-    _, report, words, _ = fit(stored(tmp_path, data.tokens, outputs, data.positions), "--rank", "2", "--lam", "1e-3")
+    _, report, words, _ = fit(stored(tmp_path, data.tokens, outputs, data.positions), "--rank", "4")
     assert 0 < report["n_off_global"] < report["n_searched"] < data.n_samples
     assert (
         f"{report['n_off_global']} of {report['n_searched']} samples that were searched for other minima are" in words
