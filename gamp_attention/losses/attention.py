@@ -298,10 +298,25 @@ class DotProductAttention(NamedTuple):
     causal: bool = False
     softmax: bool = True
 
-    # S[−z] = S[z], and S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys
-    even = rotations = exact_derivatives = True  # type: ignore[misc]
-    # the Hessian of the loss at zero is equal for all columns of a part, and zero between columns
-    equal_columns = True  # type: ignore[misc]
+    @property
+    def even(self) -> bool:
+        """True: S[−z] = S[z]."""
+        return True
+
+    @property
+    def rotations(self) -> bool:
+        """True: S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
+        return True
+
+    @property
+    def exact_derivatives(self) -> bool:
+        """True: compiled code has formulas for the derivatives of the loss."""
+        return True
+
+    @property
+    def equal_columns(self) -> bool:
+        """True: the Hessian of the loss at zero is equal for all columns of a part, and zero between columns."""
+        return True
 
     @property
     def parts(self) -> int:
@@ -393,7 +408,7 @@ class AttentionLoss(NamedTuple):
     @property
     def by_differences(self) -> bool:
         """True if derivatives are computed by differences of values, as for user-defined maps."""
-        return not getattr(self.attention, "exact_derivatives", False)
+        return not hasattr(self.attention, "exact_derivatives")
 
     @property
     def is_indirect(self) -> bool:
@@ -436,7 +451,7 @@ def is_by_differences(numba_type: Any) -> bool:
     """Return whether a numba type is an AttentionLoss whose derivatives are computed by differences of values."""
     if not is_instance(numba_type, AttentionLoss):
         return False
-    return not getattr(numba_type.types[0].instance_class, "exact_derivatives", False)
+    return not hasattr(numba_type.types[0].instance_class, "exact_derivatives")
 
 
 @inline_kernel
