@@ -315,7 +315,7 @@ class DotProductAttention(NamedTuple):
 
     @property
     def exact_derivatives(self) -> bool:
-        """True: derivatives of the loss are formulas."""
+        """True: compiled code has formulas for the derivatives of the loss."""
         return True
 
     @property
@@ -426,7 +426,7 @@ class AttentionLoss(NamedTuple):
     @property
     def by_differences(self) -> bool:
         """True if derivatives are computed by differences of values, as for user-defined maps."""
-        return not getattr(self.attention, "exact_derivatives", False)
+        return not hasattr(self.attention, "exact_derivatives")
 
     @property
     def is_indirect(self) -> bool:
@@ -472,7 +472,7 @@ def is_by_differences(numba_type: Any) -> bool:
     """Return whether a numba type is an AttentionLoss whose derivatives are computed by differences of values."""
     if not is_instance(numba_type, AttentionLoss):
         return False
-    return not getattr(numba_type.types[0].instance_class, "exact_derivatives", False)
+    return not hasattr(numba_type.types[0].instance_class, "exact_derivatives")
 
 
 @inline_kernel
