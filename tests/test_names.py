@@ -46,7 +46,7 @@ def test_signatures_are_short_enough_to_be_read(name):
 
 def test_sections_of_the_reference_name_the_subpackages_of_their_entries():
     sections = re.findall(r"\n-+\n\n(In [^\n]*)\n(.*?)(?=\n[A-Z][^\n]*\n-+\n|```$)", API.strip(), flags=re.DOTALL)
-    stated = {name: re.findall(r"``ga\.(\w+)``", introduction) for introduction, body in sections for name in
+    stated = {name: re.findall(r"``ga\.([\w.]+)``", introduction) for introduction, body in sections for name in
               re.findall(r"^   (\w+)$", body, flags=re.MULTILINE)}  # fmt: skip
     assert set(stated) == set(EVERY)
     wrong = [name for name, stated_in in stated.items() if not any(name in SUBPACKAGES[each] for each in stated_in)]

@@ -24,6 +24,6 @@ from gamp_attention.data.symmetries import agreement_of
 from gamp_attention.data.test_errors import sampled_test_error
 
 __all__ = [
-    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "fix_columns",
+    "Dataset", "DistributedDataset", "HessianSpectrum", "LabelledDataset", "fix_columns", "gradient",
     "hessian_spectrum", "law_of", "sample", "sampled_test_error", "train_loss",
 ]  # fmt: skip
